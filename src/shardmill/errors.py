@@ -1,0 +1,63 @@
+"""One family of errors: a message says what was found, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ShardmillError(Exception):
+    """The root of everything that shardmill raises on purpose."""
+
+
+class ConfigError(ShardmillError):
+    """A setting that cannot be: an unknown name, a wrong type, a value out of range."""
+
+
+class MissingExtra(ConfigError):
+    """An optional package that this command needs is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"this needs the package {package!r}: install it with pip install 'shardmill[{extra}]'"
+        )
+
+
+class FormatError(ShardmillError):
+    """A file is not what it should be; the message names file, member and byte offset."""
+
+    def __init__(
+        self, problem: str, *, path: object, member: str | None = None, offset: int | None = None
+    ) -> None:
+        self.problem, self.path, self.member, self.offset = problem, str(path), member, offset
+        where = [str(path)]
+        if member is not None:
+            where.append(f"member {member!r}")
+        if offset is not None:
+            where.append(f"at byte {offset}")
+        super().__init__(f"{', '.join(where)}: {problem}")
+
+
+class SampleError(ShardmillError):
+    """One sample cannot be used; it is skipped, counted under `reason` and kept in the rejects.
+
+    A reason is a short constant phrase ("not a picture"), so that it can be counted; what differs
+    from sample to sample (a path, an offset, a length) belongs in `detail`.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+class Filtered(SampleError):
+    """A sample that the user asked to leave out; it is counted, but not against the skip budget."""
+
+
+class UnitFailed(ShardmillError):
+    """A unit as a whole cannot be done: its books do not balance, or too much was skipped."""
+
+
+class StaleError(ShardmillError):
+    """A folder was made by another spec, other inputs or another version."""
+
+
+class LockedError(ShardmillError):
+    """Another run is working on this folder right now."""

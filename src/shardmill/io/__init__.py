@@ -1,0 +1,1 @@
+"""Files: atomic writes, receipts, tars, indexes, token files; no training framework."""

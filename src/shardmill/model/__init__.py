@@ -1,0 +1,1 @@
+"""The words of shardmill as frozen values: numpy and the standard library only."""

@@ -1,0 +1,147 @@
+"""The canonical document: an ordered list of segments, each text or a media reference.
+
+A caption pair, a chat, an interleaved page, a video with captions and plain text are all that.
+On disk a sample is the member `K.json` (this module's plain form) and its media members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from shardmill.errors import SampleError
+
+SegmentKind = Literal["text", "image", "video", "audio"]
+SEGMENT_KINDS: tuple[str, ...] = get_args(SegmentKind)
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of a document: text, or a reference to one medium of the sample.
+
+    `media` is the name of the medium inside its sample, such as "jpg" or "0.jpg" (see
+    docs/formats.md). Segments of one `turn` were said in one breath by one `role`; a document that
+    is not a conversation has role None. `time_s` is the part of the medium that is meant or, for
+    text, the time of which it speaks, as (start, end) in seconds.
+    """
+
+    kind: SegmentKind
+    text: str = ""
+    media: str = ""
+    role: str | None = None
+    turn: int = 0
+    time_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSize:
+    """What a medium's header says; a picture has one frame and no duration, 0 means unknown."""
+
+    width: int = 0
+    height: int = 0
+    num_frames: int = 1
+    fps: float = 0.0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An ordered list of segments."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def text(self) -> str:
+        """All text, turns separated by newlines."""
+        return "\n".join(s.text for s in self.segments if s.kind == "text")
+
+    def media(self, kind: str | None = None) -> list[Segment]:
+        """The media segments in order, of one kind if given."""
+        return [s for s in self.segments if s.kind != "text" and kind in (None, s.kind)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a sample came from: the source's name, the file or url, and the row or member in it."""
+
+    source: str
+    path: str
+    row: int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A document with the bytes of its media, its key, its origin and the row's other fields."""
+
+    key: str
+    document: Document
+    media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    origin: Origin | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sample_to_plain(sample: Sample) -> dict[str, Any]:
+    """Return the content of `K.json`; defaults are left out, so that a caption pair stays small."""
+    plain: dict[str, Any] = {"segments": [_segment_to_plain(s) for s in sample.document.segments]}
+    if sample.origin is not None:
+        plain["origin"] = {
+            "source": sample.origin.source,
+            "path": sample.origin.path,
+            "row": sample.origin.row,
+        }
+    if sample.extra:
+        plain["extra"] = dict(sample.extra)
+    return plain
+
+
+def sample_from_plain(
+    key: str, plain: object, media: Mapping[str, bytes | memoryview] | None = None
+) -> Sample:
+    """Return the sample that `sample_to_plain` stored; anything else is a `SampleError`."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("segments"), list):
+        raise SampleError("not a document", "its json has no list 'segments'")
+    origin = plain.get("origin")
+    try:
+        return Sample(
+            key=key,
+            document=Document(tuple(_segments_from_plain(plain["segments"]))),
+            media=media or {},
+            origin=None
+            if origin is None
+            else Origin(source=origin["source"], path=origin["path"], row=origin["row"]),
+            extra=plain.get("extra") or {},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SampleError("not a document", f"{type(error).__name__}: {error}") from error
+
+
+def _segment_to_plain(segment: Segment) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        segment.kind: segment.text if segment.kind == "text" else segment.media
+    }
+    if segment.role is not None:
+        plain["role"] = segment.role
+    if segment.turn:
+        plain["turn"] = segment.turn
+    if segment.time_s is not None:
+        plain["time_s"] = list(segment.time_s)
+    return plain
+
+
+def _segments_from_plain(items: Iterable[Any]) -> Iterable[Segment]:
+    for item in items:
+        kinds = [kind for kind in SEGMENT_KINDS if kind in item]
+        if len(kinds) != 1 or not isinstance(item[kinds[0]], str):
+            raise ValueError(f"a segment needs one of {', '.join(SEGMENT_KINDS)}: {item!r}")
+        kind = kinds[0]
+        time_s = item.get("time_s")
+        yield Segment(
+            kind=kind,  # type: ignore[arg-type]
+            text=item[kind] if kind == "text" else "",
+            media="" if kind == "text" else item[kind],
+            role=item.get("role"),
+            turn=int(item.get("turn", 0)),
+            time_s=None if time_s is None else (float(time_s[0]), float(time_s[1])),
+        )

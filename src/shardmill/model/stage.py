@@ -1,0 +1,171 @@
+"""The contract between a stage and whoever runs it: unit in, draft out, tally kept.
+
+A stage is a frozen dataclass; its fields are its whole configuration. `units()` lists the work,
+`open()` loads what is heavy once a process and yields `work(unit, draft, tally)`, which reads the
+unit, writes files into the draft and accounts for every sample in the tally.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from shardmill.errors import Filtered, SampleError, UnitFailed
+from shardmill.model.codec import Plain, digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A named piece of work: `input` holds, as plain JSON, all that identifies its slice of data.
+
+    Names sort in order and are safe as file names. `num_samples` is a hint for progress, or None.
+    """
+
+    name: str
+    input: Mapping[str, Plain]
+    num_samples: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """The identity of the input: what a receipt is compared with."""
+        return digest({"name": self.name, "input": self.input})
+
+
+@dataclass(slots=True)
+class DraftShard:
+    """A shard being written: its files by role, and how many samples it holds once finished."""
+
+    name: str
+    roles: list[str] = field(default_factory=list)
+    num_samples: int | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A private folder in which a worker writes the shards of one unit.
+
+    Usually one shard, named like the unit; more when a byte limit splits it. Only the runner knows
+    where the files go afterwards.
+    """
+
+    dir: Path
+    shards: dict[str, DraftShard] = field(default_factory=dict)
+
+    def file(self, shard: str, role: str) -> Path:
+        """Return the path to write for this role ("tar", "idx", "bin", ...) of this shard."""
+        entry = self.shards.setdefault(shard, DraftShard(shard))
+        if role not in entry.roles:
+            entry.roles.append(role)
+        return self.dir / f"{shard}.{role}"
+
+    def finish(self, shard: str, *, num_samples: int) -> None:
+        """Say that all files of this shard are written and closed."""
+        self.shards[shard].num_samples = num_samples
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A skipped sample: its key, the countable reason and the detail."""
+
+    key: str
+    reason: str
+    detail: str
+    filtered: bool
+
+
+@dataclass(slots=True)
+class Tally:
+    """The books of one unit: samples in = kept + skipped by reason.
+
+    `num_in` is counted where samples are read, `num_kept` where they are written, so that a sample
+    that falls between the two is found.
+    """
+
+    num_in: int = 0
+    num_kept: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+    stats: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def sample(self, key: str) -> Iterator[None]:
+        """Account for one sample: kept if the block ends, skipped if it raises `SampleError`."""
+        self.num_in += 1
+        try:
+            yield
+        except SampleError as error:
+            self.skip(key, error)
+        else:
+            self.num_kept += 1
+
+    def skip(self, key: str, error: SampleError) -> None:
+        """Record a sample that was read (and counted in `num_in`) but cannot be used."""
+        self.rejects.append(Reject(key, error.reason, error.detail, isinstance(error, Filtered)))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a statistic that `status` sums over all units, such as "images"."""
+        self.stats[name] += amount
+
+    def observe(self, name: str, value: int) -> None:
+        """Add a value to a statistic's histogram of powers of two, its sum and its count.
+
+        The buckets of "text chars" are counted as "text chars|<=128", the sum as "text chars|sum".
+        """
+        bucket = 0 if value <= 0 else 1 << (int(value) - 1).bit_length()
+        self.stats[f"{name}|<={bucket}"] += 1
+        self.stats[f"{name}|sum"] += int(value)
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """The number of skipped samples by reason."""
+        return Counter(reject.reason for reject in self.rejects)
+
+    def check(self, draft: Draft, *, max_skip_rate: float) -> None:
+        """Raise `UnitFailed` unless the books balance and the skips are within the budget."""
+        written = 0
+        for shard in draft.shards.values():
+            if shard.num_samples is None:
+                raise UnitFailed(f"shard {shard.name} was begun but not finished")
+            written += shard.num_samples
+        if self.num_in != self.num_kept + len(self.rejects) or self.num_kept != written:
+            raise UnitFailed(
+                f"the books do not balance: {self.num_in} samples in, {self.num_kept} kept, "
+                f"{written} written, {len(self.rejects)} skipped ({dict(self.skipped)})"
+            )
+        errors = Counter(reject.reason for reject in self.rejects if not reject.filtered)
+        if errors.total() > max_skip_rate * self.num_in:
+            first = next(reject for reject in self.rejects if not reject.filtered)
+            raise UnitFailed(
+                f"skipped {errors.total()} of {self.num_in} samples, more than the allowed rate "
+                f"{max_skip_rate:g}: {_listed(errors)}; the first is {first.key}: {first.detail}. "
+                "Mend the input, or raise --max-skip-rate"
+            )
+
+
+Work: TypeAlias = Callable[[Unit, Draft, Tally], None]
+
+
+class Stage(Protocol):
+    """A frozen dataclass that turns units into shards; `version` moves when its bytes change."""
+
+    version: ClassVar[int]
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the units in order; looks at the input, never at the output."""
+
+    def open(self) -> AbstractContextManager[Work]:
+        """Load what the work needs, once a process, and yield the work."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return a cheap fingerprint of the input (path -> [size, mtime_ns]).
+
+        Equal fingerprints mean that `units()` would yield what it yielded before, so that a
+        finished folder is recognised without listing the input again.
+        """
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} x {reason}" for reason, count in counts.most_common())

@@ -1,0 +1,44 @@
+"""The one page of names: what `kind = "..."` may say, and which class it means.
+
+A user's own class needs no entry: `kind = "package.module:Class"` works everywhere. A plugin is a
+frozen dataclass; its fields are its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import from_plain
+
+Table = Mapping[str, str]
+
+SOURCES: Table = {
+    "folder": "shardmill.sources.folder:FolderSource",
+    "table": "shardmill.sources.table:TableSource",
+    "tars": "shardmill.sources.tars:TarSource",
+    "nemo": "shardmill.sources.nemo:NemoSource",
+}
+
+SHAPES: Table = {}
+
+FILTERS: Table = {}
+
+
+def resolve(table: Table, kind: str) -> str:
+    """Return 'module:Class' for a name of the table, or the name itself if it has that form."""
+    if kind in table:
+        return table[kind]
+    if ":" in kind:
+        return kind
+    known = ", ".join(sorted(table))
+    raise ConfigError(f"unknown kind {kind!r}: use one of {known}, or 'package.module:Class'")
+
+
+def build(table: Table, plain: Mapping[str, Any], *, where: str = "spec") -> Any:
+    """Return the plugin that `{"kind": name, field: value, ...}` describes."""
+    kind = plain.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
+    return from_plain({**plain, "kind": resolve(table, kind)}, where=where)
