@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint bench clean
+
+$(VENV)/demo.done: pyproject.toml requirements/torch.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing shardmill into $(VENV) ..."
+	@$(PIP) -c requirements/torch.txt -e '.[all]'
+	@touch $@
+
+$(VENV)/test.done: pyproject.toml requirements/torch.txt requirements/test.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing shardmill and the packages that its tests compare it with ..."
+	@$(PIP) -r requirements/torch.txt
+	@$(PIP) -c requirements/torch.txt -r requirements/test.txt -e '.[all]'
+	@$(PIP) --no-deps torchvision==0.28.0
+	@touch $@
+
+demo: $(VENV)/demo.done  ## install, then run the whole pipeline on the embedded data
+	@$(BIN)/python -m shardmill.demo .demo
+
+test: $(VENV)/test.done  ## install, then run all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/test.done  ## format, style, types and layers
+	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/test.done  ## run the benchmarks that need no GPU and write benchmarks/results/
+	@for program in benchmarks/[a-z]*.py; do grep -q '__main__' $$program && $(BIN)/python $$program; done
+
+clean:
+	rm -rf .demo .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

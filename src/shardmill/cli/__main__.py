@@ -1,0 +1,5 @@
+"""`python -m shardmill.cli`."""
+
+from shardmill.cli.main import main
+
+main()

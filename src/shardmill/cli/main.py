@@ -1,0 +1,77 @@
+"""`shardmill VERB IN OUT`: the verbs by name, each loaded only when it is called.
+
+`--help` must be instant, so this module imports click and nothing else; the one-line help of every
+verb stands in the table, and a test compares it with the verb's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from shardmill import __version__
+from shardmill.errors import ShardmillError
+
+# verb -> (module:command, one line of help), in the order of the pipeline
+VERBS: dict[str, tuple[str, str]] = {
+    "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
+    "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
+    "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
+    "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
+    "show": ("shardmill.cli.show:show", "Print samples, or the statistics of a folder."),
+    "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
+}
+
+
+class VerbGroup(click.Group):
+    """A group that knows its verbs by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
+
+
+@click.group(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="shardmill")
+def cli() -> None:
+    """Turn raw images, videos and text into balanced, packed training batches.
+
+    Every verb resumes when it is run again, refuses a folder that was made with other settings, and
+    accounts for every sample: in = kept + skipped, by reason.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line; an error of ours is one message and exit code 2, never a traceback."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("\nstopped", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ShardmillError as error:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:  # `shardmill show ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
