@@ -1,0 +1,113 @@
+"""Collects the rows of an index while a tar is written or walked, and writes them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError
+from shardmill.io.arrays import write_arrays
+from shardmill.io.index import FORMAT, MEMBER_COLUMNS, hash_keys
+from shardmill.io.strings import pack_strings
+from shardmill.model.sample import MediaSize
+
+MAX_TABLE = 1 << 16
+LOW_HALF = (1 << 64) - 1
+UNKNOWN = MediaSize(num_frames=0)
+
+
+@dataclass(slots=True)
+class IndexRows:
+    """The rows of one tar's index; columns that nobody gave are not written."""
+
+    keys: list[bytes] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=lambda: [0])
+    offset: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    ext: list[int] = field(default_factory=list)
+    exts: dict[str, int] = field(default_factory=dict)
+    media: dict[int, MediaSize] = field(default_factory=dict)
+    text_chars: list[int] = field(default_factory=list)
+    content: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(
+        self,
+        key: str,
+        start: int,
+        exts: Iterable[str],
+        offsets: Iterable[int],
+        sizes: Iterable[int],
+    ) -> None:
+        """Append a sample whose first header is at `start`."""
+        self.keys.append(key.encode("utf-8", "surrogateescape"))
+        self.start.append(start)
+        self.ext += [self.exts.setdefault(ext, len(self.exts)) for ext in exts]
+        self.offset += offsets
+        self.size += sizes
+        self.first.append(len(self.offset))
+
+    def describe(
+        self, sizes: Sequence[MediaSize | None], text_chars: int, content: int, source: str
+    ) -> None:
+        """Give the columns of the sample added last: one media size for each of its members."""
+        first = self.first[-2]
+        self.media.update((first + i, size) for i, size in enumerate(sizes) if size is not None)
+        self.text_chars.append(text_chars)
+        self.content.append(content)
+        self.source.append(self.sources.setdefault(source, len(self.sources)))
+
+    def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
+        """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
+        for table in (self.exts, self.sources):
+            if len(table) > MAX_TABLE:
+                raise FormatError(
+                    f"has {len(table)} different extensions, more than {MAX_TABLE}: are there dots "
+                    "in the keys?",
+                    path=url or path,
+                )
+        arrays = {**self._places(end), **self._columns()}
+        with path.open("wb") as file:
+            write_arrays(file, FORMAT, arrays, {"url": url, "num_bytes": num_bytes})
+
+    def _places(self, end: int) -> dict[str, NDArray[Any]]:
+        hashes = hash_keys(self.keys)
+        order = np.argsort(hashes, kind="stable")
+        return {
+            "start": np.array([*self.start, end], np.uint64),
+            "first": np.array(self.first, np.uint64),
+            "offset": np.array(self.offset, np.uint64),
+            "size": np.array(self.size, np.uint64),
+            "ext": np.array(self.ext, np.uint16),
+            **pack_strings("ext", map(_encoded, self.exts)),
+            **pack_strings("key", self.keys),
+            **pack_strings("source", map(_encoded, self.sources or ("",))),
+            "hash": hashes[order],
+            "hash_order": order.astype(np.uint32),
+        }
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        rows = [self.media.get(m, UNKNOWN) for m in range(len(self.offset))] if self.media else []
+        halves = [(value >> 64, value & LOW_HALF) for value in self.content]
+        columns = {
+            name: np.array([getattr(row, name) for row in rows], dtype)
+            for name, dtype in MEMBER_COLUMNS.items()
+        }
+        columns["text_chars"] = np.array(self.text_chars, np.uint32)
+        columns["source"] = np.array(self.source, np.uint16)
+        columns["content"] = np.array(halves, np.uint64)
+        return {name: column for name, column in columns.items() if column.any()}
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
