@@ -1,0 +1,84 @@
+"""The flags that every verb that runs a stage shares, and how they become a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from shardmill.errors import ConfigError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a stage is run; none of this changes what it writes."""
+
+    workers: int | None
+    retries: int
+    max_skip_rate: float
+    part: tuple[int, int]
+    as_json: bool
+
+
+def json_option(command: Command) -> Command:
+    """Add --json."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object instead of a report."
+    )(command)
+
+
+def run_options(command: Command) -> Command:
+    """Add --workers, --retries, --max-skip-rate, --part and --json."""
+    for option in (
+        json_option,
+        click.option(
+            "--part",
+            default="1/1",
+            metavar="I/N",
+            callback=lambda _ctx, _param, text: parse_part(text),
+            help="Do only every Nth unit, from the Ith: for machines without a scheduler.",
+        ),
+        click.option(
+            "--max-skip-rate",
+            type=click.FloatRange(0, 1),
+            default=0.1,
+            show_default=True,
+            help="Share of broken samples at which a unit fails; 0 allows none.",
+        ),
+        click.option(
+            "--retries",
+            type=click.IntRange(0),
+            default=1,
+            show_default=True,
+            help="How often a failed unit is tried again.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(0),
+            help="Worker processes; 0 works inside this one.  [default: the CPUs it may use]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Return (3, 8) for '3/8'; parts count from 1."""
+    first, slash, second = text.partition("/")
+    if not slash or not first.isdigit() or not second.isdigit():
+        raise ConfigError(f"--part must look like 3/8, got {text!r}")
+    part, parts = int(first), int(second)
+    if not 1 <= part <= parts:
+        raise ConfigError(f"--part {text}: the part must lie between 1 and {parts}")
+    return part, parts
+
+
+def folder_argument(name: str) -> Callable[[Command], Command]:
+    """Add the argument of an existing folder of ours."""
+    path = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.argument(name, type=path)

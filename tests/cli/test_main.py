@@ -1,0 +1,49 @@
+"""The command line is instant, knows its verbs, and shows no traceback for a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from shardmill.cli.main import VERBS, cli
+
+HEAVY = ("torch", "PIL", "av", "ray", "transformers", "pyarrow", "numba", "numpy", "rich")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from shardmill.cli.main import cli;"
+        "print(CliRunner().invoke(cli, ['--help']).output); print(sorted(sys.modules))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert "Verbs:" in output
+    loaded = output[output.rindex("[") :]
+    assert [name for name in HEAVY if f"'{name}'" in loaded] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_explains_itself_as_the_table_does(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None and command.name == verb
+    assert command.get_short_help_str(limit=200) == VERBS[verb][1]
+    result = CliRunner().invoke(cli, [verb, "--help"])
+    assert result.exit_code == 0
+    assert "--json" in result.output
+
+
+def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "shardmill.cli", "ingest", "no/such/file.jsonl", "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "no/such/file.jsonl" in run.stderr
+    assert "Traceback" not in run.stderr
