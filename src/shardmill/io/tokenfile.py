@@ -1,0 +1,222 @@
+"""Token shards: Megatron's `.bin` and `.idx`, and beside them a `.spans` file that says the rest.
+
+The spans file is an array container (`io.arrays`) of format "token-spans". For S rows, M media and
+L loss spans; an unsigned column is as narrow as its largest value allows:
+
+    num_visual, num_fixed     S    tokens inside media; the same with their delimiters
+    loss_bounds               S+1  the loss spans of row i are loss_bounds[i] to loss_bounds[i+1]
+    loss_start, loss_length   L    in tokens from the start of the row
+    media_bounds              S+1
+    media_position, media_length, media_before, media_after   M
+    media_grid                M,3  (t, h, w)
+    media_kind, media_name    M    modality number; index into meta["media_names"]
+    key_bytes, key_bounds          text columns of `io.strings`
+    origin_file, origin_row   S    index into origin_path (0: no origin); row number in it
+    origin_path_*, origin_source, origin_name_*   per file; `origin_name` for rows that are names
+
+Meta: "space" (the TokenSpace), "media_names", "sources", "about". Rows are found without reading
+the others; every bound is checked against the file before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.io.arrays import Arrays, open_arrays
+from shardmill.io.megatron import map_bytes, open_index
+from shardmill.io.strings import Strings, open_strings
+from shardmill.model.codec import from_plain
+from shardmill.model.sample import SEGMENT_KINDS, Origin
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import MediaSpan, TokenRow
+
+FORMAT = "token-spans"
+ROLES = ("bin", "idx", "spans")
+ROW_COLUMNS = ("num_visual", "num_fixed", "origin_file", "origin_row")
+MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenShard:
+    """A mapped shard; ids and spans of a row are views into the files."""
+
+    path: Path
+    space: TokenSpace
+    lengths: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    data: NDArray[Any]
+    spans: Arrays
+    keys: Strings
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[TokenRow]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int) -> TokenRow:
+        return TokenRow(
+            key=self.keys[row],
+            ids=self.ids(row),
+            loss=self.loss(row),
+            media=self.media(row),
+            origin=self.origin(row),
+            continues=self.continues(row),
+        )
+
+    @property
+    def num_visual(self) -> NDArray[Any]:
+        """The tokens inside media, of each row."""
+        return self.spans["num_visual"]
+
+    @property
+    def num_fixed(self) -> NDArray[Any]:
+        """The tokens of media with their delimiters, of each row."""
+        return self.spans["num_fixed"]
+
+    @property
+    def sources(self) -> list[str]:
+        """The name of the source of each row, "" where a row has no origin."""
+        names = [""] + [self.spans.meta["sources"][i] for i in self.spans["origin_source"].tolist()]
+        return [names[file] for file in self.spans["origin_file"].tolist()]
+
+    def ids(self, row: int) -> NDArray[Any]:
+        """Return the ids of a row, mapped and not copied."""
+        itemsize = self.data.itemsize
+        start, odd = divmod(int(self.offsets[row]), itemsize)
+        length = int(self.lengths[row])
+        if start < 0 or length < 0 or odd or start + length > self.data.size:
+            raise FormatError(
+                f"row {row} claims {length} ids at byte {start * itemsize + odd} of a file with "
+                f"{self.data.nbytes} bytes",
+                path=self.path.with_suffix(".idx"),
+            )
+        return self.data[start : start + length]
+
+    def loss(self, row: int) -> NDArray[np.int64]:
+        """Return the (start, length) of each run of tokens that is trained on."""
+        mine = self._slice("loss_bounds", row, len(self.spans["loss_start"]))
+        start, length = self.spans["loss_start"][mine], self.spans["loss_length"][mine]
+        spans = np.stack([start, length], axis=1).astype(np.int64)
+        if len(spans) and int(spans.sum(axis=1).max()) > int(self.lengths[row]):
+            raise FormatError(f"row {row} has loss beyond its end", path=self.spans.path)
+        return spans
+
+    def media(self, row: int) -> tuple[MediaSpan, ...]:
+        """Return the media of a row in order."""
+        mine = self._slice("media_bounds", row, len(self.spans["media_position"]))
+        if mine.start == mine.stop:
+            return ()
+        columns = {name: self.spans[f"media_{name}"][mine].tolist() for name in MEDIA_COLUMNS}
+        grids = self.spans["media_grid"][mine].tolist()
+        return tuple(
+            self._medium(row, {name: columns[name][i] for name in MEDIA_COLUMNS}, tuple(grids[i]))
+            for i in range(len(grids))
+        )
+
+    def origin(self, row: int) -> Origin | None:
+        """Return where the row's sample came from."""
+        file = int(self.spans["origin_file"][row])
+        if file == 0:
+            return None
+        names = open_strings(self.spans, "origin_name")
+        return Origin(
+            source=self.spans.meta["sources"][int(self.spans["origin_source"][file - 1])],
+            path=open_strings(self.spans, "origin_path")[file - 1],
+            row=names[row] if len(names) and names[row] else int(self.spans["origin_row"][row]),
+        )
+
+    def continues(self, row: int) -> bool:
+        """Whether this row goes on with the document of the row before it."""
+        place = int(np.searchsorted(self.documents, row))
+        return place == len(self.documents) or int(self.documents[place]) != row
+
+    def _medium(self, row: int, at: dict[str, int], grid: tuple[int, int, int]) -> MediaSpan:
+        names = self.spans.meta["media_names"]
+        if (
+            at["kind"] >= len(SEGMENT_KINDS)
+            or at["name"] >= len(names)
+            or at["position"] < at["before"]
+            or at["position"] + at["length"] + at["after"] > int(self.lengths[row])
+        ):
+            raise FormatError(f"row {row} has a medium that is not in it", path=self.spans.path)
+        return MediaSpan(
+            name=names[at["name"]],
+            kind=SEGMENT_KINDS[at["kind"]],
+            position=at["position"],
+            num_tokens=at["length"],
+            grid=grid,
+            before=at["before"],
+            after=at["after"],
+        )
+
+    def _slice(self, bounds: str, row: int, end: int) -> slice:
+        start, stop = (int(bound) for bound in self.spans[bounds][row : row + 2])
+        if not start <= stop <= end:
+            raise FormatError(f"{bounds!r} of row {row} leave the table", path=self.spans.path)
+        return slice(start, stop)
+
+
+def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
+    """Map a shard from the paths of its roles "bin", "idx" and "spans"."""
+    index = open_index(files["idx"])
+    spans = open_arrays(files["spans"], FORMAT)
+    space = _space(spans)
+    if index.dtype != space.dtype:
+        raise FormatError(
+            f"holds {index.dtype.name} ids, its space says {space.dtype.name}", path=files["idx"]
+        )
+    _check_columns(spans, len(index.lengths))
+    raw = map_bytes(files["bin"])
+    if len(raw) != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
+        raise FormatError(f"has {len(raw)} bytes, its index says otherwise", path=files["bin"])
+    return TokenShard(
+        files["bin"],
+        space,
+        index.lengths,
+        index.offsets,
+        index.documents,
+        np.frombuffer(raw, index.dtype),
+        spans,
+        open_strings(spans, "key"),
+    )
+
+
+def _space(spans: Arrays) -> TokenSpace:
+    try:
+        space = from_plain(spans.meta.get("space"), TokenSpace, where="space")
+    except ConfigError as error:
+        raise FormatError(f"its token space cannot be: {error}", path=spans.path) from error
+    assert isinstance(space, TokenSpace)
+    return space
+
+
+def _check_columns(spans: Arrays, num_rows: int) -> None:
+    num_media, num_loss = len(spans["media_position"]), len(spans["loss_start"])
+    shapes = dict.fromkeys(ROW_COLUMNS, (num_rows,))
+    shapes |= {"loss_bounds": (num_rows + 1,), "media_bounds": (num_rows + 1,)}
+    shapes |= {"key_bounds": (num_rows + 1,), "loss_length": (num_loss,)}
+    shapes |= {f"media_{name}": (num_media,) for name in MEDIA_COLUMNS}
+    for name, shape in {**shapes, "media_grid": (num_media, 3)}.items():
+        column = spans[name]
+        if column.shape != shape or column.dtype.kind != "u":
+            raise FormatError(f"array {name!r} must be unsigned {shape}", path=spans.path)
+    files = len(open_strings(spans, "origin_path"))
+    names, sources = spans.meta.get("media_names"), spans.meta.get("sources")
+    if not isinstance(names, list) or not isinstance(sources, list):
+        raise FormatError("its meta lacks 'media_names' or 'sources'", path=spans.path)
+    if (
+        (num_rows and int(spans["origin_file"].max()) > files)
+        or spans["origin_source"].shape != (files,)
+        or (files and int(spans["origin_source"].max()) >= len(sources))
+        or len(open_strings(spans, "origin_name")) not in (0, num_rows)
+    ):
+        raise FormatError("its origins do not fit its rows", path=spans.path)

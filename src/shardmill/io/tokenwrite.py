@@ -1,0 +1,217 @@
+"""Writes token shards: ids stream into `.bin`, the columns are kept until the shard is closed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.io.arrays import write_arrays
+from shardmill.io.megatron import write_index
+from shardmill.io.strings import pack_strings
+from shardmill.io.tokenfile import FORMAT, MEDIA_COLUMNS
+from shardmill.model.codec import to_plain
+from shardmill.model.sample import Origin
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
+
+MAX_ROW_TOKENS = 2**31 - 1
+
+
+def _numbers() -> array[int]:
+    return array("q")
+
+
+def _columns() -> dict[str, array[int]]:
+    return {name: array("q") for name in (*MEDIA_COLUMNS, "grid")}
+
+
+@dataclass(slots=True)
+class TokenWriter:
+    """Appends rows to the three files of a shard; use it as a context manager.
+
+    `file` gives the path of a role, such as `lambda role: draft.file(unit.name, role)`. `about` is
+    kept in the meta, for people who look at the shard later.
+    """
+
+    file: Callable[[str], Path]
+    space: TokenSpace
+    about: Mapping[str, Any] = field(default_factory=dict)
+    num_rows: int = 0
+    num_tokens: int = 0
+    _bin: BinaryIO | None = None
+    _lengths: array[int] = field(default_factory=_numbers)
+    _documents: array[int] = field(default_factory=_numbers)
+    _keys: list[bytes] = field(default_factory=list)
+    _num_loss: array[int] = field(default_factory=_numbers)
+    _loss: array[int] = field(default_factory=_numbers)
+    _num_media: array[int] = field(default_factory=_numbers)
+    _visual: array[int] = field(default_factory=_numbers)
+    _fixed: array[int] = field(default_factory=_numbers)
+    _media: dict[str, array[int]] = field(default_factory=_columns)
+    _media_names: dict[str, int] = field(default_factory=dict)
+    _files: dict[tuple[str, str], int] = field(default_factory=dict)
+    _origin_file: array[int] = field(default_factory=_numbers)
+    _origin_row: array[int] = field(default_factory=_numbers)
+    _origin_names: dict[int, bytes] = field(default_factory=dict)
+
+    def __enter__(self) -> TokenWriter:
+        self._bin = self.file("bin").open("wb", buffering=1 << 20)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._bin is not None
+        self._bin.close()
+        if kind is None:
+            self._write_tables()
+
+    def append(self, row: TokenRow) -> None:
+        """Add one row."""
+        if len(row.ids) > MAX_ROW_TOKENS:
+            raise SampleError("too long", f"{len(row.ids)} tokens do not fit into one row")
+        self._write_ids(row.ids)
+        self._lengths.append(len(row.ids))
+        if not row.continues:
+            self._documents.append(self.num_rows)
+        self._keys.append(row.key.encode("utf-8", "surrogateescape"))
+        self._num_loss.append(len(row.loss))
+        self._loss.extend(row.loss.ravel().tolist())
+        self._num_media.append(len(row.media))
+        self._visual.append(row.num_visual)
+        self._fixed.append(row.num_fixed)
+        for span in row.media:
+            self._append_medium(span)
+        self._append_origin(row.origin)
+        self.num_rows += 1
+
+    def append_texts(
+        self,
+        ids: NDArray[Any],
+        lengths: NDArray[Any],
+        keys: Sequence[str],
+        origin: Origin,
+        rows: Sequence[int],
+    ) -> None:
+        """Add many plain texts at once: all their ids, all trained on, all from one file.
+
+        `rows` are the row numbers in the file of `origin`.
+        """
+        count = len(keys)
+        self._write_ids(ids)
+        as_int64 = np.ascontiguousarray(lengths, np.int64)
+        self._lengths.frombytes(as_int64.tobytes())
+        self._documents.extend(range(self.num_rows, self.num_rows + count))
+        self._keys.extend(key.encode("utf-8", "surrogateescape") for key in keys)
+        filled = as_int64[as_int64 > 0]
+        self._num_loss.frombytes((as_int64 > 0).astype(np.int64).tobytes())
+        self._loss.frombytes(np.stack([np.zeros_like(filled), filled], axis=1).tobytes())
+        zeros = bytes(8 * count)
+        for column in (self._num_media, self._visual, self._fixed):
+            column.frombytes(zeros)
+        file = self._file_number(origin)
+        self._origin_file.extend([file] * count)
+        self._origin_row.extend(rows)
+        self.num_rows += count
+
+    def _write_ids(self, ids: NDArray[Any]) -> None:
+        assert self._bin is not None
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < self.space.size):
+            raise ConfigError(
+                f"ids reach from {int(ids.min())} to {int(ids.max())}, the token space has "
+                f"{self.space.size}: the tokenizer does not belong to this space"
+            )
+        self._bin.write(np.ascontiguousarray(ids, self.space.dtype).data)
+        self.num_tokens += len(ids)
+
+    def _append_medium(self, span: MediaSpan) -> None:
+        name = self._media_names.setdefault(span.name, len(self._media_names))
+        values = (span.position, span.num_tokens, span.before, span.after)
+        for column, value in zip(MEDIA_COLUMNS, (*values, MODALITIES[span.kind], name)):
+            self._media[column].append(value)
+        self._media["grid"].extend(span.grid)
+
+    def _append_origin(self, origin: Origin | None) -> None:
+        self._origin_file.append(0 if origin is None else self._file_number(origin))
+        row = 0 if origin is None else origin.row
+        if isinstance(row, str) or row < 0:
+            self._origin_names[self.num_rows] = str(row).encode("utf-8", "surrogateescape")
+            row = 0
+        self._origin_row.append(row)
+
+    def _file_number(self, origin: Origin) -> int:
+        return self._files.setdefault((origin.source, origin.path), len(self._files) + 1)
+
+    def _write_tables(self) -> None:
+        lengths = _int64(self._lengths)
+        with self.file("idx").open("wb") as file:
+            write_index(file, self.space.dtype, lengths, _int64(self._documents))
+        with self.file("spans").open("wb") as file:
+            write_arrays(file, FORMAT, self._arrays(), self._meta())
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        loss = _int64(self._loss).reshape(-1, 2)
+        narrow = {
+            "num_visual": _int64(self._visual),
+            "num_fixed": _int64(self._fixed),
+            "loss_bounds": _bounds(self._num_loss),
+            "loss_start": loss[:, 0],
+            "loss_length": loss[:, 1],
+            "media_bounds": _bounds(self._num_media),
+            **{f"media_{name}": _int64(self._media[name]) for name in MEDIA_COLUMNS},
+            "media_grid": _int64(self._media["grid"]).reshape(-1, 3),
+            "origin_file": _int64(self._origin_file),
+            "origin_row": _int64(self._origin_row),
+            "origin_source": np.array([self._sources[source] for source, _ in self._files], int),
+        }
+        names = self._origin_names
+        return {
+            **{name: narrowest(column) for name, column in narrow.items()},
+            **pack_strings("key", self._keys),
+            **pack_strings("origin_path", [_encoded(path) for _, path in self._files]),
+            **pack_strings(
+                "origin_name", [names.get(i, b"") for i in range(self.num_rows if names else 0)]
+            ),
+        }
+
+    @property
+    def _sources(self) -> dict[str, int]:
+        names = dict.fromkeys(source for source, _ in self._files)
+        return {name: number for number, name in enumerate(names)}
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "space": to_plain(self.space),
+            "media_names": list(self._media_names),
+            "sources": list(self._sources),
+            "about": dict(self.about),
+        }
+
+
+def narrowest(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values in the narrowest unsigned dtype that holds them all."""
+    largest = int(values.max()) if values.size else 0
+    return values.astype(np.min_scalar_type(largest))
+
+
+def _int64(values: array[int]) -> NDArray[np.int64]:
+    return np.frombuffer(values, np.int64) if len(values) else np.empty(0, np.int64)
+
+
+def _bounds(counts: array[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(_int64(counts))]).astype(np.int64)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
