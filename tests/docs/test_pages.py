@@ -1,0 +1,61 @@
+"""Every command in the documentation runs as written.
+
+A page is a script: in an empty folder that holds only `demo/`, its fenced blocks are taken from top
+to bottom. A block whose first line is a comment with a file name (`# tokens.toml`) becomes that
+file; every other `bash` block is run, and must succeed; other `python` blocks are run too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"^(?:#|//) ?([\w./-]+\.\w+)\n")
+NOT_RUN = ("make ", "pip install")
+
+
+def run_block(language: str, text: str, folder: Path) -> None:
+    named = FILE_NAME.match(text)
+    if named:
+        (folder / named[1]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / named[1]).write_text(text[named.end() :], encoding="utf-8")
+        return
+    if language == "bash":
+        lines = [line for line in text.splitlines() if not line.startswith(NOT_RUN)]
+        command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+    elif language == "python":
+        command = [sys.executable, "-c", text]
+    else:
+        return
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": search, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, f"{text}\n{run.stdout}\n{run.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs_as_written(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "demo" / "data", tmp_path / "demo" / "data")
+    for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        run_block(language, text, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} points to {target}"
