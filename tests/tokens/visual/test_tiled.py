@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.sample import MediaSize
+from shardmill.tokens.visual.tiled import InternVL
+
+
+def picture(rng: random.Random) -> MediaSize:
+    return MediaSize(width=rng.randint(3, 300), height=rng.randint(3, 300))
+
+
+def film(rng: random.Random) -> MediaSize:
+    # The processor stacks the videos of one call, so all have one number of frames.
+    return MediaSize(width=30, height=20, num_frames=12, fps=25.0)
+
+
+@pytest.fixture(scope="module")
+def processor(make_tokenizer: Callable[..., Any], chat_template: Callable[..., str]) -> Any:
+    from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
+
+    tokenizer = make_tokenizer(
+        start_image_token="<img>",
+        end_image_token="</img>",
+        context_image_token="<IMG_CONTEXT>",
+        video_token="<video>",
+    )
+    size = {"height": 28, "width": 28}
+    return InternVLProcessor(
+        GotOcr2ImageProcessor(size=size, max_patches=6),
+        tokenizer,
+        InternVLVideoProcessor(size=size),
+        image_seq_length=4,
+        chat_template=chat_template(image="<IMG_CONTEXT>\n", video="<video>\n"),
+    )
+
+
+@pytest.mark.parametrize("num_frames", [None, 5])
+def test_internvl_equals_its_processor(
+    num_frames: int | None, processor: Any, compare: Any
+) -> None:
+    rule = InternVL(tile_size=28, tokens_per_tile=4, max_tiles=6, num_frames=num_frames)
+    settings = {"num_frames": num_frames, "do_sample_frames": num_frames is not None}
+    compare(rule, processor, image=picture, video=film, settings=settings, num_chats=200)
+
+
+def test_one_tile_has_no_thumbnail() -> None:
+    small = InternVL().count("image", MediaSize(width=500, height=500))
+    wide = InternVL().count("image", MediaSize(width=1000, height=500))
+    assert (small.num_visual, small.grid) == (256, (1, 1, 1))
+    assert (wide.num_visual, wide.grid) == (3 * 256, (1, 1, 2))
+    assert (
+        InternVL(crop_to_tiles=False).count("image", MediaSize(width=9, height=3)).num_visual == 256
+    )
+
+
+def test_bad_settings_and_videos_are_refused() -> None:
+    with pytest.raises(ConfigError, match="min_tiles"):
+        InternVL(min_tiles=9, max_tiles=4)
+    with pytest.raises(ConfigError, match="num_frames"):
+        InternVL(num_frames=0)
+    with pytest.raises(SampleError, match="too few frames"):
+        InternVL(num_frames=8).count("video", MediaSize(num_frames=7))
+    with pytest.raises(SampleError, match="too many frames"):
+        InternVL().count("video", MediaSize(num_frames=100_000))
+    with pytest.raises(SampleError, match="takes no audio"):
+        InternVL().count("audio", MediaSize())
