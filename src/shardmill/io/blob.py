@@ -1,0 +1,177 @@
+"""Random access to the bytes of a local file or of an object in a store, by one small protocol."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from shardmill.errors import FormatError
+from shardmill.extras import need
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Blob(Protocol):
+    """Bytes that can be read anywhere; `window` is how many cost no more to read than a few."""
+
+    @property
+    def url(self) -> str:
+        """The name for messages."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The size when it was opened."""
+
+    @property
+    def window(self) -> int:
+        """How many bytes a reader of headers should ask for at once."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes; a `FormatError` if there are fewer."""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes of each (offset, length); neighbours may share a request."""
+
+    def prefetch(self, offset: int, length: int) -> None:
+        """Say that these bytes will be read soon."""
+
+    def close(self) -> None:
+        """Release the file or connection."""
+
+
+class LocalBlob:
+    """A file, read with `pread`, so that threads and forked processes may share it."""
+
+    window = 4096
+
+    def __init__(self, path: str) -> None:
+        self.url = path
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.num_bytes = os.fstat(self._fd).st_size
+        except OSError as error:
+            raise FormatError(f"cannot be opened: {error.strerror}", path=path) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
+        try:
+            content = os.pread(self._fd, length, offset)
+        except OSError as error:
+            raise FormatError(
+                f"cannot be read: {error.strerror}", path=self.url, offset=offset
+            ) from error
+        if len(content) != length:
+            return self._read_on(content, offset, length)
+        return content
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes of each range."""
+        return [memoryview(self.read(offset, length)) for offset, length in ranges]
+
+    def prefetch(self, offset: int, length: int) -> None:
+        """Ask the kernel to read ahead."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for readers outside Python."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_on(self, content: bytes, offset: int, length: int) -> bytes:
+        # One pread returns at most 2 GiB, and fewer bytes at the end of a file that has shrunk.
+        pieces = [content]
+        got = len(content)
+        while got < length and pieces[-1]:
+            pieces.append(os.pread(self._fd, length - got, offset + got))
+            got += len(pieces[-1])
+        if got < length:
+            raise _too_short(self.url, offset, length, got)
+        return b"".join(pieces)
+
+
+class RemoteBlob:
+    """An object behind s3://, gs://, az:// or http(s)://, read by range requests."""
+
+    # A request costs as much time as a megabyte does.
+    window = 1 << 20
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._obstore = need("obstore", extra="remote")
+        root, self._path = _root_and_path(url)
+        self._store = _store(root, os.getpid())
+        self.num_bytes = int(self._ask("head")["size"])
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
+        return bytes(self.read_ranges([(offset, length)])[0])
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Return the bytes of each range; the store joins neighbours into one request."""
+        for offset, length in ranges:
+            if offset + length > self.num_bytes:
+                raise _too_short(self.url, offset, length, max(0, self.num_bytes - offset))
+        asked = [(offset, length) for offset, length in ranges if length]
+        if not asked:
+            return [memoryview(b"") for _ in ranges]
+        starts, lengths = zip(*asked)
+        answers = iter(self._ask("get_ranges", starts=starts, lengths=lengths))
+        contents = [
+            memoryview(next(answers)) if length else memoryview(b"") for _, length in ranges
+        ]
+        for (offset, length), content in zip(ranges, contents):
+            if len(content) != length:
+                raise _too_short(self.url, offset, length, len(content))
+        return contents
+
+    def prefetch(self, offset: int, length: int) -> None:
+        """Do nothing: a store has no page cache to fill."""
+
+    def close(self) -> None:
+        """Do nothing: connections belong to the store, which others share."""
+
+    def _ask(self, method: str, **options: Any) -> Any:
+        try:
+            return getattr(self._obstore, method)(self._store, self._path, **options)
+        except FileNotFoundError as error:
+            raise FormatError("does not exist", path=self.url) from error
+        except self._obstore.exceptions.BaseError as error:
+            raise FormatError(f"cannot be read: {error}", path=self.url) from error
+
+
+def _root_and_path(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
+
+
+@lru_cache(maxsize=64)
+def _store(root: str, pid: int) -> Any:
+    # Keyed by process, since the threads behind a store do not survive a fork.
+    store = need("obstore.store", extra="remote")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    options: dict[str, Any] = {}
+    if root.startswith("s3://") and endpoint:
+        options = {"endpoint": endpoint, "virtual_hosted_style_request": False}
+    plain_http = urlsplit(options.get("endpoint", root)).hostname in LOOPBACK
+    return store.from_url(
+        root, client_options={"allow_http": True} if plain_http else None, **options
+    )
+
+
+def _too_short(url: str, offset: int, length: int, got: int) -> FormatError:
+    return FormatError(
+        f"has {got} of the {length} bytes wanted here: it has changed since it was indexed, or was "
+        "cut off",
+        path=url,
+        offset=offset,
+    )

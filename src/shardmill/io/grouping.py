@@ -1,0 +1,147 @@
+"""Turns the members of a foreign tar into samples.
+
+The key is the path up to the first dot after the last '/', without a leading "./"; the rest, in
+lower case, is the extension; members of one sample are adjacent. The interleave rule: when a sample
+begins with `K.json`, each `K-<rest>.ext` that follows joins it as `<rest>.ext`, except that
+`K-<rest>.json` begins a sample of its own. Names without key or extension (`.DS_Store`, `README`)
+and `__meta__` files are passed over and counted. A sample that cannot be addressed is handed back
+with its reason, never dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from shardmill.errors import SampleError
+from shardmill.io.indexwrite import IndexRows
+from shardmill.io.names import split_name
+from shardmill.io.tarread import TarWalk
+
+_META = re.compile(r"__[^/]*__(/|$)")
+NOTHING = "\0"  # what no name begins with, since names in tars end at a zero byte
+
+
+@dataclass(slots=True)
+class Grouped:
+    """The samples of a tar as rows of an index, those that cannot be used, and what was passed."""
+
+    rows: IndexRows
+    bad: list[tuple[str, SampleError]]
+    passed: Counter[str]
+
+    @property
+    def num_samples(self) -> int:
+        """Good and bad ones."""
+        return len(self.rows) + len(self.bad)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Samples before any check: sample i has the members first[i] .. first[i + 1]."""
+
+    members: TarWalk
+    keys: list[str]
+    first: list[int]
+    exts: list[str]
+
+    def start(self, number: int) -> int:
+        return self.members.starts[self.first[number]]
+
+
+def group_members(walk: TarWalk, *, interleaved: bool = True) -> Grouped:
+    """Return the samples of a walk; `interleaved` turns the interleave rule on or off."""
+    cut = _cut(walk, interleaved)
+    bad = _find_bad(cut)
+    passed = walk.passed.copy()
+    passed["not a sample"] += len(walk.names) - len(cut.exts)
+    return Grouped(_rows(cut, bad), [(cut.keys[n], bad[n]) for n in sorted(bad)], +passed)
+
+
+def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
+    keys: list[str] = []
+    first: list[int] = []
+    exts: list[str] = []
+    passed: set[int] = set()
+    key = dashed = NOTHING
+    for number, name in enumerate(walk.names):
+        own_key, ext = split_name(name)
+        if own_key == key:
+            exts.append(ext)
+        elif interleaved and own_key.startswith(dashed) and not name.endswith(".json"):
+            exts.append(f"{own_key[len(dashed) :]}.{ext}")
+        elif _is_no_sample(name, own_key, ext):
+            passed.add(number)
+        else:
+            key, dashed = own_key, f"{own_key}-" if ext == "json" else NOTHING
+            keys.append(key)
+            first.append(len(exts))
+            exts.append(ext)
+    first.append(len(exts))
+    return _Cut(
+        _without(walk, passed),
+        [key.removeprefix("./") for key in keys],
+        first,
+        [ext.lower() for ext in exts],
+    )
+
+
+def _is_no_sample(name: str, key: str, ext: str) -> bool:
+    return not ext or key[-1:] in ("", "/") or (name[0] == "_" and bool(_META.match(name)))
+
+
+def _without(walk: TarWalk, passed: set[int]) -> TarWalk:
+    if not passed:
+        return walk
+    columns = (walk.names, walk.starts, walk.offsets, walk.sizes)
+    return TarWalk(*([x for n, x in enumerate(column) if n not in passed] for column in columns))
+
+
+def _find_bad(cut: _Cut) -> dict[int, SampleError]:
+    bad: dict[int, SampleError] = {}
+    seen: dict[str, int] = {}
+    for number, key in enumerate(cut.keys):
+        before = seen.setdefault(key, number)
+        exts = cut.exts[cut.first[number] : cut.first[number + 1]]
+        if before != number:
+            bad[number] = _duplicate_key(cut, before, number)
+        elif len(set(exts)) != len(exts):
+            bad[number] = _duplicate_member(cut, number, exts)
+        elif key[0] == "/" or (".." in key and ".." in key.split("/")):
+            where = f"member {key!r} at byte {cut.start(number)}"
+            bad[number] = SampleError("climbs out of its folder", where)
+    return bad
+
+
+def _duplicate_key(cut: _Cut, before: int, number: int) -> SampleError:
+    return SampleError(
+        "duplicate key",
+        f"{cut.keys[number]!r} at byte {cut.start(number)} was at byte {cut.start(before)} "
+        "already; the members of a sample must be adjacent",
+    )
+
+
+def _duplicate_member(cut: _Cut, number: int, exts: list[str]) -> SampleError:
+    ext = next(ext for ext, count in Counter(exts).items() if count > 1)
+    first = cut.first[number]
+    at = [cut.members.starts[first + i] for i, other in enumerate(exts) if other == ext]
+    return SampleError(
+        "duplicate member", f"{cut.keys[number]}.{ext} is at bytes {at[0]} and {at[1]}"
+    )
+
+
+def _rows(cut: _Cut, bad: dict[int, SampleError]) -> IndexRows:
+    rows = IndexRows()
+    members = cut.members
+    for number, (key, first, last) in enumerate(zip(cut.keys, cut.first, cut.first[1:])):
+        if number not in bad:
+            place = slice(first, last)
+            rows.add(
+                key,
+                members.starts[first],
+                cut.exts[place],
+                members.offsets[place],
+                members.sizes[place],
+            )
+    return rows

@@ -1,0 +1,199 @@
+"""Walks the headers of any tar and tells where each regular file lies; contents are not read.
+
+Understood: ustar with prefix, PAX `path` and `size` (also global), GNU long names, base-256 sizes,
+and tars from before POSIX. Links, folders and devices are passed over and counted. Refused, with
+their offset: sparse and multi-volume members, wrong checksums, sizes beyond the file, and a tar
+that does not end with a zero block, since a copy that was cut off at a member looks just like that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from shardmill.errors import FormatError
+from shardmill.io.blob import Blob
+from shardmill.io.tarfields import (
+    Override,
+    cut_text,
+    has_right_sum,
+    header_path,
+    parse_number,
+    pax_override,
+)
+from shardmill.io.tarheader import BLOCK, padded
+from shardmill.io.tarscan import scan_plain
+
+MAX_META_BYTES = 1 << 20
+MAX_TAIL_BYTES = 1 << 20
+ZERO_BLOCK = bytes(BLOCK)
+REGULAR = "0\x007"
+META = "xXgLK"
+REFUSED = {"S": "a sparse file", "M": "a file that continues from another volume"}
+WITHOUT_CONTENT = {
+    "1": "link",
+    "2": "link",
+    "3": "device",
+    "4": "device",
+    "5": "folder",
+    "6": "device",
+}
+
+
+@dataclass(slots=True)
+class TarWalk:
+    """The regular files of a tar in columns; `starts` are the offsets of their first headers.
+
+    `passed` counts by kind what is not a regular file; `end` is where the last member ends.
+    """
+
+    names: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    passed: Counter[str] = field(default_factory=Counter)
+    end: int = 0
+
+
+def walk_tar(blob: Blob) -> TarWalk:
+    """Return the members of a tar; anything that is not a whole, sound tar is a `FormatError`."""
+    walker = _Walker(blob)
+    at: int | None = 0
+    while at is not None:
+        if walker.for_all == Override():
+            at = scan_plain(blob, at, walker.found)
+        walker.found.end = at
+        at = walker.member(at)
+    walker.check_tail(walker.found.end)
+    return walker.found
+
+
+class _Walker:
+    def __init__(self, blob: Blob) -> None:
+        self.blob = blob
+        self.num_bytes, self.window = blob.num_bytes, blob.window
+        self.buffer, self.base = b"", 0
+        self.found = TarWalk()
+        self.for_all = Override()
+
+    def member(self, start: int) -> int | None:
+        """Record the member whose first header is at `start`; return where it ends.
+
+        None means that the tar ends here.
+        """
+        at, override = start, self.for_all
+        while True:
+            header = self._header(at)
+            if header is None:
+                if at != start:
+                    self._fail("the tar ends between a member's extended header and the member", at)
+                return None
+            kind = chr(header[156])
+            size = self._size(header, at)
+            if kind not in META:
+                return self._place(header, kind, size, override, start, at)
+            override = self._override(kind, size, override, at)
+            at += BLOCK + padded(size)
+
+    def check_tail(self, end: int) -> None:
+        """Refuse a tar with something after its end: a second tar, or another kind of file."""
+        rest = self.num_bytes - end
+        tail = self.blob.read(end, min(rest, MAX_TAIL_BYTES))
+        if rest > MAX_TAIL_BYTES or tail.count(0) != len(tail):
+            self._fail("there is more after the end of the tar: were several tars joined?", end)
+
+    def _header(self, at: int) -> bytes | None:
+        skip = at - self.base
+        header = self.buffer[skip : skip + BLOCK]
+        if len(header) < BLOCK:
+            header = self._refill(at)
+        if header == ZERO_BLOCK:
+            return None
+        if not has_right_sum(header):
+            self._fail_header(header, at)
+        return header
+
+    def _refill(self, at: int) -> bytes:
+        left = self.num_bytes - at
+        if left < BLOCK:
+            self._fail(
+                "it ends without the zero blocks that close a tar, so it was probably cut off"
+                if left == 0
+                else f"only {left} bytes are left, a header has {BLOCK}: the tar was cut off",
+                at,
+            )
+        self.buffer, self.base = self.blob.read(at, min(self.window, left)), at
+        return self.buffer[:BLOCK]
+
+    def _size(self, header: bytes, at: int) -> int:
+        try:
+            return parse_number(header[124:136])
+        except ValueError as error:
+            self._fail(f"its header holds {error}", at, header)
+
+    def _override(self, kind: str, size: int, override: Override, at: int) -> Override:
+        content = self._meta_content(size, at)
+        if kind == "L":
+            return override._replace(path=cut_text(content))
+        if kind == "K":
+            return override
+        try:
+            if kind == "g":
+                self.for_all = pax_override(content, self.for_all)
+            return pax_override(content, override)
+        except ValueError as error:
+            self._fail(f"its extended header holds {error}", at)
+
+    def _meta_content(self, size: int, at: int) -> bytes:
+        if size > MAX_META_BYTES:
+            self._fail(f"claims an extended header of {size} bytes", at)
+        self._check_room(size, at)
+        skip = at + BLOCK - self.base
+        content = self.buffer[skip : skip + size]
+        return content if len(content) == size else self.blob.read(at + BLOCK, size)
+
+    def _place(
+        self, header: bytes, kind: str, size: int, override: Override, start: int, at: int
+    ) -> int:
+        if kind in REFUSED:
+            self._fail(f"is {REFUSED[kind]}, which cannot be read in place", at, header)
+        name = header_path(header) if override.path is None else override.path
+        passed = WITHOUT_CONTENT.get(kind)
+        if kind == "\0" and name.endswith("/"):
+            passed = "folder"
+        if passed is not None:
+            self.found.passed[passed] += 1
+            return at + BLOCK
+        if override.size is not None:
+            size = override.size
+        self._check_room(size, at, name)
+        if kind in REGULAR:
+            self.found.names.append(name)
+            self.found.starts.append(start)
+            self.found.offsets.append(at + BLOCK)
+            self.found.sizes.append(size)
+        else:
+            self.found.passed["other"] += 1
+        return at + BLOCK + padded(size)
+
+    def _check_room(self, size: int, at: int, name: str | None = None) -> None:
+        left = self.num_bytes - at - BLOCK
+        if padded(size) > left:
+            raise FormatError(
+                f"claims {size} bytes, but only {left} follow: the tar was cut off, or the header "
+                "is wrong",
+                path=self.blob.url,
+                member=name,
+                offset=at,
+            )
+
+    def _fail_header(self, header: bytes, at: int) -> NoReturn:
+        if at == 0 and header[:2] == b"\x1f\x8b":
+            self._fail("is gzipped, so it has no random access: unpack it first", at)
+        problem = "is not a tar" if at == 0 else "this is not a header: the tar is damaged"
+        self._fail(f"{problem} (wrong checksum)", at)
+
+    def _fail(self, problem: str, at: int, header: bytes | None = None) -> NoReturn:
+        member = None if header is None else header_path(header)
+        raise FormatError(problem, path=self.blob.url, member=member, offset=at)
