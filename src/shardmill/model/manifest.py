@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardmill.errors import FormatError
 from shardmill.model.codec import Plain, digest
-from shardmill.model.stage import Stage, Unit
+from shardmill.model.stage import SAFE_NAME, Stage, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +93,128 @@ def sum_books(receipts: Iterable[Receipt]) -> dict[str, Any]:
         "skipped": dict(sorted(skipped.items())),
         "stats": dict(sorted(stats.items())),
     }
+
+
+def receipt_to_plain(receipt: Receipt) -> dict[str, Any]:
+    """Return the content of receipts/NAME.json."""
+    rejects = receipt.rejects
+    return {
+        "unit": receipt.unit,
+        "digest": receipt.digest,
+        "num_in": receipt.num_in,
+        "num_kept": receipt.num_kept,
+        "skipped": dict(receipt.skipped),
+        "stats": dict(receipt.stats),
+        "shards": [_shard_to_plain(shard) for shard in receipt.shards],
+        "rejects": None if rejects is None else _file_to_plain(rejects),
+    }
+
+
+def receipt_from_plain(plain: Any, path: object) -> Receipt:
+    """Return a receipt whose books balance and whose paths stay in the folder, or `FormatError`."""
+    try:
+        rejects = plain["rejects"]
+        receipt = Receipt(
+            unit=_text(plain["unit"]),
+            digest=_text(plain["digest"]),
+            num_in=_count(plain["num_in"]),
+            num_kept=_count(plain["num_kept"]),
+            skipped=_counts(plain["skipped"]),
+            stats=_counts(plain["stats"]),
+            shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
+            rejects=None if rejects is None else _file_from_plain(rejects, "rejects/"),
+        )
+        _check_books(receipt)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"is not a receipt: {_reason(error)}", path=path) from error
+    return receipt
+
+
+def manifest_to_plain(manifest: Manifest) -> dict[str, Any]:
+    """Return the content of manifest.json."""
+    return {
+        "stage": manifest.stage,
+        "stage_digest": manifest.stage_digest,
+        "units_digest": manifest.units_digest,
+        "num_in": manifest.num_in,
+        "num_kept": manifest.num_kept,
+        "skipped": dict(manifest.skipped),
+        "stats": dict(manifest.stats),
+        "shards": [_shard_to_plain(shard) for shard in manifest.shards],
+    }
+
+
+def manifest_from_plain(plain: Any, path: object) -> Manifest:
+    """Return a manifest whose books balance and whose paths stay in the folder."""
+    try:
+        manifest = Manifest(
+            stage=plain["stage"],
+            stage_digest=_text(plain["stage_digest"]),
+            units_digest=_text(plain["units_digest"]),
+            num_in=_count(plain["num_in"]),
+            num_kept=_count(plain["num_kept"]),
+            skipped=_counts(plain["skipped"]),
+            stats=_counts(plain["stats"]),
+            shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
+        )
+        _check_books(manifest)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"is not a manifest: {_reason(error)}", path=path) from error
+    return manifest
+
+
+def _check_books(books: Receipt | Manifest) -> None:
+    num_skipped = sum(books.skipped.values())
+    if books.num_in != books.num_kept + num_skipped:
+        raise ValueError(f"{books.num_in} in, but {books.num_kept} kept and {num_skipped} skipped")
+    num_written = sum(shard.num_samples for shard in books.shards)
+    if books.num_kept != num_written:
+        raise ValueError(f"{books.num_kept} samples kept, but its shards hold {num_written}")
+
+
+def _shard_to_plain(shard: ShardEntry) -> dict[str, Any]:
+    files = {role: _file_to_plain(entry) for role, entry in shard.files.items()}
+    return {"name": shard.name, "num_samples": shard.num_samples, "files": files}
+
+
+def _shard_from_plain(plain: Any) -> ShardEntry:
+    files = {role: _file_from_plain(entry, "shards/") for role, entry in plain["files"].items()}
+    return ShardEntry(_text(plain["name"]), _count(plain["num_samples"]), files)
+
+
+def _file_to_plain(entry: FileEntry) -> dict[str, Any]:
+    return {"path": entry.path, "num_bytes": entry.num_bytes, "checksum": entry.checksum}
+
+
+def _file_from_plain(plain: Any, folder: str) -> FileEntry:
+    path = _text(plain["path"])
+    name = path.removeprefix(folder)
+    # One plain name in the folder where the runner puts such files: it cannot climb out.
+    if name == path or SAFE_NAME.fullmatch(name) is None:
+        raise ValueError(f"path {path!r} is not a file in {folder}")
+    return FileEntry(path, _count(plain["num_bytes"]), _text(plain["checksum"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is not a count")
+    return value
+
+
+def _counts(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not a table of counts")
+    for count in value.values():
+        if type(count) is not int:
+            raise TypeError(f"{count!r} is not a count")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -7,6 +7,7 @@ unit, writes files into the draft and accounts for every sample in the tally.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -14,8 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from shardmill.errors import Filtered, SampleError, UnitFailed
+from shardmill.errors import ConfigError, Filtered, SampleError, UnitFailed
 from shardmill.model.codec import Plain, digest
+
+# A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
+MAX_NAME_BYTES = 200
+SAFE_NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,31 @@ class Unit:
     def digest(self) -> str:
         """The identity of the input: what a receipt is compared with."""
         return digest({"name": self.name, "input": self.input})
+
+
+def unit_to_plain(unit: Unit) -> dict[str, Any]:
+    """Return the unit as a line of units.jsonl."""
+    return {"name": unit.name, "input": unit.input, "num_samples": unit.num_samples}
+
+
+def unit_from_plain(plain: Any) -> Unit:
+    """Return the unit that `unit_to_plain` stored, or raise `ConfigError`."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("input"), dict):
+        raise ConfigError(f"not a unit: {str(plain)[:200]}")
+    name, num_samples = plain.get("name"), plain.get("num_samples")
+    if not isinstance(name, str) or not isinstance(num_samples, int | None):
+        raise ConfigError(f"not a unit: {str(plain)[:200]}")
+    return Unit(name=check_name(name), input=plain["input"], num_samples=num_samples)
+
+
+def check_name(name: str) -> str:
+    """Return a name of a unit, a shard or a role if it is safe as a file name in every folder."""
+    if not SAFE_NAME.fullmatch(name) or len(name.encode()) > MAX_NAME_BYTES:
+        raise ConfigError(
+            f"{name!r} cannot be the name of a unit or shard: use at most {MAX_NAME_BYTES} bytes, "
+            "no '/', no control characters, and no '.' at the start"
+        )
+    return name
 
 
 @dataclass(slots=True)
@@ -57,9 +87,9 @@ class Draft:
 
     def file(self, shard: str, role: str) -> Path:
         """Return the path to write for this role ("tar", "idx", "bin", ...) of this shard."""
-        entry = self.shards.setdefault(shard, DraftShard(shard))
+        entry = self.shards.setdefault(check_name(shard), DraftShard(shard))
         if role not in entry.roles:
-            entry.roles.append(role)
+            entry.roles.append(check_name(role))
         return self.dir / f"{shard}.{role}"
 
     def finish(self, shard: str, *, num_samples: int) -> None:

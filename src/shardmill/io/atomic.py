@@ -1,0 +1,97 @@
+"""The few system calls that decide what survives a crash, behind one small object.
+
+After a power cut a file system may have lost everything that was not fsynced, in any combination:
+the bytes of a file (unless the file was), a new, removed or renamed name (unless its folder was).
+So what must not be believed too early is written in this order: bytes, fsync of the files, rename,
+fsync of the folder; and only then the file that vouches for them, in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+class Disk:
+    """The real system calls; a test puts another in its place to see or to break them."""
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Create or replace a file, without any promise about a crash."""
+        with path.open("wb", buffering=0) as file:
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+
+    def sync_file(self, path: Path) -> None:
+        """Return when the bytes of the file are on the disk."""
+        _sync(path, os.O_RDONLY)
+
+    def sync_dir(self, path: Path) -> None:
+        """Return when the names in the folder are on the disk."""
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file its final name, in place of whatever had it."""
+        os.rename(source, target)  # noqa: PTH104
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name, which may already be gone."""
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+DISK = Disk()
+
+
+def write_file(
+    path: Path, content: bytes, *, draft_dir: Path | None = None, disk: Disk = DISK
+) -> None:
+    """Replace a file: after a crash it holds the old bytes or the new ones, never a part.
+
+    The bytes are written in `draft_dir` first (the same file system), or else beside the file.
+    """
+    draft_path = (draft_dir or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
+    with removed_on_error(disk, draft_path):
+        disk.write(draft_path, content)
+        disk.sync_file(draft_path)
+        disk.rename(draft_path, path)
+    disk.sync_dir(path.parent)
+
+
+def remove_files(paths: Iterable[Path], *, disk: Disk = DISK) -> None:
+    """Remove files so that no crash brings them back."""
+    existing = [path for path in paths if path.exists()]
+    for path in existing:
+        disk.unlink(path)
+    for folder in {path.parent for path in existing}:
+        disk.sync_dir(folder)
+
+
+def make_dirs(path: Path, *, disk: Disk = DISK) -> None:
+    """Create a folder and its parents so that no crash takes them away."""
+    if path.is_dir():
+        return
+    make_dirs(path.parent, disk=disk)
+    path.mkdir(exist_ok=True)
+    disk.sync_dir(path.parent)
+
+
+@contextmanager
+def removed_on_error(disk: Disk, path: Path) -> Iterator[None]:
+    """Leave no half-written file behind when the disk is full."""
+    try:
+        yield
+    except OSError:
+        disk.unlink(path)
+        raise
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

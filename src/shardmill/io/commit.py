@@ -1,0 +1,148 @@
+"""Finished drafts become shards: files first, the receipt last, several units with few fsyncs.
+
+For a group of units, each line ends before the next begins:
+
+    1. remove receipts that vouch for older files of these units, fsync receipts/
+    2. fsync the drafts' files
+    3. rename them into shards/ and rejects/, fsync both
+    4. write the new receipts in the drafts, fsync each
+    5. rename them into receipts/, fsync it
+
+So whatever a crash takes away, a receipt that can be read vouches for files that are whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from shardmill.errors import UnitFailed
+from shardmill.io.atomic import remove_files
+from shardmill.io.jsontext import dump_line, dump_page
+from shardmill.io.receipts import Ledger
+from shardmill.model.manifest import (
+    FileEntry,
+    Receipt,
+    ShardEntry,
+    receipt_digest,
+    receipt_to_plain,
+)
+from shardmill.model.stage import Draft, Tally, Unit
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A draft that is finished and accounted for: its receipt, and where its files shall go."""
+
+    unit: Unit
+    draft_dir: Path
+    receipt: Receipt
+    moves: tuple[tuple[Path, Path], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """All bytes of all files of the unit's shards."""
+        return sum(e.num_bytes for shard in self.receipt.shards for e in shard.files.values())
+
+
+def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally) -> Sealed:
+    """Return the draft with its receipt; the books have been checked, the files are closed."""
+    shards = tuple(_shard_entry(draft, name) for name in draft.shards)
+    rejects = _write_rejects(ledger, unit, draft, tally)
+    receipt = Receipt(
+        unit=unit.name,
+        digest=receipt_digest(stage_digest, unit),
+        num_in=tally.num_in,
+        num_kept=tally.num_kept,
+        skipped=dict(tally.skipped),
+        stats=dict(tally.stats),
+        shards=shards,
+        rejects=rejects,
+    )
+    entries = [entry for shard in shards for entry in shard.files.values()]
+    moves = [(draft.dir / Path(e.path).name, ledger.out_dir / e.path) for e in entries]
+    if rejects is not None:
+        moves.append((draft.dir / "rejects", ledger.out_dir / rejects.path))
+    return Sealed(unit, draft.dir, receipt, tuple(moves))
+
+
+def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
+    """Put finished units in place; a unit that someone else finished first keeps what is there."""
+    fresh = [s for s in group if ledger.valid_receipt(s.unit, stage_digest) is None]
+    _withdraw(ledger, fresh)
+    _move_files(ledger, [move for sealed in fresh for move in sealed.moves])
+    _vouch(ledger, fresh)
+    for sealed in group:
+        ledger.disk.unlink(ledger.failure_path(sealed.unit.name))
+        remove_draft(sealed.draft_dir)
+
+
+def remove_draft(draft_dir: Path) -> None:
+    """Remove a draft folder and what is left in it; it may be gone already."""
+    try:
+        draft_dir.rmdir()
+    except OSError:
+        shutil.rmtree(draft_dir, ignore_errors=True)
+
+
+def checksum_file(path: Path) -> FileEntry:
+    """Return the size and the xxh3-64 of a file, under its own name."""
+    state, num_bytes = xxhash.xxh3_64(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            state.update(chunk)
+            num_bytes += len(chunk)
+    return FileEntry(path.name, num_bytes, state.hexdigest())
+
+
+def _withdraw(ledger: Ledger, group: Sequence[Sealed]) -> None:
+    """Remove what vouches for older files of these units, so that no crash brings it back."""
+    names = [sealed.unit.name for sealed in group]
+    remove_files((ledger.receipt_path(name) for name in names), disk=ledger.disk)
+    remove_files((ledger.rejects_path(name) for name in names), disk=ledger.disk)
+
+
+def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
+    for source, _ in moves:
+        ledger.disk.sync_file(source)
+    for source, target in moves:
+        ledger.disk.rename(source, target)
+    for folder in sorted({target.parent for _, target in moves}):
+        ledger.disk.sync_dir(folder)
+
+
+def _vouch(ledger: Ledger, group: Sequence[Sealed]) -> None:
+    paths = [(s.draft_dir / "receipt", ledger.receipt_path(s.unit.name)) for s in group]
+    for sealed, (draft_path, _) in zip(group, paths):
+        ledger.disk.write(draft_path, dump_page(receipt_to_plain(sealed.receipt)))
+    _move_files(ledger, paths)
+
+
+def _shard_entry(draft: Draft, name: str) -> ShardEntry:
+    shard = draft.shards[name]
+    if shard.num_samples is None:
+        raise UnitFailed(f"shard {name} was begun but not finished")
+    files = {role: _file_entry(draft, f"{name}.{role}") for role in shard.roles}
+    return ShardEntry(name, shard.num_samples, files)
+
+
+def _file_entry(draft: Draft, name: str) -> FileEntry:
+    try:
+        entry = checksum_file(draft.dir / name)
+    except FileNotFoundError as error:
+        raise UnitFailed(f"the stage announced the file {name}, but did not write it") from error
+    return replace(entry, path=f"shards/{name}")
+
+
+def _write_rejects(ledger: Ledger, unit: Unit, draft: Draft, tally: Tally) -> FileEntry | None:
+    if not tally.rejects:
+        return None
+    path = draft.dir / "rejects"
+    ledger.disk.write(path, b"".join(dump_line(asdict(reject)) for reject in tally.rejects))
+    return replace(checksum_file(path), path=f"rejects/{unit.name}.jsonl")

@@ -1,0 +1,65 @@
+"""Commits finished units beside the work, in groups that form by themselves.
+
+While one group is being committed, the units that finish meanwhile wait and become the next group:
+a slow disk gives larger groups and fewer fsyncs a unit, and no finished unit waits for a timer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Semaphore
+from types import TracebackType
+
+from shardmill.io.commit import Sealed
+
+MAX_WAITING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A unit whose work is over, and how long it took."""
+
+    sealed: Sealed
+    seconds: float
+
+
+class Committer:
+    """A thread that calls `commit_group` with what `add` was given; leaving waits for the last."""
+
+    def __init__(self, commit_group: Callable[[Sequence[Finished]], None]) -> None:
+        self._commit_group = commit_group
+        self._waiting: deque[Finished] = deque()
+        self._room = Semaphore(MAX_WAITING)
+        self._futures: deque[Future[None]] = deque()
+        self._pool = ThreadPoolExecutor(1, "commit")
+
+    def __enter__(self) -> Committer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True)
+        if error is None:
+            for future in self._futures:
+                future.result()
+
+    def add(self, finished: Finished) -> None:
+        """Queue a finished unit; waits while too many wait already."""
+        while self._futures and self._futures[0].done():
+            self._futures.popleft().result()
+        self._room.acquire()
+        self._waiting.append(finished)
+        self._futures.append(self._pool.submit(self._commit_waiting))
+
+    def _commit_waiting(self) -> None:
+        # One call takes all that wait; the calls submitted for the others then find nothing.
+        group = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if group:
+            try:
+                self._commit_group(group)
+            finally:
+                self._room.release(len(group))

@@ -1,0 +1,182 @@
+"""A job, and working it off: the one loop in which every executor ends.
+
+A job is all that a process needs besides its units, as JSON. `work_off` pulls units, works each in
+a private draft, and hands what is finished to the committer, which puts it in place while the next
+unit is being worked. Whatever a stage raises stops its unit, never the run; except a full disk,
+which would stop every other unit as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from shardmill.errors import ShardmillError
+from shardmill.io.commit import Sealed, commit, remove_draft, seal
+from shardmill.io.receipts import Ledger
+from shardmill.model.codec import Plain, from_plain
+from shardmill.model.manifest import stage_digest
+from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
+from shardmill.run.committer import Committer, Finished
+from shardmill.run.events import Event, OnEvent
+
+FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+_draft_numbers = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a process must know to work off units; travels as JSON."""
+
+    stage: Plain
+    out_dir: str
+    token: str
+    retries: int
+    max_skip_rate: float
+
+    def load_stage(self) -> Stage:
+        """Return the stage; its class must be importable here."""
+        stage: Stage = from_plain(self.stage, where="stage")
+        return stage
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the output folder, for the run of this job."""
+        return Ledger(Path(self.out_dir), self.token)
+
+
+def work_off(
+    stage: Stage,
+    units: Iterable[Unit],
+    ledger: Ledger,
+    *,
+    retries: int,
+    max_skip_rate: float,
+    on_event: OnEvent,
+) -> None:
+    """Work every unit that `units` gives, one after the other, and commit what is finished.
+
+    Returns after the last commit. `on_event` is called from this thread and from the committer's.
+    """
+    bench = _Bench(stage_digest(stage), ledger, retries, max_skip_rate, on_event)
+    with stage.open() as work, Committer(bench.commit_group) as committer:
+        for unit in units:
+            on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
+            began = time.monotonic()
+            sealed = bench.try_unit(work, unit)
+            if sealed is not None:
+                committer.add(Finished(sealed, time.monotonic() - began))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What stays the same from unit to unit."""
+
+    stage_digest: str
+    ledger: Ledger
+    retries: int
+    max_skip_rate: float
+    on_event: OnEvent
+
+    def try_unit(self, work: Work, unit: Unit) -> Sealed | None:
+        """Return the unit's sealed draft, or report its failure and return None."""
+        for attempt in range(self.retries + 1):
+            draft = Draft(
+                self.ledger.draft_dir / f"{unit.name}.{os.getpid()}.{next(_draft_numbers)}"
+            )
+            try:
+                return self._work(work, unit, draft)
+            except Exception as error:
+                remove_draft(draft.dir)
+                if attempt == self.retries or not may_pass(error):
+                    self.report_failure(unit.name, error)
+                    break
+            except BaseException:
+                remove_draft(draft.dir)
+                raise
+        return None
+
+    def _work(self, work: Work, unit: Unit, draft: Draft) -> Sealed:
+        draft.dir.mkdir()
+        tally = Tally()
+        work(unit, draft, tally)
+        tally.check(draft, max_skip_rate=self.max_skip_rate)
+        return seal(self.ledger, unit, self.stage_digest, draft, tally)
+
+    def commit_group(self, group: Sequence[Finished]) -> None:
+        """Commit finished units and report each as done, or each as failed."""
+        try:
+            commit(self.ledger, [finished.sealed for finished in group], self.stage_digest)
+        except OSError as error:
+            for finished in group:
+                remove_draft(finished.sealed.draft_dir)
+                self.report_failure(finished.sealed.unit.name, error)
+        else:
+            for finished in group:
+                self.on_event(_done(finished))
+
+    def report_failure(self, unit_name: str, error: Exception) -> None:
+        """Keep the failure in the folder, as far as the disk allows, and tell the run."""
+        message = describe(error)
+        trace = "".join(traceback.format_exception(error))
+        with suppress(OSError):
+            self.ledger.write_failure(unit_name, failure_record(unit_name, message, trace))
+        self.on_event(
+            Event(
+                kind="failed",
+                unit=unit_name,
+                pid=os.getpid(),
+                message=message,
+                fatal=is_fatal(error),
+            )
+        )
+
+
+def failure_record(unit_name: str, message: str, trace: str) -> dict[str, Plain]:
+    """Return the content of failures/NAME.json."""
+    return {
+        "unit": unit_name,
+        "message": message,
+        "traceback": trace,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": round(time.time(), 3),
+    }
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Say whether an error would meet every other unit as well: a full or read-only disk."""
+    return isinstance(error, OSError) and error.errno in FATAL_ERRNOS
+
+
+def may_pass(error: Exception) -> bool:
+    """Say whether trying again can help; what shardmill raises is about the input and stays."""
+    return not isinstance(error, ShardmillError) and not is_fatal(error)
+
+
+def describe(error: BaseException) -> str:
+    """Return one line: the message of our own errors, type and message of all others."""
+    text = str(error) if isinstance(error, ShardmillError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+def _done(finished: Finished) -> Event:
+    receipt = finished.sealed.receipt
+    return Event(
+        kind="done",
+        unit=receipt.unit,
+        pid=os.getpid(),
+        seconds=round(finished.seconds, 6),
+        num_in=receipt.num_in,
+        num_kept=receipt.num_kept,
+        num_bytes=finished.sealed.num_bytes,
+    )

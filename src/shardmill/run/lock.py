@@ -1,0 +1,266 @@
+"""One driver for each part of a folder, seen by its heartbeat.
+
+A lock is the file `locks/NAME.json`, created exclusively, holding who made it and a counter that
+its owner raises every few seconds. Parts 1/3 and 2/3 are different names and run together; parts
+of different splits (2/3 and 1/1) overlap and refuse each other.
+
+A lock is dead when its process is gone (seen on the same machine), or when its counter stood still
+while we looked. Clocks are not compared: they jump, and differ from host to host. Receipts do not
+rest on the lock; it only saves double work. A driver that finds its lock taken over stops.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from shardmill.errors import LockedError
+
+LOCK_BYTES = 1024
+PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockTiming:
+    """How often a lock beats, and for how long it must stand still to count as dead."""
+
+    beat_s: float = 3.0
+    stale_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lock. `place` names the machine's boot and process namespace."""
+
+    token: str
+    host: str
+    pid: int
+    place: str
+    started: str
+    beat: int = 0
+
+
+class FolderLock:
+    """Holds `locks/NAME.json` while the block runs; `lost` turns true if somebody takes it over.
+
+    With `wait`, it waits for a living holder to let go instead of raising `LockedError`.
+    """
+
+    def __init__(
+        self,
+        locks_dir: Path,
+        name: str,
+        token: str,
+        *,
+        wait: bool = False,
+        timing: LockTiming | None = None,
+        on_wait: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.path = locks_dir / f"{name}.json"
+        self.lost = False
+        self._holder = replace(_myself(), token=token)
+        self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> FolderLock:
+        while not self._try_acquire():
+            self._over.wait(0.05)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if not self.lost:
+            self._release()
+
+    def _try_acquire(self) -> bool:
+        for path in rival_paths(self.path):
+            if not self._may_remove(path):
+                return False
+        if not self._create():
+            return False
+        # Somebody with another split may have looked before our file was there, and made theirs.
+        late = [path for path in rival_paths(self.path) if path != self.path]
+        if late:
+            self._release()
+            self._refuse(late[0])
+        return True
+
+    def _may_remove(self, path: Path) -> bool:
+        """Remove a dead rival and return True; refuse, or return False, if it is alive."""
+        holder = read_holder(path)
+        if holder is None and not path.exists():
+            return True
+        if not self._is_dead(path, holder):
+            if not self._wait:
+                self._refuse(path)
+            return False
+        if read_holder(path) == holder:
+            path.unlink(missing_ok=True)
+        return True
+
+    def _is_dead(self, path: Path, holder: Holder | None) -> bool:
+        if holder is not None and holder.place == self._holder.place:
+            if not _is_running(holder):
+                return True
+            if 0 <= _age_s(path) < self._timing.stale_s:
+                return False
+        return self._stands_still(path, holder)
+
+    def _stands_still(self, path: Path, holder: Holder | None) -> bool:
+        self._on_wait(f"looking whether {_describe(path, holder)} is alive")
+        began = time.monotonic()
+        while time.monotonic() - began < self._timing.stale_s:
+            time.sleep(min(0.2, self._timing.beat_s / 2))
+            if read_holder(path) != holder:
+                return not path.exists()
+        return True
+
+    def _refuse(self, path: Path) -> None:
+        holder = read_holder(path)
+        raise LockedError(
+            f"{path.parent.parent} is being worked on by {_describe(path, holder)}. Wait for it, "
+            "or stop it and run this command again; if that machine is gone, its lock is taken "
+            f"over {self._timing.stale_s:g} s after its last sign of life"
+        )
+
+    def _create(self) -> bool:
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            file.write(_page(self._holder))
+        return True
+
+    def _release(self) -> None:
+        holder = read_holder(self.path)
+        if holder is not None and holder.token == self._holder.token:
+            self.path.unlink(missing_ok=True)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(self._timing.beat_s) and not self.lost:
+            with suppress(OSError):
+                self._beat()
+
+    def _beat(self) -> None:
+        """Raise the counter in place; the file of somebody who took over is never touched."""
+        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        try:
+            with self.path.open("r+b", buffering=0) as file:
+                found = _parse(file.read(LOCK_BYTES))
+                if found is not None and found.token == self._holder.token:
+                    file.seek(0)
+                    file.write(_page(self._holder))
+                    return
+        except FileNotFoundError:
+            if self._create():
+                return
+        self.lost = True
+
+
+def part_lock_name(part: tuple[int, int]) -> str:
+    """Return the lock's name of part i of n."""
+    return f"part-{part[0]}-of-{part[1]}"
+
+
+def rival_paths(path: Path) -> list[Path]:
+    """Return the locks that exclude this one: the same, and parts of any other split."""
+    mine = PART_NAME.fullmatch(path.name)
+    rivals = [path] if path.exists() else []
+    for other in sorted(path.parent.iterdir()):
+        theirs = PART_NAME.fullmatch(other.name)
+        if mine and theirs and mine[2] != theirs[2]:
+            rivals.append(other)
+    return rivals
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Return who made a lock, or None if it is gone or cannot be read."""
+    try:
+        return _parse(path.read_bytes())
+    except OSError:
+        return None
+
+
+def read_holders(locks_dir: Path) -> dict[str, Holder]:
+    """Return the holder of each lock by the lock's name."""
+    paths = sorted(locks_dir.glob("*.json")) if locks_dir.is_dir() else []
+    holders = ((path.stem, read_holder(path)) for path in paths)
+    return {name: holder for name, holder in holders if holder is not None}
+
+
+def _parse(content: bytes) -> Holder | None:
+    try:
+        return Holder(**orjson.loads(content))
+    except (orjson.JSONDecodeError, TypeError):
+        return None
+
+
+def _page(holder: Holder) -> bytes:
+    # Always the same length, so that one write replaces it whole.
+    return orjson.dumps(asdict(holder)).ljust(LOCK_BYTES - 1) + b"\n"
+
+
+def _describe(path: Path, holder: Holder | None) -> str:
+    who = f"process {holder.pid} on {holder.host}" if holder else f"an unknown run ({path})"
+    return f"{who} ({path.stem}, last sign of life {max(0.0, _age_s(path)):.0f} s ago)"
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+@cache
+def _place() -> str:
+    """Return a name for where process ids mean the same as here."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _myself() -> Holder:
+    pid = os.getpid()
+    return Holder(
+        token="", host=socket.gethostname(), pid=pid, place=_place(), started=_start_of(pid)
+    )
+
+
+def _is_running(holder: Holder) -> bool:
+    """Say whether the very process lives: a process id may have been given to another since."""
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _start_of(holder.pid) == holder.started
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, in ticks since boot, or '' where that cannot be read."""
+    try:
+        # The name in parentheses may hold spaces; field 22 counts from before it.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

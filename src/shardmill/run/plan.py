@@ -1,0 +1,152 @@
+"""What is to be done in a folder, whether it still is, and the manifest once all of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardmill.errors import ConfigError, ShardmillError, StaleError
+from shardmill.io.jsontext import dump_line, parse_json
+from shardmill.io.receipts import FILES, FOLDERS, Ledger, StageRecord
+from shardmill.model.codec import differences, digest, to_plain
+from shardmill.model.manifest import Manifest, Receipt, stage_digest, sum_books
+from shardmill.model.stage import Stage, Unit, check_name
+
+MAX_LISTED = 8
+
+
+def check_fresh(ledger: Ledger, stage: Stage) -> bool:
+    """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
+    record = ledger.read_stage()
+    if record is None:
+        return False
+    changes = _spec_changes(record, stage)
+    if changes:
+        raise StaleError(_refusal(ledger, "parameters", changes))
+    changes = _input_changes(ledger.read_inputs(), _plain(stage.inputs()))
+    if changes:
+        raise StaleError(_refusal(ledger, "inputs", changes))
+    return True
+
+
+def plan_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
+    """Return the folder's units; list them and store the plan if nobody has yet.
+
+    A plan from which nothing was made yet gives way to a new one, if no other run works on it.
+    """
+    try:
+        if check_fresh(ledger, stage):
+            return ledger.read_units()
+    except StaleError:
+        if not alone or not _is_untouched(ledger):
+            raise
+    # The fingerprint is taken first: an input that changes while it is listed is noticed later.
+    inputs = _plain(stage.inputs())
+    units = list(stage.units())
+    _check_units(units)
+    record = StageRecord(to_plain(stage), type(stage).version, stage_digest(stage))
+    ledger.forget([])
+    ledger.write_plan(record, inputs, units)
+    return ledger.read_units()
+
+
+def check_place(ledger: Ledger) -> None:
+    """Raise `ConfigError` if the folder holds something that is not ours."""
+    if ledger.out_dir.exists() and not ledger.out_dir.is_dir():
+        raise ConfigError(f"{ledger.out_dir} is a file: name a folder to write to")
+    if not ledger.out_dir.exists() or ledger.read_stage() is not None:
+        return
+    strange = sorted({path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *FILES})
+    if strange:
+        raise ConfigError(
+            f"{ledger.out_dir} holds other things ({', '.join(strange[:3])}): name a folder that "
+            "is empty or does not exist yet"
+        )
+
+
+def part_of(units: Sequence[Unit], part: tuple[int, int]) -> Sequence[Unit]:
+    """Return part i of n, counted from 1: a run of neighbours, as compressed inputs like it."""
+    number, total = part
+    if not 1 <= number <= total:
+        raise ConfigError(f"part must be i/n with 1 <= i <= n, got {number}/{total}")
+    return units[len(units) * (number - 1) // total : len(units) * number // total]
+
+
+def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | None:
+    """Write the manifest if every unit has its receipt; return it, or None.
+
+    Whoever sees the last receipt may do this, even several at once: the bytes are the same.
+    """
+    mark = stage_digest(stage)
+    receipts = []
+    for unit in units:
+        receipt = ledger.valid_receipt(unit, mark)
+        if receipt is None:
+            return None
+        receipts.append(receipt)
+    manifest = build_manifest(stage, units, receipts)
+    ledger.write_manifest(manifest)
+    return manifest
+
+
+def build_manifest(stage: Stage, units: Sequence[Unit], receipts: Sequence[Receipt]) -> Manifest:
+    """Return the manifest of a finished folder; two units must not claim one file."""
+    owners: dict[str, str] = {}
+    for receipt in receipts:
+        for shard in receipt.shards:
+            owner = owners.setdefault(shard.name, receipt.unit)
+            if owner != receipt.unit:
+                raise ShardmillError(
+                    f"units {owner} and {receipt.unit} both wrote a shard named {shard.name}: "
+                    "give the stage a name pattern that differs from unit to unit"
+                )
+    return Manifest(
+        stage=to_plain(stage),
+        stage_digest=stage_digest(stage),
+        units_digest=digest([unit.digest for unit in units]),
+        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
+        **sum_books(receipts),
+    )
+
+
+def _is_untouched(ledger: Ledger) -> bool:
+    return next(ledger.receipts_dir.iterdir(), None) is None
+
+
+def _check_units(units: Sequence[Unit]) -> None:
+    seen = set()
+    for unit in units:
+        check_name(unit.name)
+        if unit.name in seen:
+            raise ConfigError(f"two units are named {unit.name!r}: names must differ")
+        seen.add(unit.name)
+
+
+def _spec_changes(record: StageRecord, stage: Stage) -> list[str]:
+    if record.digest == stage_digest(stage):
+        return []
+    changes = differences(record.stage, to_plain(stage))
+    if record.version != type(stage).version:
+        changes.append(f"version of the stage: {record.version} -> {type(stage).version}")
+    return changes or ["the stage's digest"]
+
+
+def _input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    lines = [f"removed: {name}" for name in sorted(old.keys() - new.keys())]
+    lines += [f"added: {name}" for name in sorted(new.keys() - old.keys())]
+    both = sorted(old.keys() & new.keys())
+    return lines + [f"changed: {name}" for name in both if old[name] != new[name]]
+
+
+def _refusal(ledger: Ledger, what: str, changes: Sequence[str]) -> str:
+    listed = "".join(f"\n  {line}" for line in changes[:MAX_LISTED])
+    more = f"\n  and {len(changes) - MAX_LISTED} more" if len(changes) > MAX_LISTED else ""
+    return (
+        f"{ledger.out_dir} was begun with other {what}:{listed}{more}\n"
+        f"Write to another folder, remove {ledger.out_dir}, or run with what it was begun with"
+    )
+
+
+def _plain(inputs: Mapping[str, Any]) -> Any:
+    """Return the fingerprint as it will read back from its file: tuples become lists."""
+    return parse_json(dump_line(inputs))

@@ -1,0 +1,178 @@
+"""Running a stage into a folder: plan, skip what is done, work off the rest, collect.
+
+Running again goes on where it stopped, because done means: has a receipt. A finished folder is
+recognised by its manifest alone. A folder that another spec or other inputs made is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardmill.errors import ConfigError, LockedError
+from shardmill.io.receipts import Ledger
+from shardmill.model.codec import to_plain
+from shardmill.model.manifest import Manifest, stage_digest
+from shardmill.model.stage import Stage, Unit
+from shardmill.run.cpus import count_cpus
+from shardmill.run.events import Event, EventLog, OnEvent
+from shardmill.run.job import Job
+from shardmill.run.local import Fleet, run_inline
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holders
+from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
+from shardmill.run.report import RunBooks, RunReport
+from shardmill.run.signals import Interrupted, StopSignals
+
+
+def run_stage(
+    stage: Stage,
+    out: Path | str,
+    *,
+    workers: int | None = None,
+    retries: int = 1,
+    max_skip_rate: float = 0.0,
+    part: tuple[int, int] = (1, 1),
+    on_event: OnEvent | None = None,
+    timing: LockTiming | None = None,
+) -> RunReport:
+    """Do what is not done yet of a stage in the folder `out`, and complete it if that was all.
+
+    `workers` is the number of processes, by default one for each usable processor; 0 works in this
+    process. `part` is (i, n): only the i-th of n parts, so that n machines share the units. A unit
+    that fails is in the report, and does not stop the others. A stop signal is `Interrupted`.
+    """
+    ledger = Ledger(Path(out).absolute(), secrets.token_hex(8))
+    books = RunBooks(ledger.out_dir)
+    manifest = _finished(ledger, stage)
+    if manifest is not None:
+        return books.report(manifest)
+    num_workers = _check_options(stage, workers, retries, max_skip_rate, part)
+    check_place(ledger)
+    ledger.make_folders()
+    log = EventLog(ledger.out_dir / "events" / f"{ledger.token}.jsonl")
+    tell = _Teller((books, log, on_event) if on_event else (books, log))
+    job = Job(
+        stage=to_plain(stage),
+        out_dir=str(ledger.out_dir),
+        token=ledger.token,
+        retries=retries,
+        max_skip_rate=max_skip_rate,
+    )
+    lock = FolderLock(
+        ledger.out_dir / "locks",
+        part_lock_name(part),
+        ledger.token,
+        timing=timing,
+        on_wait=lambda message: tell(Event(kind="wait", message=message)),
+    )
+    try:
+        with lock:
+            units = _plan(ledger, stage, timing)
+            _work(stage, job, part_of(units, part), num_workers, lock, tell)
+            return books.report(collect(ledger, stage, units))
+    finally:
+        tell(Event(kind="end"))
+        log.close()
+        shutil.rmtree(ledger.draft_dir, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """Passes each event on to all who listen."""
+
+    listeners: Sequence[OnEvent]
+
+    def __call__(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+
+def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:
+    if not ledger.manifest_path.exists() or not check_fresh(ledger, stage):
+        return None
+    return ledger.read_manifest()
+
+
+def _check_options(
+    stage: Stage, workers: int | None, retries: int, max_skip_rate: float, part: tuple[int, int]
+) -> int:
+    """Return the number of workers, after checking everything that a user may have mistyped."""
+    num_workers = count_cpus() if workers is None else workers
+    if num_workers < 0 or retries < 0:
+        raise ConfigError(f"workers and retries cannot be negative: {num_workers}, {retries}")
+    if not 0 <= max_skip_rate <= 1:
+        raise ConfigError(f"max_skip_rate is a share from 0 to 1, got {max_skip_rate}")
+    part_of([], part)
+    if num_workers and type(stage).__module__ == "__main__":
+        raise ConfigError(
+            f"worker processes cannot import {type(stage).__name__} from a script: put it into a "
+            "module of its own, or run with workers=0"
+        )
+    return num_workers
+
+
+def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> list[Unit]:
+    """Return the units of the folder; of parts that start together one lists, the others wait."""
+    locks_dir = ledger.out_dir / "locks"
+    with FolderLock(locks_dir, "plan", ledger.token, wait=True, timing=timing):
+        others = _remove_dead_drafts(ledger)
+        return plan_units(ledger, stage, alone=not others)
+
+
+def _remove_dead_drafts(ledger: Ledger) -> set[str]:
+    """Clean up after runs that were killed, and return the tokens of the others that live."""
+    # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
+    # The drafts are listed first, so that a run which starts meanwhile is not in the list.
+    drafts = list((ledger.out_dir / ".draft").iterdir())
+    alive = {holder.token for holder in read_holders(ledger.out_dir / "locks").values()}
+    for draft_dir in drafts:
+        if draft_dir.name not in alive:
+            shutil.rmtree(draft_dir, ignore_errors=True)
+    return alive - {ledger.token}
+
+
+def _work(
+    stage: Stage,
+    job: Job,
+    units: Sequence[Unit],
+    num_workers: int,
+    lock: FolderLock,
+    on_event: OnEvent,
+) -> None:
+    todo = job.ledger.pending(units, stage_digest(stage))
+    num_done = len(units) - len(todo)
+    on_event(Event(kind="plan", num_units=len(units), num_done=num_done))
+    with StopSignals(raising=num_workers == 0) as signals:
+
+        def should_stop() -> bool:
+            return lock.lost or signals.number != 0
+
+        try:
+            if num_workers == 0:
+                run_inline(job, stage, todo, on_event=on_event, should_stop=should_stop)
+            else:
+                fleet = Fleet(
+                    job, todo, num_workers=num_workers, on_event=on_event, should_stop=should_stop
+                )
+                fleet.run()
+        finally:
+            _raise_if_stopped(job.ledger, signals, lock)
+
+
+def _raise_if_stopped(ledger: Ledger, signals: StopSignals, lock: FolderLock) -> None:
+    if signals.number:
+        name = signal.Signals(signals.number).name
+        raise Interrupted(
+            signals.number,
+            f"stopped by {name}; what is done is kept in {ledger.out_dir}: run the same command "
+            "again to go on",
+        )
+    if lock.lost:
+        raise LockedError(
+            f"another run took over {ledger.out_dir}, because this one gave no sign of life for "
+            "a while; this one stops here"
+        )

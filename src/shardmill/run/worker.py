@@ -1,0 +1,144 @@
+"""A worker process: `python -m shardmill.run.worker FD`, started by the local executor.
+
+Standard input carries lines from the driver, the descriptor FD carries lines back, all JSON:
+
+    in    the job (first line), {"unit": {...}}, {"end": true}, {"quit": true}
+    out   {"kind": "ask"} for the next unit, events, {"kind": "broken", "message": ...}
+
+Whatever the stage prints goes to the log file that the driver opened as standard output and error.
+The end of standard input without {"end"} means that the driver is gone: the worker exits at once.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from shardmill.errors import ShardmillError
+from shardmill.io.jsontext import dump_line, parse_json
+from shardmill.model.codec import from_plain
+from shardmill.model.stage import Unit, unit_from_plain
+from shardmill.run.events import Event, event_to_plain
+from shardmill.run.job import Job, work_off
+
+EXIT_ORPHANED = 3
+QUIT_GRACE_S = 5.0
+CHUNK_BYTES = 1 << 16
+
+
+class Channel:
+    """The two pipes to the driver."""
+
+    def __init__(self, commands_fd: int, events_fd: int) -> None:
+        self._lines = read_lines(commands_fd)
+        self._events_fd = events_fd
+        self._inbox: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+
+    def receive_job(self) -> Job:
+        """Return the job; from then on a thread listens for units, and for the driver's end."""
+        line = next(self._lines, b"")
+        if not line:
+            os._exit(EXIT_ORPHANED)
+        job: Job = from_plain(parse_json(line), Job, where="job")
+        threading.Thread(target=self._listen, name="listen", daemon=True).start()
+        return job
+
+    def units(self) -> Iterator[Unit]:
+        """Ask for a unit and yield it, until the driver has no more."""
+        while True:
+            self.send({"kind": "ask"})
+            unit = self._inbox.get()
+            if unit is None:
+                return
+            yield unit
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line; called from the work's thread and from the committer's."""
+        content = memoryview(dump_line(message))
+        with self._sending:
+            while content:
+                content = content[os.write(self._events_fd, content) :]
+
+    def send_event(self, event: Event) -> None:
+        """Send an event to the driver."""
+        self.send(event_to_plain(event))
+
+    def _listen(self) -> None:
+        for line in self._lines:
+            message = parse_json(line)
+            if "unit" in message:
+                self._inbox.put(unit_from_plain(message["unit"]))
+            elif "quit" in message:
+                _interrupt_work()
+            else:
+                self._inbox.put(None)
+        os._exit(EXIT_ORPHANED)
+
+
+def main() -> None:
+    """Work off what the driver sends."""
+    faulthandler.enable()
+    _leave_signals_to_the_driver()
+    os.set_inheritable(int(sys.argv[1]), False)
+    channel = Channel(_take_stdin(), int(sys.argv[1]))
+    job = channel.receive_job()
+    try:
+        work_off(
+            job.load_stage(),
+            channel.units(),
+            job.ledger,
+            retries=job.retries,
+            max_skip_rate=job.max_skip_rate,
+            on_event=channel.send_event,
+        )
+    except KeyboardInterrupt:
+        pass
+    except ShardmillError as error:
+        channel.send({"kind": "broken", "message": str(error)})
+
+
+def read_lines(descriptor: int) -> Iterator[bytes]:
+    """Yield whole lines until the other end closes.
+
+    A buffered file would hold a lock while it waits, on which the interpreter's exit can hang.
+    """
+    rest = b""
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def _take_stdin() -> int:
+    """Keep standard input for the driver's lines, and give the stage an empty one."""
+    commands_fd = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return commands_fd
+
+
+def _leave_signals_to_the_driver() -> None:
+    # Ctrl-C and a scheduler's SIGTERM reach every process of the group; the driver decides.
+    # A handler that does nothing, unlike SIG_IGN, is not inherited by programs that a stage starts.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+
+
+def _interrupt_work() -> None:
+    """End the unit at work with `KeyboardInterrupt`, let finished units be committed, and exit."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    time.sleep(QUIT_GRACE_S)
+    os._exit(EXIT_ORPHANED)
+
+
+if __name__ == "__main__":
+    main()
