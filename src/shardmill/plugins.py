@@ -21,9 +21,24 @@ SOURCES: Table = {
     "nemo": "shardmill.sources.nemo:NemoSource",
 }
 
-SHAPES: Table = {}
+SHAPES: Table = {
+    "pair": "shardmill.sources.shapes.pair:PairShape",
+    "liquid": "shardmill.sources.shapes.pair:LiquidShape",
+    "llava": "shardmill.sources.shapes.llava:LlavaShape",
+    "cambrian": "shardmill.sources.shapes.llava:LlavaShape",
+    "messages": "shardmill.sources.shapes.messages:MessagesShape",
+    "mmc4": "shardmill.sources.shapes.mmc4:Mmc4Shape",
+    "text": "shardmill.sources.shapes.text:TextShape",
+    "document": "shardmill.sources.shapes.document:DocumentShape",
+}
 
-FILTERS: Table = {}
+FILTERS: Table = {
+    "text_length": "shardmill.sources.filters:TextLength",
+    "words": "shardmill.sources.filters:WithoutWords",
+    "picture_size": "shardmill.sources.filters:PictureSize",
+    "aspect_ratio": "shardmill.sources.filters:AspectRatio",
+    "media": "shardmill.sources.filters:HasMedia",
+}
 
 
 def resolve(table: Table, kind: str) -> str:

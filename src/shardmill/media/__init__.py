@@ -1,0 +1,1 @@
+"""Pictures and videos: sizes from headers, decoding, frames."""

@@ -1,0 +1,60 @@
+"""The contract of a source: it lists its parts without reading the data, and reads one part.
+
+A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
+identifies the slice (a file, a range, a checksum or size and time). A row is one sample as the
+source stores it, before a shape makes a document of it. Memory is bounded by a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from shardmill.errors import SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin
+
+ROWS_PER_PART = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A slice of a source; `num_rows` counts what reading it yields, or is None if unknown."""
+
+    input: Mapping[str, Plain]
+    num_rows: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: its fields as stored, and what is needed to find its media.
+
+    `media` holds bytes that came with the row, by name (members of a tar); `media_dir` is where
+    relative paths in the fields begin. A row that cannot be read carries its `problem` instead.
+    """
+
+    key: str
+    origin: Origin
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    media_dir: str = ""
+    problem: SampleError | None = None
+
+
+Read: TypeAlias = Callable[[Mapping[str, Any]], Iterator[Row]]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A frozen dataclass that lists parts in an order that no filesystem decides."""
+
+    def parts(self, per_shard: int | None) -> Iterator[Part]:
+        """Yield the parts, of `per_shard` rows each; None means the source's own way to cut."""
+
+    def open(self) -> AbstractContextManager[Read]:
+        """Open what reading needs, once a process, and yield `read(part.input)`."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return a cheap fingerprint of the input: path -> [size, mtime_ns]."""

@@ -1,0 +1,132 @@
+"""Conversations: role and content a turn, media by placeholder or as typed parts of the content.
+
+Placeholders count in every turn but the assistant's, where `<image>` is as likely to be a word of
+the answer; `assistant_media` lets them count there too, for models that answer with pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardmill.errors import SampleError
+from shardmill.model.sample import SegmentKind
+from shardmill.sources.shapes.placeholders import (
+    MediaQueue,
+    count_placeholders,
+    split_placeholders,
+)
+from shardmill.sources.shapes.shaped import Piece, Shaped, is_missing, media_list, unused
+
+KINDS: dict[str, SegmentKind] = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "audio": "audio",
+    "input_audio": "audio",
+}
+TEXT_TYPES = ("text", "input_text", "output_text")
+SPEAKERS = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesShape:
+    """`messages` with `role` and `content`, as OpenAI and NeMo write them; names can be changed.
+
+    `roles` says which role each speaker has; a speaker that is not in it makes the row a reject.
+    """
+
+    messages: str = "messages"
+    role_tag: str = "role"
+    content_tag: str = "content"
+    images: tuple[str, ...] = ("images", "image")
+    videos: tuple[str, ...] = ("videos", "video")
+    audios: tuple[str, ...] = ("audios", "audio")
+    roles: Mapping[str, str] = field(default_factory=lambda: dict(SPEAKERS))
+    system: str = "system"
+    assistant_media: bool = False
+
+    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+        """Return the document of a conversation."""
+        turns = fields.get(self.messages)
+        if not isinstance(turns, list) or not turns:
+            raise SampleError("empty conversation", f"{self.messages!r} holds no turns")
+        media, used = self._media(fields)
+        pieces: list[Piece] = []
+        system = fields.get(self.system)
+        if isinstance(system, str) and system:
+            pieces.append(Piece(kind="text", text=system, role="system"))
+            used.add(self.system)
+        for number, turn in enumerate(turns, len(pieces)):
+            pieces += self._turn(turn, number, media)
+        media.finish()
+        if not pieces:
+            raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
+        return Shaped(pieces=tuple(pieces), extra=unused(fields, {self.messages, *used}))
+
+    def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, set[str]]:
+        images, used_images = media_list(fields, self.images)
+        videos, used_videos = media_list(fields, self.videos)
+        audios, used_audios = media_list(fields, self.audios)
+        queue = MediaQueue({"image": images, "video": videos, "audio": audios})
+        return queue, used_images | used_videos | used_audios
+
+    def _turn(self, turn: Any, number: int, media: MediaQueue) -> Iterator[Piece]:
+        if not isinstance(turn, dict):
+            raise SampleError("turn is not an object", f"turn {number}: {turn!r:.100}")
+        speaker = turn.get(self.role_tag)
+        role = self.roles.get(speaker) if isinstance(speaker, str) else None
+        if role is None:
+            known = ", ".join(sorted(self.roles))
+            raise SampleError("unknown role", f"turn {number} is by {speaker!r}, known are {known}")
+        content = turn.get(self.content_tag)
+        if isinstance(content, str):
+            yield from self._text(content, role, number, media)
+        elif isinstance(content, list):
+            for part in content:
+                yield from self._part(part, role, number, media)
+        elif content is not None:
+            kind = type(content).__name__
+            raise SampleError("text is not text", f"turn {number} has a {kind} as content")
+
+    def _text(self, text: str, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
+        if role == "assistant" and not self.assistant_media:
+            media.as_text += count_placeholders(text)
+            if text:
+                yield Piece(kind="text", text=text, role=role, turn=number)
+            return
+        for kind, words in split_placeholders(text):
+            if kind == "text":
+                yield Piece(kind="text", text=words, role=role, turn=number)
+            else:
+                yield Piece(kind=KINDS[words], media=media.take(words), role=role, turn=number)
+
+    def _part(self, part: Any, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
+        """Yield a typed part; its text is meant literally, its medium is inside or the next one."""
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in TEXT_TYPES and isinstance(part.get("text"), str):
+            if part["text"]:
+                yield Piece(kind="text", text=part["text"], role=role, turn=number)
+        elif isinstance(kind, str) and kind in KINDS:
+            inside = next((part[n] for n in _names(kind) if not is_missing(part.get(n))), None)
+            medium = media.take(KINDS[kind]) if inside is None else inside
+            yield Piece(kind=KINDS[kind], media=medium, role=role, turn=number)
+        else:
+            raise SampleError("unknown part", f"turn {number} holds {part!r:.100}")
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    return (kind, KINDS[kind], f"{KINDS[kind]}_url", "path", "url", "bytes")

@@ -1,0 +1,25 @@
+"""Plain text: a corpus such as DCLM, one document a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardmill.errors import SampleError
+from shardmill.sources.shapes.shaped import Piece, Shaped, first_of, text_of, unused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextShape:
+    """The text is the first of these fields that holds something."""
+
+    text: tuple[str, ...] = ("text", "content", "raw_content")
+
+    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+        """Return the document of a text."""
+        name = first_of(fields, self.text)
+        if name is None:
+            raise SampleError("missing field", f"none of {', '.join(self.text)} holds anything")
+        piece = Piece(kind="text", text=text_of(fields, name))
+        return Shaped(pieces=(piece,), extra=unused(fields, {name}))

@@ -1,0 +1,195 @@
+"""Tables as a source: jsonl, json arrays, csv, tsv, text lines, parquet and Arrow files.
+
+Text tables may be compressed (.gz, .zst). Listing streams each text table once and stores, for
+every slice, its bytes and their checksum; parquet and Arrow files are cut by row numbers and
+identified by size and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin
+from shardmill.sources.columnar import Cursors, count_rows
+from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
+from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.stream import COMPRESSIONS, Span, Streams
+from shardmill.sources.texttable import TextTable, open_table
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "txt",
+    ".parquet": "columnar",
+    ".arrow": "columnar",
+    ".feather": "columnar",
+}
+FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """The rows of table files; a folder means all tables below it.
+
+    `format` follows from the suffix unless given. `columns` names the columns of a csv that has no
+    header line. Relative paths of media begin at `media_root`, or beside the table.
+    """
+
+    files: tuple[str, ...]
+    name: str = "table"
+    format: str | None = None
+    columns: tuple[str, ...] = ()
+    media_root: str | None = None
+    max_row_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if self.format not in (None, *FORMATS):
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+        if self.max_row_bytes <= 0:
+            raise ConfigError(f"max_row_bytes must be positive, got {self.max_row_bytes}")
+
+    def parts(self, per_shard: int | None) -> Iterator[Part]:
+        """Yield slices of `per_shard` rows of each file in turn."""
+        for listed in self._listed():
+            yield from self._parts_of(listed, per_shard or ROWS_PER_PART)
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part; it keeps the file of the last part open."""
+        reader = _Reader(self)
+        try:
+            yield reader.read
+        finally:
+            reader.close()
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of each file."""
+        return fingerprint(listed.path for listed in self._listed())
+
+    def _listed(self) -> Iterator[Listed]:
+        return list_files(self.files, table_stem)
+
+    def _parts_of(self, listed: Listed, per_part: int) -> Iterator[Part]:
+        format = self.format or table_format(listed.path.name)
+        if format == "columnar":
+            return _columnar_parts(listed, per_part)
+        return _text_parts(listed, self._table(listed.path, format), per_part)
+
+    def _table(self, path: Path, format: str) -> TextTable:
+        return open_table(path, format, self.columns, self.max_row_bytes)
+
+
+def table_format(file_name: str) -> str:
+    """Return the format that a file name says, or raise `ConfigError` with those that are known."""
+    suffix = _suffixes(file_name)[0]
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{file_name!r} is no known table: give its format, or use {known}")
+    return SUFFIXES[suffix]
+
+
+def table_stem(file_name: str) -> str | None:
+    """Return a table's name without its suffixes; None for other files and loose text files."""
+    suffix, compression = _suffixes(file_name)
+    if suffix not in SUFFIXES or file_name.startswith(".") or suffix == ".txt":
+        return None
+    return file_name[: -len(suffix + compression)]
+
+
+def _suffixes(file_name: str) -> tuple[str, str]:
+    """Return (suffix, compression): "a.jsonl.zst" gives (".jsonl", ".zst")."""
+    path = PurePath(file_name.lower())
+    if path.suffix in COMPRESSIONS:
+        return PurePath(path.stem).suffix, path.suffix
+    return path.suffix, ""
+
+
+def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Part]:
+    for piece in table.slices(per_part):
+        slice_: dict[str, Plain] = {
+            **_place(listed, table.format, piece.number, piece.num_rows),
+            "offset": piece.offset,
+            "num_bytes": piece.end - piece.offset,
+            "xxh3": piece.checksum.hexdigest(),
+        }
+        if table.columns:
+            slice_["columns"] = list(table.columns)
+        yield Part(input=slice_, num_rows=piece.num_rows)
+
+
+def _columnar_parts(listed: Listed, per_part: int) -> Iterator[Part]:
+    size, mtime_ns = size_and_time(listed.path)
+    num_rows = count_rows(listed.path)
+    for first in range(0, num_rows, per_part):
+        count = min(per_part, num_rows - first)
+        place = _place(listed, "columnar", first, count)
+        yield Part(input={**place, "size": size, "mtime_ns": mtime_ns}, num_rows=count)
+
+
+def _place(listed: Listed, format: str, number: int, num_rows: int) -> dict[str, Plain]:
+    return {
+        "path": str(listed.path),
+        "relative": listed.relative,
+        "name": listed.name,
+        "format": format,
+        "number": number,
+        "num_rows": num_rows,
+    }
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads parts of one table source, and holds the file that the last one came from."""
+
+    source: TableSource
+    streams: Streams = field(default_factory=Streams)
+    cursors: Cursors = field(default_factory=Cursors)
+
+    def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
+        path = Path(part["path"])
+        if part["format"] == "columnar":
+            rows = self.cursors.at(path, part["number"], part["num_rows"])
+            for number, fields in enumerate(rows, part["number"]):
+                yield self._row(part, number, fields)
+            return
+        table = TextTable(
+            path=path,
+            format=part["format"],
+            max_row_bytes=self.source.max_row_bytes,
+            columns=tuple(part.get("columns", ())),
+        )
+        span = Span(self.streams.at(path, part["offset"]), part["num_bytes"])
+        for record in table.records(span, part["number"], part["offset"], inside=True):
+            try:
+                row = self._row(part, record.number, table.fields(record))
+            except SampleError as problem:
+                row = self._row(part, record.number, {}, problem)
+            yield row
+
+    def close(self) -> None:
+        self.streams.close()
+        self.cursors.close()
+
+    def _row(
+        self,
+        part: Mapping[str, Any],
+        number: int,
+        fields: Mapping[str, Any],
+        problem: SampleError | None = None,
+    ) -> Row:
+        return Row(
+            key=f"{part['name']}-{number:08d}",
+            origin=Origin(source=self.source.name, path=part["relative"], row=number),
+            fields=fields,
+            media_dir=self.source.media_root or str(PurePath(part["path"]).parent),
+            problem=problem,
+        )

@@ -1,0 +1,1 @@
+"""Stages: frozen specs that turn units into shards."""

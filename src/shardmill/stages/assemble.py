@@ -1,0 +1,88 @@
+"""From a row to a sample: its document is shaped, its media are fetched and their headers read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shardmill.errors import SampleError
+from shardmill.media.sizes import probe
+from shardmill.model.sample import Document, MediaSize, Sample, Segment
+from shardmill.sources.fetch import Content, Fetcher, describe
+from shardmill.sources.jsonable import jsonable
+from shardmill.sources.keys import key_from_value
+from shardmill.sources.part import Row
+from shardmill.sources.shapes.shaped import Piece, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A sample and the sizes of its media by their names."""
+
+    sample: Sample
+    sizes: Mapping[str, MediaSize]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes samples of rows; `key` is the column that holds the keys, or None."""
+
+    shape: Shape
+    fetcher: Fetcher
+    key: str | None
+
+    def assemble(self, row: Row) -> Assembled:
+        """Return the sample of a row, or raise the `SampleError` that makes it a reject."""
+        if row.problem is not None:
+            raise row.problem
+        shaped = self.shape.shape(row.fields)
+        media = _Media(self.fetcher, row, sum(piece.kind != "text" for piece in shaped.pieces))
+        segments = tuple(media.segments(shaped.pieces))
+        sample = Sample(
+            key=self._key_of(row),
+            document=Document(segments),
+            media=media.contents,
+            origin=shaped.origin or row.origin,
+            extra=jsonable(shaped.extra),
+        )
+        return Assembled(sample, media.sizes)
+
+    def _key_of(self, row: Row) -> str:
+        if self.key is None:
+            return row.key
+        if self.key not in row.fields:
+            raise SampleError("missing field", f"the key column {self.key!r} is not in the row")
+        return key_from_value(row.fields[self.key])
+
+
+@dataclass(slots=True)
+class _Media:
+    """The media of one sample: a single one is named by its extension, several get numbers."""
+
+    fetcher: Fetcher
+    row: Row
+    count: int
+    contents: dict[str, Content] = field(default_factory=dict)
+    sizes: dict[str, MediaSize] = field(default_factory=dict)
+
+    def segments(self, pieces: tuple[Piece, ...]) -> Iterator[Segment]:
+        for piece in pieces:
+            yield Segment(
+                kind=piece.kind,
+                text=piece.text,
+                media="" if piece.kind == "text" else self._add(piece),
+                role=piece.role,
+                turn=piece.turn,
+                time_s=piece.time_s,
+            )
+
+    def _add(self, piece: Piece) -> str:
+        content = self.fetcher.fetch(piece.media, self.row)
+        try:
+            medium = probe(piece.kind, content)
+        except SampleError as error:
+            raise SampleError(error.reason, f"{describe(piece.media)}: {error.detail}") from error
+        number = len(self.contents)
+        name = medium.ext if self.count == 1 else f"{number}.{medium.ext}"
+        self.contents[name], self.sizes[name] = content, medium.size
+        return name
