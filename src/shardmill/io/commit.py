@@ -13,7 +13,6 @@ So whatever a crash takes away, a receipt that can be read vouches for files tha
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,15 +79,6 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     _vouch(ledger, fresh)
     for sealed in group:
         ledger.disk.unlink(ledger.failure_path(sealed.unit.name))
-        remove_draft(sealed.draft_dir)
-
-
-def remove_draft(draft_dir: Path) -> None:
-    """Remove a draft folder and what is left in it; it may be gone already."""
-    try:
-        draft_dir.rmdir()
-    except OSError:
-        shutil.rmtree(draft_dir, ignore_errors=True)
 
 
 def checksum_file(path: Path) -> FileEntry:
@@ -118,7 +108,8 @@ def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _vouch(ledger: Ledger, group: Sequence[Sealed]) -> None:
-    paths = [(s.draft_dir / "receipt", ledger.receipt_path(s.unit.name)) for s in group]
+    names = [s.unit.name for s in group]
+    paths = [(ledger.draft_dir / f"{n}.receipt", ledger.receipt_path(n)) for n in names]
     for sealed, (draft_path, _) in zip(group, paths):
         ledger.disk.write(draft_path, dump_page(receipt_to_plain(sealed.receipt)))
     _move_files(ledger, paths)

@@ -16,21 +16,19 @@ import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from shardmill.errors import ShardmillError
-from shardmill.io.commit import Sealed, commit, remove_draft, seal
+from shardmill.io.commit import Sealed, commit, seal
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import Plain, from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
 from shardmill.run.committer import Committer, Finished
+from shardmill.run.drafts import DraftRoom
 from shardmill.run.events import Event, OnEvent
 
 FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-
-_draft_numbers = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,8 @@ def work_off(
 
     Returns after the last commit. `on_event` is called from this thread and from the committer's.
     """
-    bench = _Bench(stage_digest(stage), ledger, retries, max_skip_rate, on_event)
+    room = DraftRoom(ledger.draft_dir)
+    bench = _Bench(stage_digest(stage), ledger, room, retries, max_skip_rate, on_event)
     with stage.open() as work, Committer(bench.commit_group) as committer:
         for unit in units:
             on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
@@ -83,6 +82,7 @@ class _Bench:
 
     stage_digest: str
     ledger: Ledger
+    room: DraftRoom
     retries: int
     max_skip_rate: float
     on_event: OnEvent
@@ -90,23 +90,17 @@ class _Bench:
     def try_unit(self, work: Work, unit: Unit) -> Sealed | None:
         """Return the unit's sealed draft, or report its failure and return None."""
         for attempt in range(self.retries + 1):
-            draft = Draft(
-                self.ledger.draft_dir / f"{unit.name}.{os.getpid()}.{next(_draft_numbers)}"
-            )
+            draft = Draft(self.room.take())
             try:
                 return self._work(work, unit, draft)
             except Exception as error:
-                remove_draft(draft.dir)
+                self.room.give_back(draft.dir)
                 if attempt == self.retries or not may_pass(error):
                     self.report_failure(unit.name, error)
                     break
-            except BaseException:
-                remove_draft(draft.dir)
-                raise
         return None
 
     def _work(self, work: Work, unit: Unit, draft: Draft) -> Sealed:
-        draft.dir.mkdir()
         tally = Tally()
         work(unit, draft, tally)
         tally.check(draft, max_skip_rate=self.max_skip_rate)
@@ -118,11 +112,13 @@ class _Bench:
             commit(self.ledger, [finished.sealed for finished in group], self.stage_digest)
         except OSError as error:
             for finished in group:
-                remove_draft(finished.sealed.draft_dir)
                 self.report_failure(finished.sealed.unit.name, error)
         else:
             for finished in group:
                 self.on_event(_done(finished))
+        finally:
+            for finished in group:
+                self.room.give_back(finished.sealed.draft_dir)
 
     def report_failure(self, unit_name: str, error: Exception) -> None:
         """Keep the failure in the folder, as far as the disk allows, and tell the run."""

@@ -1,0 +1,42 @@
+"""Private folders for units at work, used again once they are empty.
+
+A file system spreads new folders over the disk, so that a file in a new folder costs ten times as
+much as one in a folder that exists. With thousands of small units that is what a run spends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from itertools import count
+from pathlib import Path
+
+
+class DraftRoom:
+    """Hands out empty folders below `root`; safe to use from two threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._empty: deque[Path] = deque()
+        self._numbers = count()
+
+    def take(self) -> Path:
+        """Return an empty folder that nobody else uses."""
+        try:
+            return self._empty.pop()
+        except IndexError:
+            path = self._root / f"{os.getpid()}-{next(self._numbers)}"
+            path.mkdir()
+            return path
+
+    def give_back(self, path: Path) -> None:
+        """Take back a folder; whatever was left in it is removed."""
+        try:
+            left = os.listdir(path)
+        except OSError:
+            return
+        if left:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            self._empty.append(path)
