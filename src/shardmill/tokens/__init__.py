@@ -1,0 +1,1 @@
+"""Text, image codes and templates on their way to token ids."""

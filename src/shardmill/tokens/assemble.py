@@ -1,0 +1,178 @@
+"""Pieces to rows: all texts of a batch are encoded in one call, then each row is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.model.sample import Sample
+from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.tokens.layout import Block
+from shardmill.tokens.pieces import Medium, Piece, Text, Token
+from shardmill.tokens.text import TextTokenizer, check_text
+
+LayOut: TypeAlias = Callable[[Sample, Medium], Sequence[Block]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled:
+    """A row, and the (start, length) of its texts: what may be cut if the row is too long."""
+
+    row: TokenRow
+    texts: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A sample whose pieces are known and whose media are laid out; its text is still text."""
+
+    sample: Sample
+    pieces: list[Piece]
+    blocks: list[Sequence[Block]]
+
+
+def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> Prepared:
+    """Lay out the media and check the text; whatever is wrong with the sample is found here."""
+    blocks: list[Sequence[Block]] = []
+    for piece in pieces:
+        if isinstance(piece, Medium):
+            blocks.append(lay_out(sample, piece))
+        elif isinstance(piece, Text):
+            for content, _ in piece.parts:
+                check_text(content)
+    return Prepared(sample, pieces, blocks)
+
+
+def assemble(batch: Sequence[Prepared], tokenizer: TextTokenizer) -> list[Assembled]:
+    """Return the rows of a batch."""
+    texts = [t for item in batch for p in item.pieces if isinstance(p, Text) for t in _texts(p)]
+    encoded = iter(tokenizer.encode_batch(texts))
+    rows = []
+    for prepared in batch:
+        row, blocks = _Row(), iter(prepared.blocks)
+        for piece in prepared.pieces:
+            if isinstance(piece, Text):
+                ids = next(encoded)
+                row.add_text(ids, _part_ends(piece, ids, encoded, tokenizer))
+            elif isinstance(piece, Token):
+                row.add(np.array([piece.id]), piece.loss)
+            else:
+                row.add_medium(piece, next(blocks))
+        rows.append(row.finish(prepared.sample))
+    return rows
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row being put together."""
+
+    arrays: list[NDArray[Any]] = field(default_factory=list)
+    length: int = 0
+    loss: list[list[int]] = field(default_factory=list)
+    texts: list[tuple[int, int]] = field(default_factory=list)
+    media: list[MediaSpan] = field(default_factory=list)
+
+    def add(self, ids: NDArray[Any], loss: bool) -> None:
+        """Append ids that are all learned or all not."""
+        if not len(ids):
+            return
+        self.arrays.append(ids)
+        self._learn(loss, len(ids))
+
+    def add_text(self, ids: NDArray[Any], part_ends: list[tuple[int, bool]]) -> None:
+        """Append encoded text whose parts end at these tokens."""
+        self.texts.append((self.length, len(ids)))
+        self.arrays.append(ids)
+        done = 0
+        for end, loss in part_ends:
+            self._learn(loss, end - done)
+            done = end
+
+    def add_medium(self, piece: Medium, blocks: Sequence[Block]) -> None:
+        """Append the block of a medium, or one for each of its runs."""
+        for block in blocks:
+            before = block.before[:0] if piece.bare else block.before
+            after = block.after[:0] if piece.bare else block.after
+            self.add(before, piece.loss_on_start)
+            self.media.append(
+                MediaSpan(
+                    name=piece.segment.media,
+                    kind=piece.segment.kind,
+                    position=self.length,
+                    num_tokens=len(block.body),
+                    grid=block.grid,
+                    before=len(before),
+                    after=len(after),
+                )
+            )
+            self.add(block.body, piece.loss)
+            self.add(after, piece.loss)
+
+    def finish(self, sample: Sample) -> Assembled:
+        """Return the row."""
+        row = TokenRow(
+            key=sample.key,
+            ids=np.concatenate([a.astype(np.int64, copy=False) for a in self.arrays])
+            if self.arrays
+            else np.empty(0, np.int64),
+            loss=np.array(self.loss, np.int64).reshape(-1, 2),
+            media=tuple(self.media),
+            origin=sample.origin,
+        )
+        return Assembled(row, self.texts)
+
+    def _learn(self, loss: bool, count: int) -> None:
+        if loss and count:
+            if self.loss and sum(self.loss[-1]) == self.length:
+                self.loss[-1][1] += count
+            else:
+                self.loss.append([self.length, count])
+        self.length += count
+
+
+def _texts(piece: Text) -> list[str]:
+    """Return what must be encoded for a piece: all of it, and what stands left of each boundary."""
+    parts = [content for content, _ in piece.parts]
+    if not _mixed(piece):
+        return ["".join(parts)]
+    *lefts, whole = accumulate(parts)
+    return [whole, *lefts]
+
+
+def _mixed(piece: Text) -> bool:
+    return len({loss for _, loss in piece.parts}) > 1
+
+
+def _part_ends(
+    piece: Text, ids: NDArray[Any], lefts: Iterator[NDArray[Any]], tokenizer: TextTokenizer
+) -> list[tuple[int, bool]]:
+    """Return where each part of a text ends among its ids.
+
+    If the ids of the text left of a boundary are a prefix of all ids, then no token reaches over
+    it; otherwise the reference says which one does, and it is learned if either side is.
+    """
+    if not _mixed(piece):
+        return [(len(ids), any(loss for _, loss in piece.parts))]
+    ends: list[tuple[int, bool]] = []
+    position = 0
+    for (content, loss), (_, next_loss) in pairwise(piece.parts):
+        position += len(content)
+        left = next(lefts)
+        if np.array_equal(left, ids[: len(left)]):
+            end = len(left)
+        else:
+            text = "".join(content for content, _ in piece.parts)
+            end = _token_at(position, tokenizer.offsets(text)[1], starts_learning=next_loss)
+        ends.append((max(end, ends[-1][0] if ends else 0), loss))
+    return [*ends, (len(ids), piece.parts[-1][1])]
+
+
+def _token_at(position: int, starts: list[int], *, starts_learning: bool) -> int:
+    after = next((n for n, start in enumerate(starts) if start >= position), len(starts))
+    straddles = after == len(starts) or starts[after] > position
+    return after - 1 if straddles and starts_learning and after > 0 else after

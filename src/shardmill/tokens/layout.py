@@ -1,0 +1,112 @@
+"""How a picture stands among text ids: delimiters around codes, or around placeholders.
+
+    codes         boi  c c c c ...  eoi              codes of a VQ tokenizer, row by row
+    patches       im_start  p p p p ...  im_end      a fixed number of placeholders
+    marker        image  c c c c ...                 one marker, then the codes
+    vision        vision_start  p p ...  vision_end  placeholders counted by the processor's rule
+
+With `row_end` each row of codes ends with that token; with `grid` two tokens in front say height
+and width, so that pictures of many sizes can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.space import TokenSpace
+from shardmill.tokens.codes import Codes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLayout:
+    """Delimiters and body of a picture, by names of control tokens.
+
+    `patch` names the placeholder; without it the body is codes. `num_patches` is their fixed
+    number; without it a visual rule counts them. A grid token is `grid` + size // `grid_step`.
+    """
+
+    before: tuple[str, ...] = ("boi",)
+    after: tuple[str, ...] = ("eoi",)
+    patch: str | None = None
+    num_patches: int | None = None
+    row_end: str | None = None
+    grid: str | None = None
+    grid_step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.patch is not None and (self.row_end or self.grid):
+            raise ConfigError("row_end and grid need codes: leave patch out")
+        if self.num_patches is not None and (self.patch is None or self.num_patches < 1):
+            raise ConfigError("num_patches needs the name of the placeholder in patch")
+        if self.grid_step < 1:
+            raise ConfigError(f"grid_step must be at least 1, got {self.grid_step}")
+
+
+LAYOUTS = {
+    "codes": ImageLayout(),
+    "patches": ImageLayout(
+        before=("im_start",), after=("im_end",), patch="im_patch", num_patches=256
+    ),
+    "marker": ImageLayout(before=("image",), after=()),
+    "vision": ImageLayout(before=("vision_start",), after=("vision_end",), patch="image_pad"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The ids of one medium: `before` delimiters, the body with its grid, `after` delimiters."""
+
+    before: NDArray[Any]
+    body: NDArray[Any]
+    after: NDArray[Any]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundLayout:
+    """A layout whose names are looked up."""
+
+    layout: ImageLayout
+    space: TokenSpace
+    find: Callable[[str], int]
+    before: NDArray[Any]
+    after: NDArray[Any]
+
+    def of_codes(self, codes: Codes) -> Block:
+        """Return the block of a picture's codes."""
+        rows = self.space.code_ids(codes.values).reshape(codes.height, codes.width)
+        if self.layout.row_end is not None:
+            ends = np.full((codes.height, 1), self.find(self.layout.row_end), rows.dtype)
+            rows = np.concatenate([rows, ends], axis=1)
+        before = self.before
+        if self.layout.grid is not None:
+            first, step = self.find(self.layout.grid), self.layout.grid_step
+            sizes = [first + codes.height // step, first + codes.width // step]
+            before = np.concatenate([before, np.array(sizes, before.dtype)])
+        return Block(before, rows.reshape(-1), self.after, (1, codes.height, codes.width))
+
+    def of_patches(self, count: int, grid: tuple[int, int, int]) -> Block:
+        """Return the block of `count` placeholders."""
+        assert self.layout.patch is not None
+        if count < 1:
+            raise SampleError("empty picture", f"it has {count} tokens")
+        body = np.full(count, self.find(self.layout.patch), self.before.dtype)
+        return Block(self.before, body, self.after, grid)
+
+
+def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], int]) -> BoundLayout:
+    """Look up the names of a layout; a name that the space lacks is a `ConfigError`."""
+    if layout.patch is None and not space.num_codes:
+        raise ConfigError("this layout holds codes, but the space has none: set space.num_codes")
+    for name in (layout.patch, layout.row_end, layout.grid):
+        if name is not None:
+            find(name)
+    before = np.array([find(name) for name in layout.before], space.dtype)
+    after = np.array([find(name) for name in layout.after], space.dtype)
+    return BoundLayout(layout, space, find, before, after)

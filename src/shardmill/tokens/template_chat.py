@@ -1,0 +1,216 @@
+"""Chats by the tokenizer's own Jinja template; the assistant's turns and their ends are learned.
+
+Control tokens come from the template and never from what people wrote: before rendering, the text
+of a control token inside a message becomes a private character, and afterwards it is put back into
+text that is encoded without control tokens. Media stand in the text as private characters too, or
+the template writes its own placeholder for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.sample import Sample, Segment
+from shardmill.model.space import TokenSpace
+from shardmill.tokens.chatspans import CharSpans, answer_spans, generation_spans
+from shardmill.tokens.dice import Dice
+from shardmill.tokens.jinja import Messages, RenderChat, compile_chat
+from shardmill.tokens.pieces import Medium, Piece, Render, Text, Token
+from shardmill.tokens.template_turns import conversation
+from shardmill.tokens.text import Special, TextTokenizer, check_text
+
+# Private characters: control tokens that people wrote, then the media of the sample.
+FIRST, LAST, FIRST_MEDIUM = 0xF0000, 0x10FFFD, 0x100000
+PRIVATE = re.compile(f"[{chr(FIRST)}-{chr(LAST)}]")
+# A private character of the text itself travels as this one and six hexadecimal digits.
+ESCAPE = "\U000ffffd"
+ESCAPED = re.compile(f"{ESCAPE}([0-9a-f]{{6}})")
+NEVER = r"(?!)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation as the chat template writes it.
+
+    `template` is a file with the template; without it the tokenizer's own is used. `media` says
+    who writes pictures: "inline" puts their block where they stand in the message, "template"
+    hands them to the template as items and replaces `placeholders` (its token for each kind).
+    `tools_field` names the field of the row that lists tools. `today` is what a template gets
+    that asks for the date, as YYYY-MM-DD.
+    """
+
+    template: Path | None = None
+    learn: Literal["assistant", "all"] = "assistant"
+    media: Literal["inline", "template"] = "inline"
+    placeholders: Mapping[str, str] | None = None
+    tools_field: str = "tools"
+    today: str | None = None
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        render = compile_chat(self._source(tokenizer), tokenizer.variables, self._date())
+        kinds = self._kinds(tokenizer)
+        writer = _Writer(tokenizer.specials, kinds)
+
+        def pieces(sample: Sample, dice: Dice) -> list[Piece]:
+            messages, media = self._messages(sample, writer)
+            text, spans = self._render(render, messages, sample.extra.get(self.tools_field), writer)
+            return writer.pieces(text, spans, media)
+
+        return pieces
+
+    def _source(self, tokenizer: TextTokenizer) -> str:
+        if self.template is not None:
+            try:
+                return self.template.read_text("utf-8")
+            except OSError as error:
+                raise ConfigError(f"cannot read the chat template: {error}") from error
+        if tokenizer.chat_template is None:
+            raise ConfigError(
+                f"{tokenizer.name} has no chat template: name a file with template = '...'"
+            )
+        return tokenizer.chat_template
+
+    def _date(self) -> date | None:
+        try:
+            return None if self.today is None else date.fromisoformat(self.today)
+        except ValueError as error:
+            raise ConfigError(f"today must be YYYY-MM-DD, got {self.today!r}") from error
+
+    def _kinds(self, tokenizer: TextTokenizer) -> dict[str, str]:
+        if self.media == "inline":
+            return {}
+        placeholders = self.placeholders or {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+        unknown = [token for token in placeholders.values() if token not in tokenizer.specials]
+        if unknown:
+            raise ConfigError(f"{unknown[0]!r} is no control token of {tokenizer.name}")
+        return {token: kind for kind, token in placeholders.items()}
+
+    def _messages(self, sample: Sample, writer: _Writer) -> tuple[Messages, list[Segment]]:
+        messages: Messages = []
+        media: list[Segment] = []
+        for role, segments in conversation(sample):
+            items: list[dict[str, str]] = []
+            for segment in segments:
+                if segment.kind == "text":
+                    items.append({"type": "text", "text": writer.hide(segment.text)})
+                else:
+                    items.append({"type": segment.kind, "text": chr(FIRST_MEDIUM + len(media))})
+                    media.append(segment)
+            if self.media == "inline" or all(item["type"] == "text" for item in items):
+                content: Any = "".join(item["text"] for item in items)
+            else:
+                content = [i if i["type"] == "text" else {"type": i["type"]} for i in items]
+            messages.append({"role": role, "content": content})
+        return messages, media
+
+    def _render(
+        self, render: RenderChat, messages: Messages, tools: Any, writer: _Writer
+    ) -> tuple[str, CharSpans]:
+        rendered, spans = generation_spans(render(messages, tools=tools))
+        if self.learn == "all":
+            return rendered, [(0, len(rendered))]
+        if not spans:
+            spans = answer_spans(rendered, render, messages, tools, writer.special)
+        return rendered, spans
+
+
+class _Writer:
+    """Hides what must not be read as control, and takes a rendered chat apart into pieces."""
+
+    def __init__(self, specials: Mapping[str, Special], kinds: Mapping[str, str]) -> None:
+        self.specials, self.kinds = specials, kinds
+        longest_first = sorted(specials, key=len, reverse=True)
+        self.special = re.compile("|".join(map(re.escape, longest_first)) or NEVER)
+        self.hidden = {token: chr(FIRST + i) for i, token in enumerate(longest_first)}
+        self.shown = {ord(private): token for token, private in self.hidden.items()}
+        media = f"[{chr(FIRST_MEDIUM)}-{chr(LAST)}]"
+        self.splitter = re.compile(f"({self.special.pattern}|{media})")
+
+    def hide(self, text: str) -> str:
+        """Return the text with private characters for control tokens that people wrote."""
+        check_text(text)
+        if not text.isascii():
+            text = PRIVATE.sub(lambda match: f"{ESCAPE}{ord(match[0]):06x}", text)
+        return self.special.sub(lambda match: self.hidden[match[0]], text)
+
+    def pieces(self, text: str, spans: CharSpans, media: Sequence[Segment]) -> list[Piece]:
+        """Return the pieces of a rendered chat."""
+        pieces: list[Piece] = []
+        queues = {kind: iter([s for s in media if s.kind == kind]) for kind in self.kinds.values()}
+        learned = _inside(spans)
+        position = num_media = 0
+        strip_next = False
+        for part in self.splitter.split(text):
+            start, position = position, position + len(part)
+            if part in self.specials:
+                special = self.specials[part]
+                if special.lstrip:
+                    _strip_end(pieces)
+                strip_next = special.rstrip
+                if part in self.kinds:
+                    segment = next(queues[self.kinds[part]], None)
+                    if segment is None:
+                        raise SampleError("placeholders and media do not match", f"one {part}")
+                    pieces.append(Medium(segment, loss=learned(start), bare=True))
+                    num_media += 1
+                else:
+                    pieces.append(Token(special.id, learned(start)))
+                continue
+            if len(part) == 1 and FIRST_MEDIUM <= ord(part) <= LAST:
+                loss = learned(start)
+                pieces.append(Medium(media[ord(part) - FIRST_MEDIUM], loss, loss))
+                num_media += 1
+            elif part:
+                run = list(self._parts(part, start, spans))
+                if strip_next:
+                    run = _lstripped(run)
+                pieces.append(Text(tuple(run)))
+            strip_next = False
+        if num_media != len(media):
+            raise SampleError(
+                "placeholders and media do not match",
+                f"the chat template wrote {num_media} of {len(media)} media",
+            )
+        return [piece for piece in pieces if not isinstance(piece, Text) or piece.parts]
+
+    def _parts(self, text: str, start: int, spans: CharSpans) -> Iterator[tuple[str, bool]]:
+        end, position = start + len(text), start
+        for first, last in spans:
+            first, last = max(first, position), min(last, end)
+            if first >= last:
+                continue
+            if first > position:
+                yield self._show(text[position - start : first - start]), False
+            yield self._show(text[first - start : last - start]), True
+            position = last
+        if position < end:
+            yield self._show(text[position - start :]), False
+
+    def _show(self, text: str) -> str:
+        if text.isascii():
+            return text
+        return ESCAPED.sub(lambda match: chr(int(match[1], 16)), text.translate(self.shown))
+
+
+def _inside(spans: CharSpans) -> Callable[[int], bool]:
+    return lambda position: any(start <= position < end for start, end in spans)
+
+
+def _strip_end(pieces: list[Piece]) -> None:
+    if pieces and isinstance(pieces[-1], Text):
+        *rest, (last, loss) = pieces[-1].parts
+        kept = last.rstrip()
+        pieces[-1] = Text((*rest, (kept, loss)) if kept else tuple(rest))
+
+
+def _lstripped(parts: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
+    first, loss = parts[0]
+    kept = first.lstrip()
+    return [(kept, loss), *parts[1:]] if kept else parts[1:]
