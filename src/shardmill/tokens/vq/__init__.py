@@ -1,0 +1,1 @@
+"""VQ image tokenizers: pictures to codes and back."""
