@@ -32,6 +32,27 @@ SHAPES: Table = {
     "document": "shardmill.sources.shapes.document:DocumentShape",
 }
 
+TEXT_TOKENIZERS: Table = {
+    "huggingface": "shardmill.tokens.text_hf:HuggingFaceText",
+    "sentencepiece": "shardmill.tokens.text_sentencepiece:SentencePieceText",
+    "tiktoken": "shardmill.tokens.text_tiktoken:TiktokenText",
+}
+
+TEMPLATES: Table = {
+    "text": "shardmill.tokens.template_text:PlainText",
+    "chat": "shardmill.tokens.template_chat:Chat",
+    "turns": "shardmill.tokens.template_turns:Turns",
+    "t2i": "shardmill.tokens.template_pairs:TextToImage",
+    "i2t": "shardmill.tokens.template_pairs:ImageToText",
+    "mixed": "shardmill.tokens.template_pairs:MixedPairs",
+    "pair": "shardmill.tokens.template_pairs:CaptionPair",
+    "interleaved": "shardmill.tokens.template_interleaved:Interleaved",
+}
+
+CODE_SOURCES: Table = {
+    "field": "shardmill.tokens.codes:FieldCodes",
+}
+
 FILTERS: Table = {
     "text_length": "shardmill.sources.filters:TextLength",
     "words": "shardmill.sources.filters:WithoutWords",
