@@ -6,6 +6,7 @@ verb stands in the table, and a test compares it with the verb's own.
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -62,9 +63,9 @@ def main() -> NoReturn:
     """Run the command line; an error of ours is one message and exit code 2, never a traceback."""
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("\nstopped", err=True)
-        sys.exit(130)
+    except click.exceptions.Abort as error:  # Ctrl-C, or a run that a signal stopped
+        click.echo(str(error.__cause__ or "") or "stopped", err=True)
+        sys.exit(128 + getattr(error.__cause__, "signal_number", signal.SIGINT))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

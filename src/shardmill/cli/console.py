@@ -1,0 +1,57 @@
+"""What a report looks like: aligned facts, marks for good and bad, one JSON object for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+import orjson
+
+GOOD, BAD, HINT = "green", "red", "cyan"
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line."""
+    click.echo(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def say(mark: str, text: str, *, colour: str = GOOD) -> None:
+    """Print a line that begins with a mark: `✓ 32 samples kept`."""
+    click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
+
+
+def hint(text: str) -> None:
+    """Print what the reader may want to do next."""
+    click.echo(f"  {click.style(text, fg=HINT)}")
+
+
+def heading(text: str) -> None:
+    """Print a heading with a blank line above."""
+    click.echo(f"\n{click.style(text, bold=True)}")
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        click.echo(f"  {click.style(name.ljust(width), dim=True)}  {value}")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; columns whose cells all begin with a digit are aligned right."""
+    rows = [list(row) for row in rows]
+    columns = list(zip(header, *rows))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(c[:1].isdigit() or c in ("", "-") for c in column[1:]) for column in columns]
+    for number, row in enumerate([header, *rows]):
+        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
+        line = "  ".join(cells).rstrip()
+        click.echo(f"  {click.style(line, dim=True) if number == 0 else line}")
+
+
+def bar(share: float, width: int = 24) -> str:
+    """0.5 -> '████████████', in eighths of a cell."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]

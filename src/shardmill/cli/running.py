@@ -1,0 +1,113 @@
+"""Runs a stage for a verb: progress while it works, the books at the end, an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import RunOptions
+from shardmill.model.manifest import Manifest
+from shardmill.model.stage import Stage
+from shardmill.run.display import show_progress
+from shardmill.run.report import RunReport
+from shardmill.run.runner import run_stage
+
+MAX_LISTED = 5
+
+
+def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: str) -> Manifest:
+    """Run a stage into `out` and print its report; exit with 1 if it is not complete.
+
+    `next_step` is the hint that is printed when all is done; returns the manifest.
+    """
+    with show_progress(sys.stderr) as on_event:
+        report = run_stage(
+            stage,
+            out,
+            workers=options.workers,
+            retries=options.retries,
+            max_skip_rate=options.max_skip_rate,
+            part=options.part,
+            on_event=on_event,
+        )
+    if options.as_json:
+        console.print_json(report_to_plain(report))
+    else:
+        print_report(report, out)
+    if report.failures or report.manifest is None:
+        click.get_current_context().exit(1 if report.failures else 0)
+    if not options.as_json:
+        console.hint(next_step)
+    return report.manifest
+
+
+def report_to_plain(report: RunReport) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    manifest = report.manifest
+    plain: dict[str, Any] = {
+        "out": str(report.out_dir),
+        "complete": report.complete,
+        "units": report.num_units,
+        "done_before": report.num_done_before,
+        "done_now": report.num_done,
+        "failures": dict(report.failures),
+        "samples_in": report.num_in,
+        "samples_kept": report.num_kept,
+        "bytes": report.num_bytes,
+        "seconds": round(report.seconds, 3),
+    }
+    if manifest is not None:
+        plain["total"] = {
+            "shards": len(manifest.shards),
+            "samples_in": manifest.num_in,
+            "samples_kept": manifest.num_kept,
+            "skipped": dict(manifest.skipped),
+        }
+    return plain
+
+
+def print_report(report: RunReport, out: Path) -> None:
+    """Print how the run ended: complete, in part, or failed, and the books."""
+    if report.failures:
+        _print_failures(report)
+    elif report.manifest is None:
+        done = wording.plural(report.num_done, "unit")
+        console.say("…", f"this part is done: {done}; others are not yet", colour=console.HINT)
+        console.hint(f"shardmill status {out}")
+    elif report.num_done == 0:
+        console.say("✓", f"nothing to do: {out} is complete")
+        _print_books(report.manifest)
+    else:
+        rate = report.num_in / max(report.seconds, 1e-9)
+        took = wording.duration(report.seconds)
+        console.say("✓", f"{out} is complete: {took}, {wording.count(rate)} samples/s")
+        _print_books(report.manifest)
+
+
+def _print_failures(report: RunReport) -> None:
+    count = wording.plural(len(report.failures), "unit")
+    console.say("✗", f"{count} failed, {report.num_done} done now", colour=console.BAD)
+    for unit, message in report.failures[:MAX_LISTED]:
+        click.echo(f"  {unit}: {message}")
+    if len(report.failures) > MAX_LISTED:
+        click.echo(f"  and {len(report.failures) - MAX_LISTED} more")
+    console.hint("the tracebacks are in failures/; run the same command again to try those units")
+
+
+def _print_books(manifest: Manifest) -> None:
+    num_bytes = sum(f.num_bytes for s in manifest.shards for f in s.files.values())
+    shards = wording.plural(len(manifest.shards), "shard")
+    console.facts(
+        [
+            ("in", wording.plural(manifest.num_in, "sample")),
+            ("kept", f"{wording.count(manifest.num_kept)} in {shards}, {wording.size(num_bytes)}"),
+            *(
+                ("skipped", f"{wording.count(n)} x {reason}")
+                for reason, n in sorted(manifest.skipped.items(), key=lambda item: -item[1])
+            ),
+        ]
+    )
