@@ -33,6 +33,8 @@ SUFFIXES = {
     ".arrow": "columnar",
     ".feather": "columnar",
 }
+# What Hugging Face stores beside its Arrow files.
+NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 
 
@@ -90,7 +92,7 @@ class TableSource:
 
 def table_format(file_name: str) -> str:
     """Return the format that a file name says, or raise `ConfigError` with those that are known."""
-    suffix = _suffixes(file_name)[0]
+    suffix = split_suffixes(file_name)[0]
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise ConfigError(f"{file_name!r} is no known table: give its format, or use {known}")
@@ -99,13 +101,15 @@ def table_format(file_name: str) -> str:
 
 def table_stem(file_name: str) -> str | None:
     """Return a table's name without its suffixes; None for other files and loose text files."""
-    suffix, compression = _suffixes(file_name)
-    if suffix not in SUFFIXES or file_name.startswith(".") or suffix == ".txt":
+    suffix, compression = split_suffixes(file_name)
+    if suffix not in SUFFIXES or suffix == ".txt" or file_name.startswith("."):
+        return None
+    if file_name in NOT_ROWS:
         return None
     return file_name[: -len(suffix + compression)]
 
 
-def _suffixes(file_name: str) -> tuple[str, str]:
+def split_suffixes(file_name: str) -> tuple[str, str]:
     """Return (suffix, compression): "a.jsonl.zst" gives (".jsonl", ".zst")."""
     path = PurePath(file_name.lower())
     if path.suffix in COMPRESSIONS:

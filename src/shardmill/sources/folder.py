@@ -1,0 +1,182 @@
+"""A folder of media with sidecar captions: `a/1.jpg` beside `a/1.txt`, `a/1.caption` or `a/1.json`.
+
+Each medium is a row: its path is the field `image`, `video` or `audio`, the caption is `text`, and
+the fields of a json sidecar are added. The key is the relative path without suffix; where that is
+not unique (1.jpg beside 1.png) the suffix joins it. A sidecar without its medium is a reject; files
+of other kinds and hidden files are no rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
+
+import orjson
+import xxhash
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin
+from shardmill.sources.fetch import read_file
+from shardmill.sources.keys import name_from_path, unique
+from shardmill.sources.listing import walk
+from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.suffixes import media_kind
+
+CAPTIONS = (".txt", ".caption", ".json")
+MAX_CAPTION_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSource:
+    """The media below a folder, in the order of their names."""
+
+    dir: str
+    name: str = "folder"
+
+    def parts(self, per_shard: int | None) -> Iterator[Part]:
+        """Yield lists of `per_shard` rows: key, files with size and time."""
+        rows = self._rows()
+        while chunk := list(islice(rows, per_shard or ROWS_PER_PART)):
+            yield Part(input={"rows": chunk}, num_rows=len(chunk))
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part."""
+        yield self._read
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the number of files below the folder and a hash of their names, sizes, times."""
+        checksum, count = xxhash.xxh3_64(), 0
+        for folder, entries in self._walk():
+            for entry in entries:
+                checksum.update(orjson.dumps([_path(folder, entry), _size_and_time(entry)]))
+                count += 1
+        return {self.dir: [count, checksum.hexdigest()]}
+
+    def _walk(self) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        if not Path(self.dir).is_dir():
+            raise ConfigError(f"{self.dir!r} is not a folder")
+        return walk(Path(self.dir))
+
+    def _rows(self) -> Iterator[Plain]:
+        # A folder is renamed where its safe name is taken, so keys of different folders differ.
+        folders: set[str] = set()
+        for folder, entries in self._walk():
+            groups = _group(entries)
+            if not groups:
+                continue
+            prefix = unique(name_from_path(_decoded(folder)), folders) if folder else ""
+            stems: set[str] = set()
+            for group in groups:
+                for stem, files in group.rows():
+                    key = unique(name_from_path(f"{prefix}/{_decoded(stem)}"), stems)
+                    stamps = {_path(folder, file): _size_and_time(file) for file in files}
+                    yield {"key": key, "files": stamps}  # type: ignore[dict-item]
+
+    def _read(self, part: Mapping[str, Any]) -> Iterator[Row]:
+        for entry in part["rows"]:
+            paths = list(entry["files"])
+            fields: Mapping[str, Any] = {}
+            problem = None
+            try:
+                fields = _fields(self.dir, paths)
+            except SampleError as error:
+                problem = error
+            yield Row(
+                key=entry["key"],
+                origin=Origin(source=self.name, path=paths[0], row=0),
+                fields=fields,
+                media_dir=self.dir,
+                problem=problem,
+            )
+
+
+@dataclass(slots=True)
+class _Group:
+    """The files of a folder that share a stem."""
+
+    stem: str
+    media: list[os.DirEntry[str]] = field(default_factory=list)
+    captions: list[os.DirEntry[str]] = field(default_factory=list)
+
+    def rows(self) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """Yield (stem, files) of each row: a medium with all the captions."""
+        for medium in self.media:
+            stem = self.stem if len(self.media) == 1 else medium.name
+            yield stem, [medium, *self.captions]
+        if not self.media:
+            yield self.stem, self.captions
+
+
+def _group(entries: list[os.DirEntry[str]]) -> list[_Group]:
+    groups: dict[str, _Group] = {}
+    for entry in entries:
+        path = PurePath(entry.name)
+        is_medium = media_kind(entry.name) is not None
+        if entry.name.startswith(".") or not (is_medium or path.suffix.lower() in CAPTIONS):
+            continue
+        group = groups.setdefault(path.stem, _Group(path.stem))
+        (group.media if is_medium else group.captions).append(entry)
+    return list(groups.values())
+
+
+def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for path in paths:
+        if "\\x" in path and not os.path.lexists(f"{dir}/{path}"):
+            raise SampleError("file name is not UTF-8", path)
+        kind = media_kind(path)
+        if kind is not None:
+            fields[kind] = path
+        elif path.lower().endswith(".json"):
+            fields = {**_json(dir, path), **fields}
+        else:
+            fields["text"] = _decode_caption(_read_sidecar(dir, path), path)
+    if media_kind(paths[0]) is None:
+        raise SampleError("caption without medium", paths[0])
+    return fields
+
+
+def _json(dir: str, path: str) -> dict[str, Any]:
+    content = _decode_caption(_read_sidecar(dir, path), path)
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not JSON", f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise SampleError("row is not an object", f"{path} is a {type(value).__name__}")
+    return value
+
+
+def _read_sidecar(dir: str, path: str) -> bytes:
+    return read_file(f"{dir}/{path}", MAX_CAPTION_BYTES)
+
+
+def _decode_caption(content: bytes, path: str) -> str:
+    try:
+        return content.decode("utf-8-sig").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise SampleError("not UTF-8", f"{path}: byte {error.start}: {error.reason}") from error
+
+
+def _path(folder: str, entry: os.DirEntry[str]) -> str:
+    return _decoded(f"{folder}/{entry.name}" if folder else entry.name)
+
+
+def _decoded(name: str) -> str:
+    r"""Return a file name as text; bytes that are not UTF-8 are written as \xff."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _size_and_time(entry: os.DirEntry[str]) -> list[int]:
+    try:
+        info = entry.stat()
+    except OSError:  # a link that leads nowhere: reading it says so
+        return [0, 0]
+    return [info.st_size, info.st_mtime_ns]

@@ -1,0 +1,157 @@
+"""From what a user types to a source: folders, tables, tars, globs, braces, urls, a meta file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
+
+import orjson
+
+from shardmill.errors import ConfigError
+from shardmill.io.urls import expand_braces, is_remote
+from shardmill.model.codec import load_class
+from shardmill.plugins import SOURCES, resolve
+from shardmill.sources.keys import name_from_path
+from shardmill.sources.listing import walk
+from shardmill.sources.nemo import NemoSource, is_meta
+from shardmill.sources.part import Source
+from shardmill.sources.shapes.guess import guess_shape
+from shardmill.sources.shapes.messages import MessagesShape
+from shardmill.sources.shapes.shaped import Shape
+from shardmill.sources.suffixes import media_kind
+from shardmill.sources.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.tars import tar_stem
+
+MAX_META_BYTES = 16 << 20
+LOOK_AT_FILES = 10_000
+LOOK_AT_ROWS = 64
+# What each kind calls its input, and whether it takes more than one.
+INPUT_FIELDS = {"table": "files", "tars": "tars", "folder": "dir", "nemo": "meta"}
+
+
+def source_from_input(inputs: Sequence[str], *, kind: str | None = None, **options: Any) -> Source:
+    """Return the source that these inputs mean; options are fields of its class, None is unset.
+
+    `kind` names the source where the inputs alone do not tell.
+    """
+    if not inputs:
+        raise ConfigError("no input: give a folder, table files, tars or a meta file")
+    places = [_absolute(given) for given in inputs]
+    kinds = {kind} if kind else {_kind_of(place) for place in places}
+    if len(kinds) > 1:
+        raise ConfigError(f"the inputs are of different kinds: {', '.join(sorted(kinds))}")
+    return _build(kinds.pop(), [_shards_of(place) for place in places], options)
+
+
+def shape_of(source: Source) -> Shape:
+    """Return the shape of a source's first rows; a source without good rows is a `ConfigError`."""
+    if isinstance(source, NemoSource):
+        return MessagesShape()
+    with source.open() as read:
+        for part in source.parts(LOOK_AT_ROWS):
+            rows = [row.fields for row in islice(read(part.input), LOOK_AT_ROWS) if not row.problem]
+            if rows:
+                return guess_shape(rows)
+    raise ConfigError("the input holds no row that can be read")
+
+
+def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
+    source_class = load_class(resolve(SOURCES, kind))
+    known = {field.name for field in fields(source_class)}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigError(f"{unknown[0]} has no meaning for input of kind {kind!r}")
+    field = INPUT_FIELDS.get(kind, "files")
+    if field in ("dir", "meta") and len(places) > 1:
+        raise ConfigError(f"give one {kind} at a time, got {len(places)}")
+    if "name" in known:
+        given.setdefault("name", _name_of(places[0]))
+    given[field] = places[0] if field in ("dir", "meta") else tuple(places)
+    source: Source = source_class(**given)
+    return source
+
+
+def _kind_of(place: str) -> str:
+    path = Path(place)
+    if is_remote(place) or not path.is_dir():
+        return _kind_of_file(place)
+    if _is_output(path):
+        return "tars"
+    found = _kinds_below(path)
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise ConfigError(f"{place} holds no media, tables or tars")
+    raise ConfigError(
+        f"{place} holds more than one kind of input ({', '.join(sorted(found))}): name the files, "
+        "or say which kind is meant"
+    )
+
+
+def _kind_of_file(place: str) -> str:
+    name = PurePath(next(expand_braces(place))).name
+    if tar_stem(name) is not None:
+        return "tars"
+    if not is_remote(place) and split_suffixes(name)[0] in SUFFIXES:
+        return "nemo" if name.endswith(".json") and _holds_meta(Path(place)) else "table"
+    raise ConfigError(
+        f"cannot tell what {place} is: give a folder, a .tar, a table ({', '.join(SUFFIXES)}) or "
+        "say which kind is meant"
+    )
+
+
+def _kinds_below(folder: Path) -> set[str]:
+    """Return the kinds of the first files below a folder; json beside media is a sidecar."""
+    found: set[str] = set()
+    names = (entry.name for _, entries in walk(folder) for entry in entries)
+    for name in islice(names, LOOK_AT_FILES):
+        if tar_stem(name) is not None:
+            found.add("tars")
+        elif media_kind(name) is not None:
+            found.add("folder")
+        elif table_stem(name) is not None:
+            found.add("json" if name.endswith(".json") else "table")
+    if "json" in found:
+        found.remove("json")
+        found |= set() if found else {"table"}
+    return found
+
+
+def _holds_meta(path: Path) -> bool:
+    if not path.is_file() or path.stat().st_size > MAX_META_BYTES:
+        return False
+    try:
+        return is_meta(orjson.loads(path.read_bytes()))
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _is_output(folder: Path) -> bool:
+    return (folder / "stage.json").exists() and (folder / "shards").is_dir()
+
+
+def _shards_of(place: str) -> str:
+    """Return the shards of a folder that shardmill made, other places as they are."""
+    if is_remote(place) or not _is_output(Path(place)):
+        return place
+    if not (Path(place) / "manifest.json").exists():
+        raise ConfigError(f"{place} is not finished: run the command that makes it again")
+    return f"{place}/shards"
+
+
+def _absolute(given: str) -> str:
+    # Workers may start in another folder, so only absolute paths go into the spec.
+    if is_remote(given):
+        return given
+    return os.path.abspath(given.removeprefix("file://"))  # noqa: PTH100 (braces and globs)
+
+
+def _name_of(place: str) -> str:
+    name = PurePath(place).name
+    stem = table_stem(name) or tar_stem(name) or name
+    return name_from_path(stem) or "input"

@@ -1,0 +1,194 @@
+"""NeMo's meta file: several data sets, each with its columns, role tags, media folder and ratio.
+
+    {"name": {"file_name": "a.jsonl", "media_dir": "photos", "sample_ratio": 0.5,
+              "columns": {"messages": "conversations", "images": "image", "videos": "video"},
+              "tags": {"role_tag": "from", "content_tag": "value", "user_tag": "human",
+                       "assistant_tag": "gpt", "system_tag": "system"}}}
+
+Data sets come in the order of their names; relative paths begin at the meta file. Rows leave here
+with the columns `messages`, `images`, `videos` and the tags `role` and `content`, so that one shape
+reads them all. Copies of a row, from a ratio above 1, have keys that end in `-x1`, `-x2`, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.sources.keys import name_from_path, unique
+from shardmill.sources.listing import size_and_time
+from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.ratio import Copies, copies_for, seed_of
+from shardmill.sources.table import TableSource
+
+COLUMNS = ("messages", "images", "videos")
+ROLE_TAGS = {"user_tag": "user", "assistant_tag": "assistant", "system_tag": "system"}
+TAGS = ("role_tag", "content_tag", *ROLE_TAGS)
+FIELDS = ("file_name", "columns", "tags", "media_dir", "sample_ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NemoSource:
+    """The data sets of a meta file, or those that `datasets` names."""
+
+    meta: str
+    datasets: tuple[str, ...] = ()
+    seed: int = 42
+    max_row_bytes: int = 64 << 20
+
+    def parts(self, per_shard: int | None) -> Iterator[Part]:
+        """Yield slices of about `per_shard` samples of each data set in turn."""
+        for dataset in self._datasets():
+            yield from _parts_of(dataset, per_shard or ROWS_PER_PART, self.seed)
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part; each data set keeps its last file open."""
+        datasets = {dataset.name: dataset for dataset in self._datasets()}
+        with ExitStack() as stack:
+            reads = {n: stack.enter_context(d.table.open()) for n, d in datasets.items()}
+
+            def read(part: Mapping[str, Any]) -> Iterator[Row]:
+                name = part["dataset"]
+                return _read(datasets[name], reads[name], part)
+
+            yield read
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the meta file and of each table."""
+        found = {self.meta: size_and_time(Path(self.meta))}
+        for dataset in self._datasets():
+            found.update(dataset.table.inputs())
+        return found
+
+    def _datasets(self) -> list[_Dataset]:
+        entries = load_meta(Path(self.meta))
+        missing = sorted(set(self.datasets) - entries.keys())
+        if missing:
+            known = ", ".join(sorted(entries))
+            raise ConfigError(f"{self.meta} has no data set {missing[0]!r}, only {known}")
+        names = sorted(self.datasets or entries)
+        return [self._dataset(name, entries[name]) for name in names]
+
+    def _dataset(self, name: str, entry: Mapping[str, Any]) -> _Dataset:
+        here = Path(self.meta).parent
+        media_dir = entry.get("media_dir")
+        return _Dataset(
+            name=name,
+            table=TableSource(
+                files=(str(here / entry["file_name"]),),
+                name=name,
+                media_root=None if media_dir is None else str(here / media_dir),
+                max_row_bytes=self.max_row_bytes,
+            ),
+            columns=entry.get("columns") or {},
+            tags=entry.get("tags") or {},
+            ratio=float(entry.get("sample_ratio", 1.0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    name: str
+    table: TableSource
+    columns: Mapping[str, str]
+    tags: Mapping[str, str]
+    ratio: float
+
+    def canonical(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields under the names that all data sets share."""
+        names = {self.columns.get(name, name): name for name in COLUMNS}
+        if "messages" not in self.columns and "messages" not in fields:
+            names["conversations"] = "messages"
+        found = {names.get(name, name): value for name, value in fields.items()}
+        if isinstance(found.get("messages"), list):
+            found["messages"] = [self._turn(turn) for turn in found["messages"]]
+        return found
+
+    def _turn(self, turn: Any) -> Any:
+        if not isinstance(turn, dict):
+            return turn
+        role_tag = self.tags.get("role_tag", "role" if "role" in turn else "from")
+        content_tag = self.tags.get("content_tag", "content" if "content" in turn else "value")
+        speakers = {self.tags[tag]: role for tag, role in ROLE_TAGS.items() if tag in self.tags}
+        speaker = turn.get(role_tag)
+        known = speakers.get(speaker, speaker) if isinstance(speaker, str) else speaker
+        return {"role": known, "content": turn.get(content_tag)}
+
+
+def load_meta(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the data sets of a meta file, checked field by field."""
+    try:
+        meta = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"is not JSON: {error}", path=path) from error
+    if not is_meta(meta):
+        raise FormatError("is not a meta file: no data sets with a file_name", path=path)
+    for name, entry in meta.items():
+        _check(path, name, entry, FIELDS)
+        _check(path, f"{name}.columns", entry.get("columns") or {}, COLUMNS)
+        _check(path, f"{name}.tags", entry.get("tags") or {}, TAGS)
+    return dict(meta)
+
+
+def is_meta(value: object) -> bool:
+    """Say whether a JSON value is a meta file: an object of objects that name a file each."""
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(
+            isinstance(entry, dict) and isinstance(entry.get("file_name"), str)
+            for entry in value.values()
+        )
+    )
+
+
+def _check(path: Path, where: str, entry: Any, known: tuple[str, ...]) -> None:
+    unknown = sorted(set(entry) - set(known)) if isinstance(entry, dict) else [repr(entry)]
+    if unknown:
+        raise ConfigError(f"{path}: {where} has {unknown[0]!r}, known are {', '.join(known)}")
+
+
+def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[Part]:
+    parts = dataset.table.parts(max(1, round(per_shard / dataset.ratio)))
+    prefix = name_from_path(dataset.name)
+    taken: dict[str, str] = {}
+    names: set[str] = set()
+    copies = Copies(1, -1, 0)
+    if dataset.ratio != 1:
+        listed = list(parts)
+        num_rows = sum(part.num_rows or 0 for part in listed)
+        copies = copies_for(dataset.ratio, num_rows, seed_of(seed, dataset.name))
+        parts = iter(listed)
+    first = 0
+    for part in parts:
+        count = part.num_rows or 0
+        stem = str(part.input["name"])
+        if stem not in taken:
+            taken[stem] = unique(f"{prefix}/{stem}", names)
+        sampled = copies.of_rows(first, count)
+        yield Part(
+            input={
+                **part.input,
+                "name": taken[stem],
+                "dataset": dataset.name,
+                "copies": [copies.base, copies.threshold, copies.seed],
+                "first_row": first,
+            },
+            num_rows=int(sampled.sum()),
+        )
+        first += count
+
+
+def _read(dataset: _Dataset, read: Read, part: Mapping[str, Any]) -> Iterator[Row]:
+    copies = Copies(*part["copies"]).of_rows(part["first_row"], part["num_rows"])
+    for row, count in zip(read(part), copies.tolist(), strict=True):
+        row = replace(row, fields=dataset.canonical(row.fields))
+        for copy in range(count):
+            yield row if copy == 0 else replace(row, key=f"{row.key}-x{copy}")

@@ -1,0 +1,160 @@
+"""WebDataset tars as a source: each sample of a tar is a row, a tar is a part.
+
+How members become fields is said in rowfields.py; which members are one sample, with the interleave
+rule `K.json` + `K-i.ext`, in io/grouping.py. A tar that is cut off or damaged stops its unit with
+the offset; a sample that cannot be addressed is a reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from shardmill.errors import SampleError
+from shardmill.io.sampleshard import SampleShard, open_foreign
+from shardmill.io.urls import expand, is_remote, open_blob
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin
+from shardmill.sources.keys import name_from_path, unique
+from shardmill.sources.listing import list_files, size_and_time
+from shardmill.sources.part import Part, Read, Row
+from shardmill.sources.rowfields import row_fields
+
+MAX_SAMPLE_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarSource:
+    """The samples of tars, given by paths, folders, globs, braces or urls; local ones come first.
+
+    Keys are `{tar's name}/{key in the tar}`. `interleaved` turns the interleave rule on or off.
+    Relative paths in the json begin at `media_root`, or beside the tar.
+    """
+
+    tars: tuple[str, ...]
+    name: str = "tars"
+    media_root: str | None = None
+    interleaved: bool = True
+    max_sample_bytes: int = MAX_SAMPLE_BYTES
+
+    def parts(self, per_shard: int | None) -> Iterator[Part]:
+        """Yield a part for each tar; with `per_shard` their headers are walked and they are cut."""
+        for tar in self._listed():
+            whole: dict[str, Plain] = {
+                "url": tar.url,
+                "relative": tar.relative,
+                "name": tar.name,
+                "stamp": [*_stamp(tar.url)],
+            }
+            if per_shard is None:
+                yield Part(input=whole, num_rows=None)
+                continue
+            num_rows = _count(tar.url, self.interleaved)
+            for first in range(0, num_rows, per_shard):
+                count = min(per_shard, num_rows - first)
+                yield Part(input={**whole, "first": first, "num_rows": count}, num_rows=count)
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part; it keeps the last tar open."""
+        reader = _Reader(self)
+        try:
+            yield reader.read
+        finally:
+            reader.close()
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of each tar, the size alone of a remote one."""
+        return {tar.url: _stamp(tar.url) for tar in self._listed()}
+
+    def _listed(self) -> Iterator[_Listed]:
+        local = [tar.removeprefix("file://") for tar in self.tars if not is_remote(tar)]
+        taken: set[str] = set()
+        for file in list_files(local, tar_stem):
+            yield _Listed(str(file.path), file.relative, unique(file.name, taken))
+        remote = [url for tar in self.tars if is_remote(tar) for url in expand(tar)]
+        for url in dict.fromkeys(remote):
+            name = PurePath(url).name
+            stem = unique(name_from_path(name.removesuffix(".tar")), taken)
+            yield _Listed(url, name, stem)
+
+
+def tar_stem(file_name: str) -> str | None:
+    """Return a tar's name without its suffix, None for other files."""
+    is_tar = file_name.lower().endswith(".tar") and not file_name.startswith(".")
+    return file_name[:-4] if is_tar else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    url: str
+    relative: str
+    name: str
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads parts of one tar source, and holds the tar that the last one came from."""
+
+    source: TarSource
+    url: str = ""
+    shard: SampleShard | None = None
+    bad: list[tuple[str, SampleError]] | None = None
+
+    def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
+        shard, bad = self._open(part["url"])
+        first = part.get("first", 0)
+        num_rows = part.get("num_rows", len(shard) + len(bad))
+        for number in range(first, first + num_rows):
+            if number < len(shard):
+                yield self._good_row(shard, number, part)
+            else:
+                key, problem = bad[number - len(shard)]
+                yield self._row(key, part, problem=problem)
+
+    def close(self) -> None:
+        if self.shard is not None:
+            self.shard.close()
+        self.url, self.shard, self.bad = "", None, None
+
+    def _open(self, url: str) -> tuple[SampleShard, list[tuple[str, SampleError]]]:
+        if self.shard is None or self.bad is None or self.url != url:
+            self.close()
+            shard, grouped = open_foreign(url, interleaved=self.source.interleaved)
+            self.url, self.shard, self.bad = url, shard, grouped.bad
+        return self.shard, self.bad
+
+    def _good_row(self, shard: SampleShard, number: int, part: Mapping[str, Any]) -> Row:
+        key = shard.index.keys[number]
+        start, end = shard.index.span(number)
+        limit = self.source.max_sample_bytes
+        try:
+            if end - start > limit:
+                detail = f"{end - start} bytes at byte {start}, the limit is {limit}"
+                raise SampleError("too large", detail)
+            fields, media = row_fields(key, shard.raw(number))
+        except SampleError as problem:
+            return self._row(key, part, problem=problem)
+        return self._row(key, part, fields=fields, media=media)
+
+    def _row(self, key: str, part: Mapping[str, Any], **content: Any) -> Row:
+        folder = "" if is_remote(part["url"]) else str(PurePath(part["url"]).parent)
+        return Row(
+            key=name_from_path(f"{part['name']}/{key}"),
+            origin=Origin(source=self.source.name, path=part["relative"], row=key),
+            media_dir=self.source.media_root or folder,
+            **content,
+        )
+
+
+def _count(url: str, interleaved: bool) -> int:
+    shard, grouped = open_foreign(url, interleaved=interleaved)
+    shard.close()
+    return grouped.num_samples
+
+
+def _stamp(url: str) -> list[int]:
+    return [open_blob(url).num_bytes] if is_remote(url) else size_and_time(Path(url))
