@@ -59,6 +59,7 @@ FILTERS: Table = {
     "picture_size": "shardmill.sources.filters:PictureSize",
     "aspect_ratio": "shardmill.sources.filters:AspectRatio",
     "media": "shardmill.sources.filters:HasMedia",
+    "duplicates": "shardmill.sources.filters:Duplicates",
 }
 
 

@@ -46,8 +46,8 @@ def picture_size(format: str, data: Bytes) -> Size | None:
 def _jpeg(data: Bytes) -> Size | None:
     at, orientation = 2, 1
     while True:
-        while data[at] != 0xFF:
-            at += 1
+        if data[at] != 0xFF:
+            return None
         while data[at] == 0xFF:
             at += 1
         marker = data[at]

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from shardmill.errors import FormatError
 from shardmill.extras import need
+from shardmill.sources.stream import open_stream
 
 BATCH_ROWS = 32
 Rows: TypeAlias = Iterator[dict[str, Any]]
@@ -91,7 +92,7 @@ def _ipc_batches(path: Path) -> Iterator[Any]:
 
 
 def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_stream(path) as file:
         return file.read(4) == b"PAR1"
 
 

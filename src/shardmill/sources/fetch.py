@@ -35,6 +35,7 @@ MAX_MEDIA_BYTES = 1 << 30
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
 MIN_BASE64 = 256
+LOCATIONS = ("bytes", "path", "url", "image_url")
 GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 CLOSED = frozenset((errno.EACCES, errno.EPERM))
 
@@ -154,7 +155,7 @@ def _place(path: str, row: Row) -> str:
 
 
 def _inside(reference: Mapping[str, Any]) -> Any:
-    for name in ("bytes", "path", "url", "image_url"):
+    for name in LOCATIONS:
         if reference.get(name) is not None:
             return reference[name]
     names = ", ".join(map(str, reference))

@@ -112,6 +112,20 @@ class HasMedia:
                 raise Filtered(f"no {kind}", f"it has {', '.join(sorted(present)) or 'nothing'}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """Cannot be a filter: which of two equal samples stays is a question to the whole data set."""
+
+    def __post_init__(self) -> None:
+        raise ConfigError(
+            "duplicates are found over the whole data set, not sample by sample: run "
+            "`shardmill filter IN OUT --drop-duplicates` after ingest"
+        )
+
+    def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
+        """Never called."""
+
+
 def _visible(sizes: Mapping[str, MediaSize]) -> Iterator[tuple[str, MediaSize]]:
     return ((name, size) for name, size in sizes.items() if size.width)
 

@@ -63,7 +63,10 @@ def fingerprint(paths: Iterable[Path]) -> dict[str, list[int]]:
 
 def size_and_time(path: Path) -> list[int]:
     """Return [size, mtime_ns] of a file."""
-    info = path.stat()
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
     return [info.st_size, info.st_mtime_ns]
 
 

@@ -21,6 +21,7 @@ COMPRESSIONS = (".gz", ".zst")
 # "128 KB of zeros" in four bytes).
 SLICE = 2048
 SKIP = 1 << 20
+BUFFER = 1 << 18
 
 
 class Inflated(io.RawIOBase):
@@ -82,9 +83,12 @@ class Inflated(io.RawIOBase):
 
 def open_stream(path: Path) -> BinaryIO:
     """Open a file for reading what it holds, decompressed by its suffix."""
-    if path.suffix.lower() in COMPRESSIONS:
-        return io.BufferedReader(Inflated(path), 1 << 18)
-    return path.open("rb", buffering=1 << 18)
+    try:
+        if path.suffix.lower() in COMPRESSIONS:
+            return io.BufferedReader(Inflated(path), BUFFER)
+        return path.open("rb", buffering=BUFFER)
+    except OSError as error:
+        raise FormatError(f"cannot be opened: {error.strerror}", path=path) from error
 
 
 @dataclass(slots=True)

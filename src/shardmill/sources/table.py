@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.columnar import Cursors, count_rows
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.records import Slice
 from shardmill.sources.stream import COMPRESSIONS, Span, Streams
 from shardmill.sources.texttable import TextTable, open_table
 
@@ -172,12 +173,16 @@ class _Reader:
             columns=tuple(part.get("columns", ())),
         )
         span = Span(self.streams.at(path, part["offset"]), part["num_bytes"])
+        found = Slice(part["number"], part["offset"])
         for record in table.records(span, part["number"], part["offset"], inside=True):
+            found.add(record)
             try:
                 row = self._row(part, record.number, table.fields(record))
             except SampleError as problem:
                 row = self._row(part, record.number, {}, problem)
             yield row
+        if found.checksum.hexdigest() != part["xxh3"]:
+            raise FormatError("was changed after it was listed", path=path, offset=part["offset"])
 
     def close(self) -> None:
         self.streams.close()

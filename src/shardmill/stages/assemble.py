@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardmill.errors import SampleError
 from shardmill.media.sizes import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.sources.fetch import Content, Fetcher, describe
+from shardmill.sources.fetch import LOCATIONS, Content, Fetcher, describe
 from shardmill.sources.jsonable import jsonable
 from shardmill.sources.keys import key_from_value
 from shardmill.sources.part import Row
@@ -36,6 +37,8 @@ class Assembler:
         if row.problem is not None:
             raise row.problem
         shaped = self.shape.shape(row.fields)
+        if not shaped.pieces:
+            raise SampleError("empty document", "it has neither text nor media")
         media = _Media(self.fetcher, row, sum(piece.kind != "text" for piece in shaped.pieces))
         segments = tuple(media.segments(shaped.pieces))
         sample = Sample(
@@ -43,7 +46,7 @@ class Assembler:
             document=Document(segments),
             media=media.contents,
             origin=shaped.origin or row.origin,
-            extra=jsonable(shaped.extra),
+            extra=jsonable({**shaped.extra, **media.infos()}),
         )
         return Assembled(sample, media.sizes)
 
@@ -64,6 +67,7 @@ class _Media:
     count: int
     contents: dict[str, Content] = field(default_factory=dict)
     sizes: dict[str, MediaSize] = field(default_factory=dict)
+    described: dict[str, Any] = field(default_factory=dict)
 
     def segments(self, pieces: tuple[Piece, ...]) -> Iterator[Segment]:
         for piece in pieces:
@@ -76,6 +80,10 @@ class _Media:
                 time_s=piece.time_s,
             )
 
+    def infos(self) -> dict[str, Any]:
+        """Return what rows say of their media besides where they are, such as frame numbers."""
+        return {"media_info": self.described} if self.described else {}
+
     def _add(self, piece: Piece) -> str:
         content = self.fetcher.fetch(piece.media, self.row)
         try:
@@ -85,4 +93,7 @@ class _Media:
         number = len(self.contents)
         name = medium.ext if self.count == 1 else f"{number}.{medium.ext}"
         self.contents[name], self.sizes[name] = content, medium.size
+        if isinstance(piece.media, Mapping):
+            info = {k: v for k, v in piece.media.items() if k not in LOCATIONS}
+            self.described |= {name: info} if info else {}
         return name

@@ -1,0 +1,148 @@
+"""Filter: sample shards become sample shards without what is not wanted.
+
+Exact duplicates are found when the units are listed: the content hashes of all indexes are
+compared, the first in order stays, and each unit is told which of its rows to drop and whom they
+repeat. So the work is parallel, and the result does not depend on who comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, Filtered
+from shardmill.io.index import ShardIndex, open_index
+from shardmill.io.names import Layout
+from shardmill.io.receipts import open_manifest
+from shardmill.io.samples import RESERVED, SampleWriter
+from shardmill.io.sampleshard import open_shard, parse_sample
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.sample import MediaSize
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.sources.filters import Filter
+from shardmill.stages.statistics import count_sample
+
+SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
+Repeats = dict[int, list[list[Plain]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterSamples:
+    """The spec of a filter over a finished folder of sample shards; a shard stays a shard."""
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    filters: tuple[Filter, ...] = ()
+    drop_duplicates: bool = False
+    layout: Layout = "dotted"
+
+    def __post_init__(self) -> None:
+        if not self.filters and not self.drop_duplicates:
+            raise ConfigError("nothing to filter: give a filter, or ask to drop duplicates")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard, with the rows that repeat an earlier one."""
+        shards = open_manifest(self.input_dir).shards
+        for shard in shards:
+            if "tar" not in shard.files or "idx" not in shard.files:
+                raise ConfigError(f"{self.input_dir}: shard {shard.name} holds no samples")
+        repeats = find_repeats(self.input_dir, shards) if self.drop_duplicates else {}
+        for number, shard in enumerate(shards):
+            files: dict[str, Plain] = {role: file.path for role, file in shard.files.items()}
+            checksums: dict[str, Plain] = {r: file.checksum for r, file in shard.files.items()}
+            input: dict[str, Plain] = {**files, "checksums": checksums}
+            if self.drop_duplicates:
+                input["repeats"] = [*repeats.get(number, [])]
+            yield Unit(name=shard.name, input=input, num_samples=shard.num_samples)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Yield the work; nothing heavy is needed."""
+        yield self._work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the input's manifest."""
+        path = self.input_dir / "manifest.json"
+        if not path.exists():
+            open_manifest(self.input_dir)  # says what is missing and what to do
+        info = path.stat()
+        return {str(path): [info.st_size, info.st_mtime_ns]}
+
+    def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        repeats: dict[int, str] = dict(unit.input.get("repeats") or [])  # type: ignore[arg-type]
+        tar, idx = (self.input_dir / str(unit.input[role]) for role in ("tar", "idx"))
+        with (
+            open_shard(str(tar), idx) as shard,
+            SampleWriter(draft, lambda _: unit.name, layout=self.layout) as writer,
+        ):
+            sizes_of = media_sizes(shard.index)
+            for number, (key, raw) in enumerate(shard.iter_raw()):
+                with tally.sample(key):
+                    if number in repeats:
+                        raise Filtered("exact duplicate", f"of {repeats[number]}")
+                    sample, sizes = parse_sample(key, raw), sizes_of(number)
+                    for filter in self.filters:
+                        filter.check(sample, sizes)
+                    writer.add(sample, sizes)
+                    count_sample(tally, sample, sizes)
+
+
+def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
+    """Return, by number of shard, [row, key of the first] of each sample that repeats another.
+
+    Holds 16 bytes a sample, and as much again to sort them.
+    """
+    paths = [folder / shard.files["idx"].path for shard in shards]
+    hashes = [_content_hashes(path) for path in paths]
+    if not hashes:
+        return {}
+    starts = np.concatenate([[0], np.cumsum([len(each) for each in hashes])])
+    open_recent = lru_cache(maxsize=256)(open_index)
+    repeats: Repeats = {}
+    for later, first in _later_and_first(np.concatenate(hashes)):
+        shard, origin = (int(np.searchsorted(starts, n, "right")) - 1 for n in (later, first))
+        key = open_recent(paths[origin]).keys[first - int(starts[origin])]
+        repeats.setdefault(shard, []).append([later - int(starts[shard]), key])
+    return repeats
+
+
+def media_sizes(index: ShardIndex) -> Callable[[int], dict[str, MediaSize]]:
+    """Return the function that gives the sizes of a sample's media by their names."""
+    columns = {name: index.column(name).tolist() for name in SIZE_COLUMNS}
+
+    def sizes_of(number: int) -> dict[str, MediaSize]:
+        return {
+            index.exts[index.ext[m]]: MediaSize(**{name: c[m] for name, c in columns.items()})
+            for m in range(index.first[number], index.first[number + 1])
+            if index.exts[index.ext[m]] not in RESERVED
+        }
+
+    return sizes_of
+
+
+def _content_hashes(path: Path) -> NDArray[np.uint64]:
+    hashes = open_index(path).column("content")
+    if len(hashes) and not hashes.any(axis=1).all():
+        raise ConfigError(f"{path} has no content hashes: ingest the samples to get them")
+    return hashes
+
+
+def _later_and_first(hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+    """Yield (number, number of the first with the same hash) of each repeat, in order."""
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    ranked = hashes[order]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    # lexsort is stable, so the first of each run of equal hashes is the first in order.
+    first = order[np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))]
+    pairs = sorted(zip(order[~is_new].tolist(), first[~is_new].tolist()))
+    yield from pairs
