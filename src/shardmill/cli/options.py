@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,11 @@ class RunOptions:
     max_skip_rate: float
     part: tuple[int, int]
     as_json: bool
+
+    @classmethod
+    def taken_from(cls, flags: dict[str, Any]) -> RunOptions:
+        """Remove the flags of `run_options` from a command's flags, and return them."""
+        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
 
 
 def json_option(command: Command) -> Command:

@@ -1,0 +1,93 @@
+"""`shardmill ingest INPUT... OUT`: raw folders, tables, tars or a meta file to sample shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli.options import RunOptions, run_options
+from shardmill.cli.running import run_and_report
+from shardmill.cli.values import SizeType, parse_plugin
+from shardmill.plugins import FILTERS, SHAPES, SOURCES, build
+from shardmill.sources.fetch import MAX_MEDIA_BYTES
+from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.stages.ingest import Ingest
+
+
+@click.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--source", metavar="KIND", help=f"What INPUT is, if it does not tell: {', '.join(SOURCES)}."
+)
+@click.option(
+    "--shape",
+    metavar="KIND",
+    help=f"What a row is: {', '.join(SHAPES)} or package.module:Class.  [default: look at rows]",
+)
+@click.option("--media-root", metavar="DIR", help="Where relative paths of media in rows begin.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="KIND,FIELD=VALUE",
+    help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
+)
+@click.option("--key", metavar="COLUMN", help="The column that holds a unique key of each row.")
+@click.option("--limit", type=click.IntRange(0), help="Take only the first rows.")
+@click.option(
+    "--per-shard", type=click.IntRange(1), help="Rows a shard.  [default: 1000; a tar stays one]"
+)
+@click.option("--max-shard-bytes", type=SizeType(), help="Begin a new tar at this size.")
+@click.option(
+    "--max-media-bytes",
+    type=SizeType(),
+    default=MAX_MEDIA_BYTES,
+    help="Reject larger media.  [default: 1 GiB]",
+)
+@click.option(
+    "--name",
+    default="{unit:06d}",
+    show_default=True,
+    help="Name of a shard, from {unit}, {machine}, {start}, {end}, {tar}.",
+)
+@click.option("--machine", type=int, default=0, help="The number that {machine} stands for.")
+@click.option(
+    "--layout",
+    type=click.Choice(["dotted", "dashed"]),
+    default="dotted",
+    show_default=True,
+    help="Several media of sample K are K.0.jpg (dotted) or K-0.jpg (dashed).",
+)
+@run_options
+def ingest(
+    inputs: tuple[str, ...],
+    out: Path,
+    source: str | None,
+    shape: str | None,
+    media_root: str | None,
+    filters: tuple[str, ...],
+    **fields: Any,
+) -> None:
+    """Turn raw folders, tables or tars into shards.
+
+    INPUT is a folder of pictures with captions beside them, tables (jsonl, json, csv, parquet,
+    arrow, also .gz and .zst), WebDataset tars, or a meta file that names several of them; globs
+    and braces work, quoted or not. Every row ends up in a shard, or in OUT/rejects with a reason.
+
+    \b
+        shardmill ingest pairs.jsonl shards
+        shardmill ingest 'cc3m-train-{0000..0575}.tar' shards --filter aspect_ratio,max_ratio=2
+        shardmill ingest photos/ shards --per-shard 500 --limit 10000
+    """
+    options = RunOptions.taken_from(fields)
+    raw = source_from_input(inputs, kind=source, media_root=media_root)
+    stage = Ingest(
+        source=raw,
+        shape=build(SHAPES, parse_plugin(shape), where="--shape") if shape else shape_of(raw),
+        filters=tuple(build(FILTERS, parse_plugin(text), where="--filter") for text in filters),
+        **fields,
+    )
+    run_and_report(stage, out, options, next_step=f"shardmill status {out}")
