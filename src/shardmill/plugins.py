@@ -53,6 +53,16 @@ CODE_SOURCES: Table = {
     "field": "shardmill.tokens.codes:FieldCodes",
 }
 
+VISUAL_RULES: Table = {
+    "qwen2-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
+    "qwen2.5-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
+    "qwen3-vl": "shardmill.tokens.visual.qwen:Qwen3VL",
+    "llava": "shardmill.tokens.visual.fixed:Llava",
+    "gemma3": "shardmill.tokens.visual.fixed:Gemma3",
+    "internvl": "shardmill.tokens.visual.tiled:InternVL",
+    "function": "shardmill.tokens.visual.function:FunctionRule",
+}
+
 FILTERS: Table = {
     "text_length": "shardmill.sources.filters:TextLength",
     "words": "shardmill.sources.filters:WithoutWords",

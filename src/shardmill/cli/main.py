@@ -21,6 +21,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
     "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
     "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
+    "tokenize": (
+        "shardmill.cli.tokenize:tokenize",
+        "Turn samples or plain text into token shards.",
+    ),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples, or the statistics of a folder."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),

@@ -103,16 +103,19 @@ class TokenWriter:
         keys: Sequence[str],
         origin: Origin,
         rows: Sequence[int],
+        continues: NDArray[np.bool_] | None = None,
     ) -> None:
         """Add many plain texts at once: all their ids, all trained on, all from one file.
 
-        `rows` are the row numbers in the file of `origin`.
+        `rows` are the row numbers in the file of `origin`; `continues` marks the texts that go on
+        with the one before.
         """
         count = len(keys)
         self._write_ids(ids)
         as_int64 = np.ascontiguousarray(lengths, np.int64)
         self._lengths.frombytes(as_int64.tobytes())
-        self._documents.extend(range(self.num_rows, self.num_rows + count))
+        starts = np.arange(count) if continues is None else np.flatnonzero(~continues)
+        self._documents.frombytes((starts + self.num_rows).astype(np.int64).tobytes())
         self._keys.extend(key.encode("utf-8", "surrogateescape") for key in keys)
         filled = as_int64[as_int64 > 0]
         self._num_loss.frombytes((as_int64 > 0).astype(np.int64).tobytes())

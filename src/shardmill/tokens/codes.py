@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import orjson
@@ -43,6 +43,7 @@ class CodeReader(Protocol):
         """Return the codes of a medium of the sample; `SampleError` if there are none."""
 
 
+@runtime_checkable
 class CodeSource(Protocol):
     """A source of codes as configuration: a frozen dataclass."""
 

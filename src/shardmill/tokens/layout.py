@@ -3,7 +3,7 @@
     codes         boi  c c c c ...  eoi              codes of a VQ tokenizer, row by row
     patches       im_start  p p p p ...  im_end      a fixed number of placeholders
     marker        image  c c c c ...                 one marker, then the codes
-    vision        vision_start  p p ...  vision_end  placeholders counted by the processor's rule
+    vision        <|vision_start|>  p p ...  <|vision_end|>   counted by the processor's rule
 
 With `row_end` each row of codes ends with that token; with `grid` two tokens in front say height
 and width, so that pictures of many sizes can be told apart.
@@ -27,13 +27,15 @@ from shardmill.tokens.codes import Codes
 class ImageLayout:
     """Delimiters and body of a picture, by names of control tokens.
 
-    `patch` names the placeholder; without it the body is codes. `num_patches` is their fixed
-    number; without it a visual rule counts them. A grid token is `grid` + size // `grid_step`.
+    `patch` names the placeholder (`video_patch` that of videos, if it is another); without it the
+    body is codes. `num_patches` is their fixed number; without it a visual rule counts them. A
+    grid token is `grid` + size // `grid_step`.
     """
 
     before: tuple[str, ...] = ("boi",)
     after: tuple[str, ...] = ("eoi",)
     patch: str | None = None
+    video_patch: str | None = None
     num_patches: int | None = None
     row_end: str | None = None
     grid: str | None = None
@@ -54,7 +56,12 @@ LAYOUTS = {
         before=("im_start",), after=("im_end",), patch="im_patch", num_patches=256
     ),
     "marker": ImageLayout(before=("image",), after=()),
-    "vision": ImageLayout(before=("vision_start",), after=("vision_end",), patch="image_pad"),
+    "vision": ImageLayout(
+        before=("<|vision_start|>",),
+        after=("<|vision_end|>",),
+        patch="<|image_pad|>",
+        video_patch="<|video_pad|>",
+    ),
 }
 
 
@@ -91,12 +98,13 @@ class BoundLayout:
             before = np.concatenate([before, np.array(sizes, before.dtype)])
         return Block(before, rows.reshape(-1), self.after, (1, codes.height, codes.width))
 
-    def of_patches(self, count: int, grid: tuple[int, int, int]) -> Block:
+    def of_patches(self, kind: str, count: int, grid: tuple[int, int, int]) -> Block:
         """Return the block of `count` placeholders."""
-        assert self.layout.patch is not None
+        patch = (self.layout.video_patch if kind == "video" else None) or self.layout.patch
+        assert patch is not None
         if count < 1:
             raise SampleError("empty picture", f"it has {count} tokens")
-        body = np.full(count, self.find(self.layout.patch), self.before.dtype)
+        body = np.full(count, self.find(patch), self.before.dtype)
         return Block(self.before, body, self.after, grid)
 
 

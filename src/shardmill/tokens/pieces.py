@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.space import TokenSpace
@@ -50,6 +50,7 @@ Piece: TypeAlias = Text | Token | Medium
 Render: TypeAlias = Callable[[Sample, Dice], list[Piece]]
 
 
+@runtime_checkable
 class Template(Protocol):
     """A template as configuration: a frozen dataclass.
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +35,15 @@ class Special:
     rstrip: bool = False
 
 
+@runtime_checkable
 class TextSpec(Protocol):
     """A text tokenizer as configuration: a frozen dataclass."""
 
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
+
+    def files(self) -> list[Path]:
+        """Return the files that decide the ids, so that a change of them is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,7 +37,7 @@ class HuggingFaceText:
 
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
-        file = self.path / "tokenizer.json" if self.path.is_dir() else self.path
+        file = self._file()
         if not file.is_file():
             raise ConfigError(
                 f"{file} does not exist: a tokenizer is a local tokenizer.json or the folder "
@@ -74,6 +74,15 @@ class HuggingFaceText:
             chat_template=read_chat_template(file.parent, config),
             variables={key: value for key, value in variables.items() if value is not None},
         )
+
+    def files(self) -> list[Path]:
+        """Return the files that decide the ids, so that a change of them is noticed."""
+        names = ("tokenizer_config.json", "chat_template.jinja", "chat_template.json")
+        file = self._file()
+        return [file, *(path for name in names if (path := file.parent / name).is_file())]
+
+    def _file(self) -> Path:
+        return self.path / "tokenizer.json" if self.path.is_dir() else self.path
 
 
 def read_specials(tokenizer: dict[str, Any]) -> dict[str, Special]:

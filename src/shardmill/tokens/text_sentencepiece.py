@@ -30,7 +30,7 @@ class SentencePieceText:
 
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
-        path = BUNDLED / "mistral-v3.model" if self.path == Path("bundled") else self.path
+        path = self._file()
         if not path.is_file():
             raise ConfigError(f"{path} does not exist: name a sentencepiece .model, or 'bundled'")
         model = _open(path)
@@ -68,6 +68,15 @@ class SentencePieceText:
                 if number >= 0
             },
         )
+
+    def files(self) -> list[Path]:
+        """Return the files that decide the ids, so that a change of them is noticed."""
+        path = self._file()
+        template = path.with_suffix(".jinja")
+        return [path, template] if template.is_file() else [path]
+
+    def _file(self) -> Path:
+        return BUNDLED / "mistral-v3.model" if self.path == Path("bundled") else self.path
 
 
 def _open(path: Path) -> Any:

@@ -71,6 +71,10 @@ class TiktokenText:
             variables={f"{role}_token": text for role, text in self.roles.items()},
         )
 
+    def files(self) -> list[Path]:
+        """Return the files that decide the ids, so that a change of them is noticed."""
+        return [self.path]
+
     def _encoding(self, ranks: dict[bytes, int]) -> Any:
         library = need("tiktoken", extra="text")
         return library.Encoding(

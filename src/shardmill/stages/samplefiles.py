@@ -1,0 +1,63 @@
+"""Sample shards as the input of a stage: a unit for each, opened by its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.io.index import ShardIndex, open_index
+from shardmill.io.receipts import open_manifest
+from shardmill.io.sampleshard import SampleShard
+from shardmill.io.urls import open_blob
+from shardmill.model.codec import Plain
+from shardmill.model.sample import MediaSize
+from shardmill.model.stage import Unit
+
+SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
+
+
+def sample_units(
+    folder: Path, limit: int | None, more: Mapping[str, Plain] | None = None
+) -> Iterator[Unit]:
+    """Yield a unit for each shard in the order of the manifest, up to `limit` samples in all."""
+    left = limit
+    for shard in open_manifest(folder).shards:
+        if "idx" not in shard.files or "spans" in shard.files:
+            raise ConfigError(f"{folder}: shard {shard.name} holds no samples")
+        files: dict[str, Plain] = {r: [e.path, e.checksum] for r, e in shard.files.items()}
+        input: dict[str, Plain] = {"files": files, **(more or {})}
+        count = shard.num_samples
+        if left is not None:
+            if left <= 0:
+                return
+            count = min(count, left)
+            left -= count
+            input["limit"] = count
+        yield Unit(name=shard.name, input=input, num_samples=count)
+
+
+def open_unit(folder: Path, unit: Unit) -> SampleShard:
+    """Open the shard of a unit; a tar may lie elsewhere, its index says where."""
+    files: Any = unit.input["files"]
+    paths = {role: folder / path for role, (path, _) in files.items()}
+    index = open_index(paths["idx"])
+    url = str(paths["tar"]) if "tar" in paths else index.url
+    if url is None:
+        raise FormatError("names no tar, and none lies beside it", path=paths["idx"])
+    return SampleShard(open_blob(url), index)
+
+
+def media_sizes(index: ShardIndex) -> Callable[[int], dict[str, MediaSize]]:
+    """Return the lookup of what a sample's index knows of its media."""
+    columns = [index.column(name).tolist() for name in SIZE_COLUMNS]
+    exts, ext, first = index.exts, index.ext, index.first
+
+    def sizes_of(number: int) -> dict[str, MediaSize]:
+        return {
+            exts[ext[m]]: MediaSize(**{n: column[m] for n, column in zip(SIZE_COLUMNS, columns)})
+            for m in range(first[number], first[number + 1])
+        }
+
+    return sizes_of

@@ -1,0 +1,234 @@
+"""Tokenize: sample shards become token shards, one unit a shard.
+
+For each sample: its template says what is said and learned, its media are laid out as codes or
+placeholders, its text is encoded (many samples in one call), and the row is fitted to the longest
+length. Only the documents are read from the tars, unless codes lie in members of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any, ClassVar
+
+import xxhash
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.io.sampleshard import SampleShard, parse_sample
+from shardmill.io.tokenwrite import TokenWriter
+from shardmill.model.codec import Plain
+from shardmill.model.sample import MediaSize, Sample
+from shardmill.model.space import TokenSpace
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.model.tokenrow import TokenRow
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
+from shardmill.tokens.assemble import Assembled, Prepared, assemble, prepare
+from shardmill.tokens.codes import CodeReader, CodeSource
+from shardmill.tokens.dice import Dice
+from shardmill.tokens.hook import Hook, load_hook
+from shardmill.tokens.layout import LAYOUTS, Block, BoundLayout, ImageLayout, bind_layout
+from shardmill.tokens.overlong import Overlong, fit, split_blocks
+from shardmill.tokens.pieces import Medium, Render, Template, control_ids
+from shardmill.tokens.text import TextSpec, TextTokenizer
+from shardmill.tokens.visual.rule import VisualRule
+
+BATCH_SAMPLES = 256
+BATCH_CHARS = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize:
+    """The spec of a tokenization.
+
+    `layout` says how pictures stand among the text; `codes` is where their codes come from, or
+    `rule` counts their placeholders. A row longer than `max_length` is handled as `overlong` says;
+    with `block_size` it is first split into blocks. `hook` is a function that gets the last word
+    on each row. Random choices depend on `seed`, `epoch` and the sample's key alone.
+    """
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    tokenizer: TextSpec
+    template: Template
+    space: TokenSpace
+    layout: ImageLayout = LAYOUTS["codes"]
+    codes: CodeSource | None = None
+    rule: VisualRule | None = None
+    max_length: int | None = None
+    overlong: Overlong = "drop"
+    block_size: int | None = None
+    hook: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "block_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard; it also names the tokenizer by its content."""
+        return sample_units(self.input_dir, self.limit, {"tokenizer": files_digest(self.tokenizer)})
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the tokenizer, bind the template and open the codes, once a process."""
+        tokenizer = load_tokenizer(self.tokenizer, self.space)
+        render = self.template.bind(tokenizer, self.space)
+        hook = None if self.hook is None else load_hook(self.hook)
+        with nullcontext() if self.codes is None else self.codes.open() as reader:
+            worker = _Worker(self, tokenizer, render, reader, hook)
+            yield worker.work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the input's manifest and of the tokenizer's files."""
+        paths = [self.input_dir / "manifest.json", *self.tokenizer.files()]
+        stats = {str(path): path.stat() for path in paths}
+        return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+
+
+def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
+    """Return the live tokenizer, after checking that its ids fit into the space."""
+    tokenizer = spec.load()
+    space.check_tokenizer(tokenizer.vocab_size, tokenizer.name)
+    return tokenizer
+
+
+def files_digest(spec: TextSpec) -> Plain:
+    """Return the checksum of all files that decide the ids."""
+    state = xxhash.xxh3_64()
+    for path in spec.files():
+        try:
+            state.update(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"cannot read the tokenizer: {error}") from error
+    return state.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What a process holds while it tokenizes shard after shard."""
+
+    spec: Tokenize
+    tokenizer: TextTokenizer
+    render: Render
+    reader: CodeReader | None
+    hook: Hook | None
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        """Tokenize one shard."""
+        about = {"input": unit.name, "engine": self.tokenizer.engine}
+        with (
+            open_unit(self.spec.input_dir, unit) as shard,
+            TokenWriter(lambda role: draft.file(unit.name, role), self.spec.space, about) as writer,
+        ):
+            limit = unit.input.get("limit", len(shard))
+            assert isinstance(limit, int)
+            for batch in self._batches(shard, limit, tally):
+                samples = [prepared.sample for prepared in batch]
+                for sample, assembled in zip(samples, assemble(batch, self.tokenizer)):
+                    self._write(sample, assembled, writer, tally)
+        draft.finish(unit.name, num_samples=writer.num_rows)
+
+    def _batches(self, shard: SampleShard, limit: int, tally: Tally) -> Iterator[list[Prepared]]:
+        batch: list[Prepared] = []
+        num_chars = 0
+        prepare_sample = self._preparer(shard)
+        for number in range(limit):
+            tally.num_in += 1
+            try:
+                batch.append(prepare_sample(number))
+            except SampleError as error:
+                tally.skip(shard.index.keys[number], error)
+                continue
+            num_chars += len(batch[-1].sample.document.text)
+            if len(batch) == BATCH_SAMPLES or num_chars > BATCH_CHARS:
+                yield batch
+                batch, num_chars = [], 0
+        yield batch
+
+    def _preparer(self, shard: SampleShard) -> Callable[[int], Prepared]:
+        sizes_of = media_sizes(shard.index)
+        layout: BoundLayout | None = None
+
+        def lay_out(sample: Sample, medium: Medium, sizes: Mapping[str, MediaSize]) -> list[Block]:
+            nonlocal layout
+            if layout is None:
+                find = control_ids(self.tokenizer, self.spec.space)
+                layout = bind_layout(self.spec.layout, self.spec.space, find)
+            return [self._block(layout, sample, medium, sizes)]
+
+        def prepare_sample(number: int) -> Prepared:
+            key = shard.index.keys[number]
+            sample = parse_sample(key, shard.raw(number))
+            if self.reader is not None:
+                sample = self.reader.complete(sample)
+            pieces = self.render(sample, Dice(self.spec.seed, self.spec.epoch, key))
+            return prepare(sample, pieces, lambda s, m: lay_out(s, m, sizes_of(number)))
+
+        return prepare_sample
+
+    def _block(
+        self, layout: BoundLayout, sample: Sample, medium: Medium, sizes: Mapping[str, MediaSize]
+    ) -> Block:
+        name, kind = medium.segment.media, medium.segment.kind
+        if layout.layout.patch is None:
+            if self.reader is None:
+                raise ConfigError("this layout holds codes: say where they come from, with codes")
+            return layout.of_codes(self.reader.codes(sample, name))
+        if layout.layout.num_patches is not None:
+            count = layout.layout.num_patches
+            side = isqrt(count)
+            return layout.of_patches(kind, count, (1, side, count // side))
+        if self.spec.rule is None:
+            raise ConfigError("this layout counts its placeholders: give num_patches, or a rule")
+        visual = self.spec.rule.count(kind, sizes.get(name, MediaSize()))
+        if visual.num_runs != 1:
+            raise SampleError("medium in several runs", f"{name!r} has {visual.num_runs}")
+        return layout.of_patches(kind, visual.num_visual, visual.grid)
+
+    def _write(
+        self, sample: Sample, assembled: Assembled, writer: TokenWriter, tally: Tally
+    ) -> None:
+        try:
+            rows = self._rows(sample, assembled)
+        except SampleError as error:
+            tally.skip(sample.key, error)
+            return
+        # Each block of a long document is a sample of its own in the books.
+        tally.num_in += len(rows) - 1
+        for row in rows:
+            writer.append(row)
+            tally.num_kept += 1
+            count_row(tally, row)
+
+    def _rows(self, sample: Sample, assembled: Assembled) -> list[TokenRow]:
+        spec = self.spec
+        if spec.block_size is not None:
+            rows = split_blocks(assembled.row, spec.block_size)
+        else:
+            rows = [fit(assembled, spec.max_length, spec.overlong)]
+        if self.hook is not None:
+            rows = [self.hook(row, sample) for row in rows]
+        if any(not len(row.ids) for row in rows):
+            raise SampleError("no tokens", "the template made an empty row")
+        return rows
+
+
+def count_row(tally: Tally, row: TokenRow) -> None:
+    """Count a row: tokens, those of media, those that are learned, and its source."""
+    tally.count("tokens", len(row.ids))
+    tally.count("visual tokens", row.num_visual)
+    tally.count("loss tokens", row.num_loss)
+    tally.observe("row tokens", len(row.ids))
+    if row.origin is not None:
+        tally.count(f"source|{row.origin.source}")
+        tally.count(f"source tokens|{row.origin.source}", len(row.ids))

@@ -1,0 +1,253 @@
+"""Tokenize text: tables of plain text become token shards directly, at the engine's speed.
+
+One unit is one file, because a compressed file is read from its beginning. Nothing is done per
+document that can be done per batch: the texts of a batch are encoded in one call, control tokens
+are put between them in one array operation, and their ids are written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.io.tokenwrite import TokenWriter
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin
+from shardmill.model.space import TokenSpace
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.sources.lines import json_fields, line_records
+from shardmill.sources.listing import list_files, size_and_time
+from shardmill.sources.records import Record
+from shardmill.sources.stream import open_stream
+from shardmill.sources.table import table_stem
+from shardmill.stages.tokenize import files_digest, load_tokenizer
+from shardmill.tokens.pieces import control_ids
+from shardmill.tokens.ragged import Ragged
+from shardmill.tokens.template_text import PlainText
+from shardmill.tokens.text import TextSpec, TextTokenizer, check_text
+
+BATCH_DOCUMENTS = 4096
+BATCH_CHARS = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeText:
+    """The spec of a tokenization of jsonl files (also .gz and .zst) with a text in each row.
+
+    A document longer than `block_size` is cut into blocks of that many tokens, none lost, none
+    written twice. `limit` takes the first documents of each file.
+    """
+
+    version: ClassVar[int] = 1
+
+    files: tuple[str, ...]
+    tokenizer: TextSpec
+    space: TokenSpace
+    template: PlainText = field(default_factory=PlainText)
+    text_field: str = "text"
+    name: str = "text"
+    max_length: int | None = None
+    block_size: int | None = None
+    limit: int | None = None
+    max_row_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "block_size", "max_row_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be positive, got {value}")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each file, identified by its size and time."""
+        digest = files_digest(self.tokenizer)
+        for number, listed in enumerate(list_files(self.files, table_stem)):
+            input: dict[str, Plain] = {
+                "path": str(listed.path),
+                "relative": listed.relative,
+                "name": listed.name,
+                "size_and_time": [*size_and_time(listed.path)],
+                "tokenizer": digest,
+            }
+            yield Unit(name=f"{number:06d}", input=input)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the tokenizer, once a process."""
+        tokenizer = load_tokenizer(self.tokenizer, self.space)
+        find = control_ids(tokenizer, self.space)
+        first = [find("bos")] if self.template.bos else []
+        last = [find("eos")] if self.template.eos else []
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            about = {"input": unit.input["relative"], "engine": tokenizer.engine}
+            with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
+                for batch in self._batches(unit, tally):
+                    self._write(batch.encode(tokenizer, first, last), writer, tally)
+            draft.finish(unit.name, num_samples=writer.num_rows)
+
+        yield work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the tables and of the tokenizer's files."""
+        tables = [listed.path for listed in list_files(self.files, table_stem)]
+        return {str(path): size_and_time(path) for path in (*tables, *self.tokenizer.files())}
+
+    def _batches(self, unit: Unit, tally: Tally) -> Iterator[_Batch]:
+        place: Any = unit.input
+        origin = Origin(source=self.name, path=place["relative"], row=0)
+        batch = _Batch(place["name"], origin)
+        with open_stream(Path(place["path"])) as file:
+            for record in line_records(file, 0, 0, self.max_row_bytes):
+                if tally.num_in == self.limit:
+                    break
+                tally.num_in += 1
+                try:
+                    batch.add(record.number, self._text(record))
+                except SampleError as error:
+                    tally.skip(f"{place['name']}-{record.number:08d}", error)
+                if batch.is_full:
+                    yield batch
+                    batch = _Batch(place["name"], origin)
+        yield batch
+
+    def _text(self, record: Record) -> str:
+        if record.problem is not None:
+            raise record.problem
+        text = json_fields(record).get(self.text_field)
+        if not isinstance(text, str):
+            raise SampleError("missing field", f"{self.text_field!r} holds no text: {text!r:.100}")
+        return check_text(text)
+
+    def _write(self, encoded: _Encoded, writer: TokenWriter, tally: Tally) -> None:
+        rows = encoded
+        for reason, bad in self._unusable(rows.ids.lengths):
+            for number in np.flatnonzero(bad).tolist():
+                length = int(rows.ids.lengths[number])
+                tally.skip(rows.key(number), SampleError(reason, f"{length} tokens"))
+            rows = rows.without(bad)
+        blocks = rows.blocks(self.block_size)
+        lengths = blocks.lengths
+        writer.append_texts(
+            rows.ids.ids, lengths, blocks.keys, rows.origin, blocks.rows, blocks.continues
+        )
+        tally.num_in += len(lengths) - len(rows.numbers)
+        tally.num_kept += len(lengths)
+        self._count(lengths, tally)
+
+    def _unusable(self, lengths: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        if not lengths.all():
+            yield "no tokens", lengths == 0
+            lengths = lengths[lengths > 0]
+        if self.max_length is not None and self.block_size is None:
+            yield "too long", lengths > self.max_length
+
+    def _count(self, lengths: NDArray[np.int64], tally: Tally) -> None:
+        total = int(lengths.sum())
+        for name in ("tokens", "loss tokens", f"source tokens|{self.name}"):
+            tally.count(name, total)
+        tally.count(f"source|{self.name}", len(lengths))
+        tally.count("row tokens|sum", total)
+        for bits, count in zip(*np.unique(np.ceil(np.log2(lengths)), return_counts=True)):
+            tally.count(f"row tokens|<={1 << int(bits)}", int(count))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """The rows that documents become: lengths, keys, numbers, and which go on with the last."""
+
+    lengths: NDArray[np.int64]
+    keys: list[str]
+    rows: list[int]
+    continues: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Encoded:
+    """The documents of a batch as ids, with the numbers of their rows."""
+
+    name: str
+    origin: Origin
+    numbers: list[int]
+    ids: Ragged
+
+    def key(self, number: int) -> str:
+        return f"{self.name}-{self.numbers[number]:08d}"
+
+    def without(self, bad: NDArray[np.bool_]) -> _Encoded:
+        """Return the other documents."""
+        if not bad.any():
+            return self
+        lengths = self.ids.lengths
+        numbers = [n for n, is_bad in zip(self.numbers, bad.tolist()) if not is_bad]
+        ids = self.ids.ids[np.repeat(~bad, lengths)]
+        bounds = np.concatenate([[0], np.cumsum(lengths[~bad])])
+        return _Encoded(self.name, self.origin, numbers, Ragged(ids, bounds))
+
+    def blocks(self, block_size: int | None) -> _Blocks:
+        """Return the rows when no row may be longer than `block_size`."""
+        name, lengths = self.name, self.ids.lengths
+        if block_size is None or int(lengths.max(initial=0)) <= block_size:
+            return _Blocks(lengths, [f"{name}-{n:08d}" for n in self.numbers], self.numbers)
+        num_blocks = -(-lengths // block_size)
+        sizes = np.full(int(num_blocks.sum()), block_size, np.int64)
+        last = np.cumsum(num_blocks) - 1
+        sizes[last] = lengths - (num_blocks - 1) * block_size
+        rows = np.repeat(np.array(self.numbers), num_blocks).tolist()
+        place = np.arange(len(sizes)) - np.repeat(last + 1 - num_blocks, num_blocks)
+        keys = [
+            f"{name}-{row:08d}~{at}" if at else f"{name}-{row:08d}"
+            for row, at in zip(rows, place.tolist())
+        ]
+        return _Blocks(sizes, keys, rows, place > 0)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Texts that are encoded in one call."""
+
+    name: str
+    origin: Origin
+    numbers: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    num_chars: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.texts) >= BATCH_DOCUMENTS or self.num_chars >= BATCH_CHARS
+
+    def add(self, number: int, text: str) -> None:
+        self.numbers.append(number)
+        self.texts.append(text)
+        self.num_chars += len(text)
+
+    def encode(
+        self, tokenizer: TextTokenizer, first: Sequence[int], last: Sequence[int]
+    ) -> _Encoded:
+        """Return the documents as ids, each between its control tokens."""
+        found = surround(tokenizer.encode_batch(self.texts), first, last)
+        return _Encoded(self.name, self.origin, self.numbers, found)
+
+
+def surround(found: Ragged, first: Sequence[int], last: Sequence[int]) -> Ragged:
+    """Return lists of ids with the same ids put before and after each of them."""
+    more = len(first) + len(last)
+    if not more:
+        return found
+    bounds = found.bounds + more * np.arange(len(found.bounds))
+    ids = np.empty(int(bounds[-1]), found.ids.dtype)
+    is_text = np.ones(len(ids), np.bool_)
+    for offset, token in enumerate(first):
+        ids[bounds[:-1] + offset] = token
+        is_text[bounds[:-1] + offset] = False
+    for offset, token in enumerate(reversed(last), 1):
+        ids[bounds[1:] - offset] = token
+        is_text[bounds[1:] - offset] = False
+    ids[is_text] = found.ids
+    return Ragged(ids, bounds)

@@ -1,0 +1,122 @@
+"""A recipe for tokens as plain values (a TOML file, flags) to the stage that it describes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import field_types, from_plain
+from shardmill.model.space import TokenSpace
+from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES, build
+from shardmill.stages.tokenize import Tokenize
+from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.tokens.layout import LAYOUTS, ImageLayout
+from shardmill.tokens.template_text import PlainText
+from shardmill.tokens.text import TextSpec
+
+TABLES = {
+    "tokenizer": TEXT_TOKENIZERS,
+    "template": TEMPLATES,
+    "codes": CODE_SOURCES,
+    "rule": VISUAL_RULES,
+}
+SHARED = ("max_length", "block_size", "limit")
+FOR_SAMPLES = (*SHARED, "overlong", "hook", "seed", "epoch")
+FOR_TEXT = (*SHARED, "text_field")
+KNOWN = {*TABLES, "space", "layout", *FOR_SAMPLES, *FOR_TEXT}
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the values of a TOML recipe."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+
+
+def stage_of(recipe: Mapping[str, Any], input: str) -> Tokenize | TokenizeText:
+    """Return the stage of a recipe for an input: a folder of samples, or tables of plain text."""
+    unknown = sorted(recipe.keys() - KNOWN)
+    if unknown:
+        raise ConfigError(f"a recipe has no {unknown[0]!r}: use {', '.join(sorted(KNOWN))}")
+    tokenizer = tokenizer_of(recipe.get("tokenizer", "bundled"))
+    template = _plugin("template", recipe.get("template", "text"))
+    space = space_of(recipe.get("space", {}), tokenizer)
+    if not (Path(input) / "stage.json").exists():
+        return _text_stage(recipe, input, tokenizer, template, space)
+    return Tokenize(
+        input_dir=Path(input),
+        tokenizer=tokenizer,
+        template=template,
+        space=space,
+        layout=layout_of(recipe.get("layout", "codes")),
+        codes=_plugin("codes", recipe["codes"]) if "codes" in recipe else None,
+        rule=_plugin("rule", recipe["rule"]) if "rule" in recipe else None,
+        **_checked(Tokenize, recipe, FOR_SAMPLES),
+    )
+
+
+def tokenizer_of(value: Any) -> TextSpec:
+    """Return a tokenizer from its table, or from a path that says what it is."""
+    if isinstance(value, str):
+        path = Path(value)
+        is_sentencepiece = value == "bundled" or path.suffix == ".model"
+        value = {"kind": "sentencepiece" if is_sentencepiece else "huggingface", "path": value}
+    spec: TextSpec = _plugin("tokenizer", value)
+    return spec
+
+
+def space_of(value: Any, tokenizer: TextSpec) -> TokenSpace:
+    """Return the space; without `text_size` the text part is the tokenizer's vocabulary."""
+    if isinstance(value, dict) and "text_size" not in value:
+        value = {**value, "text_size": tokenizer.load().vocab_size}
+    space = from_plain(value, TokenSpace, where="space")
+    assert isinstance(space, TokenSpace)
+    return space
+
+
+def layout_of(value: Any) -> ImageLayout:
+    """Return a layout by its name, or from its fields."""
+    if isinstance(value, str):
+        if value not in LAYOUTS:
+            raise ConfigError(f"unknown layout {value!r}: use one of {', '.join(LAYOUTS)}")
+        return LAYOUTS[value]
+    layout = from_plain(value, ImageLayout, where="layout")
+    assert isinstance(layout, ImageLayout)
+    return layout
+
+
+def _text_stage(
+    recipe: Mapping[str, Any], input: str, tokenizer: TextSpec, template: Any, space: TokenSpace
+) -> TokenizeText:
+    if not isinstance(template, PlainText):
+        raise ConfigError(
+            f"{input} is no folder of samples, so only the template 'text' can read it: "
+            "ingest it first for any other"
+        )
+    useless = sorted(recipe.keys() - {"tokenizer", "template", "space", *FOR_TEXT})
+    if useless:
+        raise ConfigError(f"{useless[0]!r} needs samples: ingest {input} first")
+    return TokenizeText(
+        files=(input,),
+        tokenizer=tokenizer,
+        template=template,
+        space=space,
+        **_checked(TokenizeText, recipe, FOR_TEXT),
+    )
+
+
+def _checked(cls: type, recipe: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    types = field_types(cls)
+    return {n: from_plain(recipe[n], types[n], where=n) for n in names if n in recipe}
+
+
+def _plugin(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be a name or a table, got {value!r}")
+    return build(TABLES[name], value, where=name)

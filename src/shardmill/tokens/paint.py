@@ -1,0 +1,92 @@
+"""A row of tokens as a person reads it: runs of text, each marked as learned, control or media."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import from_plain
+from shardmill.model.manifest import Manifest
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
+from shardmill.tokens.text import TextSpec, TextTokenizer
+
+Kind: TypeAlias = Literal["text", "control", "media"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring tokens of one kind that are all learned or all not."""
+
+    text: str
+    kind: Kind
+    learned: bool
+
+
+def open_painter(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
+    """Return the function that paints rows of a finished folder, by the tokenizer of its spec."""
+    stage = manifest.stage
+    if not isinstance(stage, dict) or "tokenizer" not in stage or "space" not in stage:
+        raise ConfigError("this folder does not say which tokenizer made it")
+    spec = from_plain(stage["tokenizer"], TextSpec, where="tokenizer")
+    space = from_plain(stage["space"], TokenSpace, where="space")
+    tokenizer: TextTokenizer = spec.load()
+    return lambda row: paint(row, tokenizer, space)
+
+
+def paint(row: TokenRow, tokenizer: TextTokenizer, space: TokenSpace) -> list[Run]:
+    """Return the runs of a row in order; all of them together hold every token."""
+    names = {number: f"<{name}>" for name, number in space.names.items()}
+    names |= {special.id: text for text, special in tokenizer.specials.items()}
+    learned = mask_of(row.loss, len(row.ids))
+    control = np.isin(row.ids, np.fromiter(names, np.int64, len(names)))
+    runs: list[Run] = []
+    position = 0
+    for span in [*row.media, None]:
+        end = len(row.ids) if span is None else span.position
+        for start, stop in _sections(control[position:end], position):
+            if control[start]:
+                token = names[int(row.ids[start])]
+                runs.append(Run(token, "control", bool(learned[start])))
+            else:
+                runs += _text_runs(row, learned, start, stop, tokenizer)
+        if span is not None:
+            position = span.position + span.num_tokens
+            is_learned = bool(learned[span.position : position].any())
+            runs.append(Run(_describe(span), "media", is_learned))
+    return runs
+
+
+def _sections(
+    control: np.ndarray[tuple[int], np.dtype[np.bool_]], first: int
+) -> Iterator[tuple[int, int]]:
+    """Yield each control token by itself, and each run of others."""
+    edges = np.flatnonzero(control[1:] | control[:-1]) + 1 if len(control) else []
+    bounds = [0, *[int(edge) for edge in edges], len(control)]
+    return ((first + start, first + stop) for start, stop in pairwise(bounds) if stop > start)
+
+
+def _text_runs(
+    row: TokenRow,
+    learned: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    start: int,
+    stop: int,
+    tokenizer: TextTokenizer,
+) -> Iterator[Run]:
+    edges = np.flatnonzero(np.diff(learned[start:stop])) + start + 1
+    shown = ""
+    for begin, end in pairwise([start, *edges.tolist(), stop]):
+        # Decoded from the start of the section, so that spaces at the edges stay.
+        text = tokenizer.decode(row.ids[start:end].tolist())
+        yield Run(text[len(shown) :], "text", bool(learned[begin]))
+        shown = text
+
+
+def _describe(span: MediaSpan) -> str:
+    grid = " x ".join(str(size) for size in span.grid if size)
+    return f"[{span.kind} {span.name}: {grid or '?'}, {span.num_tokens} tokens]"
