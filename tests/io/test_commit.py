@@ -24,6 +24,7 @@ Files = Mapping[str, bytes]
 def make_ledger(folder: Path, disk: TracingDisk) -> Ledger:
     ledger = Ledger(folder, "run", disk)
     ledger.make_folders()
+    ledger.draft_dir.mkdir()
     return ledger
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import os
+import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.errors import Filtered, SampleError
+from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.model.stage import Draft, Tally, Unit, Work
 
 
@@ -41,7 +45,8 @@ class Lines:
         with draft.file(unit.name, "txt").open("w") as text:
             for row in range(self.num_samples):
                 with tally.sample(f"{unit.name}-{row}"):
-                    time.sleep(self.sleep_s / self.num_samples)
+                    if self.sleep_s:
+                        time.sleep(self.sleep_s / self.num_samples)
                     if (number + row) % 7 == 0:
                         raise Filtered("seventh", f"row {row}")
                     text.write(hashlib.sha256(f"{self.salt}{number}-{row}".encode()).hexdigest())
@@ -67,3 +72,88 @@ class Nothing:
     @contextmanager
     def open(self) -> Iterator[Work]:
         yield lambda unit, draft, tally: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unruly:
+    """Does what `deeds` says for a unit's name, and writes one line for all others.
+
+    A deed that ends in "once" is done only the first time; `notes` is a folder that remembers it.
+    The deed of "open" is done when a worker opens the stage.
+    """
+
+    notes: Path
+    deeds: Mapping[str, str] = field(default_factory=dict)
+    num_units: int = 6
+    version: ClassVar[int] = 1
+
+    def units(self) -> Iterator[Unit]:
+        for i in range(self.num_units):
+            yield Unit(name=f"{i:05d}", input={"i": i})
+
+    def inputs(self) -> Mapping[str, Any]:
+        paths = [path for path in self.notes.glob("input*") if path.is_file()]
+        return {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        self.do("open")
+        yield self.work
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        with (self.notes / "worked").open("a") as note:
+            note.write(f"{unit.name}\n")
+        draft.file(unit.name, "txt").write_text("half")
+        self.do(unit.name, tally)
+        draft.file(unit.name, "txt").write_text(f"line of {unit.name}\n")
+        with tally.sample(unit.name):
+            pass
+        draft.finish(unit.name, num_samples=1)
+
+    def do(self, name: str, tally: Tally | None = None) -> None:
+        deed = self.deeds.get(name, "")
+        if deed.endswith(" once"):
+            note = self.notes / f"{name} done"
+            if note.exists():
+                return
+            note.touch()
+        if deed:
+            DEEDS[deed.removesuffix(" once")](tally)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _skip(tally: Tally | None) -> None:
+    assert tally is not None
+    with tally.sample("broken"):
+        raise SampleError("broken sample", "at byte 7")
+
+
+def _lose(tally: Tally | None) -> None:
+    assert tally is not None
+    tally.num_in += 1
+
+
+def _shout(_: Tally | None) -> None:
+    print('{"kind":"done","unit":"00001"}', flush=True)
+    os.write(1, b"\xff\xfe not utf-8\n" * 10_000)
+    os.write(2, b'{"kind":"ask"}\n')
+    assert sys.stdin.read() == ""
+
+
+DEEDS: dict[str, Callable[[Tally | None], object]] = {
+    "raise": lambda _: _raise(ValueError("a bug in the stage")),
+    "config": lambda _: _raise(ConfigError("no such model: name another")),
+    "fill disk": lambda _: _raise(OSError(errno.ENOSPC, "No space left on device", "shard")),
+    "read-only": lambda _: _raise(OSError(errno.EROFS, "Read-only file system", "shard")),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda _: ctypes.string_at(0),
+    "exit": lambda _: os._exit(7),
+    "sleep": lambda _: time.sleep(60),
+    "busy": lambda _: sum(range(10**9)),
+    "skip": _skip,
+    "lose": _lose,
+    "shout": _shout,
+}

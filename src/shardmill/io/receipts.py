@@ -87,7 +87,6 @@ class Ledger:
         """Create the folders of the ledger."""
         for name in FOLDERS:
             make_dirs(self.out_dir / name, disk=self.disk)
-        self.draft_dir.mkdir(exist_ok=True)
 
     def write_plan(
         self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]

@@ -32,11 +32,7 @@ class DraftRoom:
 
     def give_back(self, path: Path) -> None:
         """Take back a folder; whatever was left in it is removed."""
-        try:
-            left = os.listdir(path)
-        except OSError:
-            return
-        if left:
-            shutil.rmtree(path, ignore_errors=True)
-        else:
+        if next(os.scandir(path), None) is None:
             self._empty.append(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
@@ -71,8 +72,10 @@ class EventLog:
         """Append the event, unless it only says that time went by."""
         if event.kind == "tick":
             return
+        # The log only informs; a full disk must not keep the run from ending in good order.
         stamp = {"time": round(time.time(), 3), "host": self._host, "pid": os.getpid()}
-        self._file.write(orjson.dumps(stamp | event_to_plain(event)) + b"\n")
+        with suppress(OSError):
+            self._file.write(orjson.dumps(stamp | event_to_plain(event)) + b"\n")
 
     def close(self) -> None:
         """Close the file."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from shardmill.errors import ConfigError, LockedError
+from shardmill.errors import ConfigError, LockedError, ShardmillError
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Manifest, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.run.cpus import count_cpus
 from shardmill.run.events import Event, EventLog, OnEvent
-from shardmill.run.job import Job
+from shardmill.run.job import Job, is_fatal
 from shardmill.run.local import Fleet, run_inline
 from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holders
 from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
@@ -47,48 +47,75 @@ def run_stage(
     """
     ledger = Ledger(Path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
-    manifest = _finished(ledger, stage)
-    if manifest is not None:
-        return books.report(manifest)
-    num_workers = _check_options(stage, workers, retries, max_skip_rate, part)
-    check_place(ledger)
-    ledger.make_folders()
-    log = EventLog(ledger.out_dir / "events" / f"{ledger.token}.jsonl")
-    tell = _Teller((books, log, on_event) if on_event else (books, log))
-    job = Job(
-        stage=to_plain(stage),
-        out_dir=str(ledger.out_dir),
-        token=ledger.token,
-        retries=retries,
-        max_skip_rate=max_skip_rate,
-    )
-    lock = FolderLock(
-        ledger.out_dir / "locks",
-        part_lock_name(part),
-        ledger.token,
-        timing=timing,
-        on_wait=lambda message: tell(Event(kind="wait", message=message)),
-    )
-    try:
-        with lock:
+    with _naming(ledger):
+        manifest = _finished(ledger, stage)
+        if manifest is not None:
+            return books.report(manifest)
+        num_workers = _check_options(stage, workers, retries, max_skip_rate, part)
+        check_place(ledger)
+        job = Job(
+            stage=to_plain(stage),
+            out_dir=str(ledger.out_dir),
+            token=ledger.token,
+            retries=retries,
+            max_skip_rate=max_skip_rate,
+        )
+        ledger.make_folders()
+        lock = _part_lock(ledger, part, timing, on_event)
+        with lock, _opened(ledger, [books, on_event] if on_event else [books]) as tell:
             units = _plan(ledger, stage, timing)
             _work(stage, job, part_of(units, part), num_workers, lock, tell)
             return books.report(collect(ledger, stage, units))
+
+
+@contextmanager
+def _naming(ledger: Ledger) -> Iterator[None]:
+    """Turn the system's refusal to read or write our folder into an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        ours = is_fatal(error) or str(error.filename).startswith(str(ledger.out_dir))
+        if not ours:
+            raise
+        raise ShardmillError(
+            f"cannot write to {ledger.out_dir}: {error.strerror}. Free some space or get the right "
+            "to write there, and run the same command again; or name another folder"
+        ) from error
+
+
+@contextmanager
+def _opened(ledger: Ledger, listeners: Sequence[OnEvent]) -> Iterator[OnEvent]:
+    """Make the drafts and the log of a run, yield what tells all listeners, and tidy up."""
+    ledger.draft_dir.mkdir()
+    log = EventLog(ledger.out_dir / "events" / f"{ledger.token}.jsonl")
+
+    def tell(event: Event) -> None:
+        log(event)
+        for listener in listeners:
+            listener(event)
+
+    try:
+        yield tell
     finally:
         tell(Event(kind="end"))
         log.close()
         shutil.rmtree(ledger.draft_dir, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Teller:
-    """Passes each event on to all who listen."""
+def _part_lock(
+    ledger: Ledger, part: tuple[int, int], timing: LockTiming | None, on_event: OnEvent | None
+) -> FolderLock:
+    def tell_wait(message: str) -> None:
+        if on_event:
+            on_event(Event(kind="wait", message=message))
 
-    listeners: Sequence[OnEvent]
-
-    def __call__(self, event: Event) -> None:
-        for listener in self.listeners:
-            listener(event)
+    return FolderLock(
+        ledger.out_dir / "locks",
+        part_lock_name(part),
+        ledger.token,
+        timing=timing,
+        on_wait=tell_wait,
+    )
 
 
 def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:

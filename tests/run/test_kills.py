@@ -1,0 +1,61 @@
+"""SIGKILL at random moments, with changing numbers of workers: the bytes are always the same.
+
+SHARDMILL_KILLS sets how many kills, and SHARDMILL_SEED which.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from drivers import children_of, signal_quietly, snapshot, start_driver
+from stages_for_tests import Lines
+
+from shardmill.io.receipts import open_manifest
+from shardmill.run.runner import run_stage
+
+NUM_KILLS = int(os.environ.get("SHARDMILL_KILLS", "60"))
+SEED = int(os.environ.get("SHARDMILL_SEED", "0"))
+STAGE = Lines(num_units=48, num_samples=5, sleep_s=0.02)
+
+
+def kill_something(out: Path, dice: random.Random) -> int:
+    """Run a driver for a random while, kill it or its workers, and return the number of kills."""
+    driver = start_driver(STAGE, out, workers=dice.choice([0, 1, 2, 3]), retries=1000)
+    time.sleep(dice.uniform(0.1, 0.7))
+    num_kills = 0
+    target = dice.choice(["group", "driver", "workers"])
+    if target == "workers":
+        for _ in range(dice.randint(1, 6)):
+            workers = children_of(driver.pid)
+            if workers:
+                signal_quietly(dice.choice(workers), signal.SIGKILL)
+                num_kills += 1
+            time.sleep(dice.uniform(0.0, 0.15))
+    if driver.poll() is None:
+        num_kills += 1
+        signal_quietly(driver.pid if target == "driver" else -driver.pid, signal.SIGKILL)
+    driver.communicate()
+    return num_kills
+
+
+def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    run_stage(STAGE, tmp_path / "calm", workers=0)
+    calm = snapshot(tmp_path / "calm")
+    num_kills = num_folders = 0
+    while num_kills < NUM_KILLS:
+        out = tmp_path / f"killed-{num_folders}"
+        num_folders += 1
+        while not (out / "manifest.json").exists() and num_kills < NUM_KILLS:
+            num_kills += kill_something(out, dice)
+        report = run_stage(STAGE, out, workers=2)
+        assert snapshot(out) == calm
+        assert open_manifest(out).num_in == 48 * 5
+        if report.num_done:
+            assert list((out / ".draft").iterdir()) == []
+            assert list((out / "locks").iterdir()) == []
+    assert num_folders >= 2

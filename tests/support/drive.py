@@ -1,0 +1,28 @@
+"""`python drive.py '{"stage": ..., "out": ..., ...}'`: a driver process for tests to kill."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from shardmill.model.codec import from_plain
+from shardmill.run.lock import LockTiming
+from shardmill.run.runner import run_stage
+from shardmill.run.signals import Interrupted
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    timing = LockTiming(beat_s=options.pop("beat_s", 3.0), stale_s=options.pop("stale_s", 30.0))
+    part = tuple(options.pop("part", (1, 1)))
+    stage = from_plain(options.pop("stage"))
+    try:
+        report = run_stage(stage, options.pop("out"), part=part, timing=timing, **options)
+    except Interrupted as stop:
+        print(stop)
+        sys.exit(128 + stop.signal_number)
+    print(json.dumps({"complete": report.complete, "done": report.num_done}))
+
+
+if __name__ == "__main__":
+    main()
