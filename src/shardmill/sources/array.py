@@ -2,12 +2,14 @@
 
 The text is decoded as latin-1, in which every byte is one character, so that the positions of
 Python's own JSON scanner are byte offsets. An element that does not end inside the window makes
-the window grow up to the limit; the elements are parsed for real, as UTF-8, when they are read.
+the window grow up to the limit, and one beyond the limit is passed over in pieces. The elements
+are parsed for real, as UTF-8, when they are read.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,37 @@ from shardmill.errors import FormatError
 from shardmill.sources.records import ByteReader, Record, too_long
 
 WINDOW = 1 << 16
+PIECE = 1 << 20
+MARKS = re.compile(r'["\\\[\]{}]')
 SPACE = " \t\r\n"
+DELIMITERS = frozenset(SPACE + ",]")
 DECODER = json.JSONDecoder()
+
+
+class Brackets:
+    """Finds the end of an object, array or string that comes in pieces, without parsing it."""
+
+    def __init__(self) -> None:
+        self._depth, self._in_string, self._is_escaped = 0, False, False
+
+    def feed(self, text: str) -> int | None:
+        """Return where the element ends in this piece, or None."""
+        skip = 1 if self._is_escaped else 0
+        self._is_escaped = False
+        for found in MARKS.finditer(text):
+            at, mark = found.start(), found[0]
+            if at < skip:
+                continue
+            if self._in_string and mark == "\\":
+                skip = at + 2
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark, 0)
+            if self._depth == 0 and not self._in_string:
+                return at + 1
+        self._is_escaped = skip > len(text)
+        return None
 
 
 class Elements:
@@ -53,9 +84,24 @@ class Elements:
                 self._at = end
                 return record if len(raw) <= self._max_bytes else too_long(record, self._max_bytes)
             if len(self._text) - self._at > self._max_bytes:
-                raise self._broken(f"has no element that ends within {self._max_bytes} bytes")
+                return self._long_element(number)
             self._grow(size)
             size *= 2
+
+    def _long_element(self, number: int) -> Record:
+        """Return an element over the limit, after looking for its end by brackets and quotes."""
+        start = self._base + self._at
+        brackets = Brackets()
+        while (end := brackets.feed(self._text[self._at :])) is None:
+            self._at = len(self._text)
+            self._grow(PIECE)
+            if self._at_end:
+                raise FormatError("its element does not end", path=self._path, offset=start)
+        self._at += end
+        record = Record(number, start, self._base + self._at - start)
+        if record.num_bytes <= self._max_bytes:
+            raise FormatError("its element is not JSON", path=self._path, offset=start)
+        return too_long(record, self._max_bytes)
 
     def _end_of_element(self) -> int | None:
         """Return where the element ends in the window, or None if more text is needed."""
@@ -67,8 +113,8 @@ class Elements:
             if self._at_end:
                 raise self._broken(f"is not JSON: {error.msg}", error.pos) from error
             return None
-        # A number may go on after the end of the window: "12" could be the beginning of "123".
-        return end if end < len(self._text) or self._at_end else None
+        # A number may go on after the window: "12" could begin "123", and "1." is not its end.
+        return end if self._at_end or self._text[end : end + 1] in DELIMITERS else None
 
     def _peek(self) -> str:
         """Skip white space and return the character after it, or "" at the end of the file."""

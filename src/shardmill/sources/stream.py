@@ -32,6 +32,7 @@ class Inflated(io.RawIOBase):
         self._file = path.open("rb")
         self._make = _decompressor(path)
         self._engine: Any = None
+        self._is_between = False
         self._pending = memoryview(b"")
         self._compressed = b""
         self._position = 0
@@ -58,23 +59,23 @@ class Inflated(io.RawIOBase):
 
     def _advance(self) -> bool:
         """Inflate one slice into `_pending`; False at the end of the file."""
-        if not self._compressed:
-            self._compressed = self._file.read(SLICE)
+        while not self._compressed and (read := self._file.read(SLICE)):
+            # gzip files may be padded with zeros after their last member.
+            self._compressed = read.lstrip(b"\0") if self._is_between else read
         if not self._compressed:
             if self._engine is not None:
                 raise self._broken("ends in the middle of its compressed data")
             return False
         if self._engine is None:
-            self._engine = self._make()
+            self._engine, self._is_between = self._make(), False
         try:
             self._pending = memoryview(self._engine.decompress(self._compressed))
         except _broken_data(self._path) as error:
             raise self._broken(f"cannot be decompressed: {error}") from error
         self._compressed = b""
         if self._engine.eof:
-            # gzip files may be padded with zeros after the last member.
             self._compressed = self._engine.unused_data.lstrip(b"\0")
-            self._engine = None
+            self._engine, self._is_between = None, True
         return True
 
     def _broken(self, problem: str) -> FormatError:

@@ -7,9 +7,9 @@ repeat. So the work is parallel, and the result does not depend on who comes fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,19 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered
-from shardmill.io.index import ShardIndex, open_index
+from shardmill.io.index import open_index
 from shardmill.io.names import Layout
 from shardmill.io.receipts import open_manifest
-from shardmill.io.samples import RESERVED, SampleWriter
-from shardmill.io.sampleshard import open_shard, parse_sample
+from shardmill.io.samples import SampleWriter
+from shardmill.io.sampleshard import parse_sample
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
-from shardmill.model.sample import MediaSize
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.sources.filters import Filter
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
 from shardmill.stages.statistics import count_sample
 
-SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 Repeats = dict[int, list[list[Plain]]]
 
 
@@ -52,17 +51,10 @@ class FilterSamples:
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard, with the rows that repeat an earlier one."""
         shards = open_manifest(self.input_dir).shards
-        for shard in shards:
-            if "tar" not in shard.files or "idx" not in shard.files:
-                raise ConfigError(f"{self.input_dir}: shard {shard.name} holds no samples")
         repeats = find_repeats(self.input_dir, shards) if self.drop_duplicates else {}
-        for number, shard in enumerate(shards):
-            files: dict[str, Plain] = {role: file.path for role, file in shard.files.items()}
-            checksums: dict[str, Plain] = {r: file.checksum for r, file in shard.files.items()}
-            input: dict[str, Plain] = {**files, "checksums": checksums}
-            if self.drop_duplicates:
-                input["repeats"] = [*repeats.get(number, [])]
-            yield Unit(name=shard.name, input=input, num_samples=shard.num_samples)
+        for number, unit in enumerate(sample_units(self.input_dir, None)):
+            found: Plain = [*repeats.get(number, [])]
+            yield replace(unit, input={**unit.input, "repeats": found} if found else unit.input)
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -79,9 +71,8 @@ class FilterSamples:
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         repeats: dict[int, str] = dict(unit.input.get("repeats") or [])  # type: ignore[arg-type]
-        tar, idx = (self.input_dir / str(unit.input[role]) for role in ("tar", "idx"))
         with (
-            open_shard(str(tar), idx) as shard,
+            open_unit(self.input_dir, unit) as shard,
             SampleWriter(draft, lambda _: unit.name, layout=self.layout) as writer,
         ):
             sizes_of = media_sizes(shard.index)
@@ -113,20 +104,6 @@ def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
         key = open_recent(paths[origin]).keys[first - int(starts[origin])]
         repeats.setdefault(shard, []).append([later - int(starts[shard]), key])
     return repeats
-
-
-def media_sizes(index: ShardIndex) -> Callable[[int], dict[str, MediaSize]]:
-    """Return the function that gives the sizes of a sample's media by their names."""
-    columns = {name: index.column(name).tolist() for name in SIZE_COLUMNS}
-
-    def sizes_of(number: int) -> dict[str, MediaSize]:
-        return {
-            index.exts[index.ext[m]]: MediaSize(**{name: c[m] for name, c in columns.items()})
-            for m in range(index.first[number], index.first[number + 1])
-            if index.exts[index.ext[m]] not in RESERVED
-        }
-
-    return sizes_of
 
 
 def _content_hashes(path: Path) -> NDArray[np.uint64]:
