@@ -67,35 +67,38 @@ def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
     key = dashed = NOTHING
     for number, name in enumerate(walk.names):
         own_key, ext = split_name(name)
-        if own_key == key:
+        if _is_no_sample(own_key, ext):
+            passed.add(number)
+        elif own_key == key:
             exts.append(ext)
         elif interleaved and own_key.startswith(dashed) and not name.endswith(".json"):
             exts.append(f"{own_key[len(dashed) :]}.{ext}")
-        elif _is_no_sample(name, own_key, ext):
-            passed.add(number)
         else:
             key, dashed = own_key, f"{own_key}-" if ext == "json" else NOTHING
             keys.append(key)
             first.append(len(exts))
             exts.append(ext)
     first.append(len(exts))
-    return _Cut(
-        _without(walk, passed),
-        [key.removeprefix("./") for key in keys],
-        first,
-        [ext.lower() for ext in exts],
-    )
+    plain_keys = [key.removeprefix("./") for key in keys]
+    return _Cut(_without(walk, passed), plain_keys, first, [ext.lower() for ext in exts])
 
 
-def _is_no_sample(name: str, key: str, ext: str) -> bool:
-    return not ext or key[-1:] in ("", "/") or (name[0] == "_" and bool(_META.match(name)))
+def _is_no_sample(key: str, ext: str) -> bool:
+    if not ext or not key or key[-1] == "/":
+        return True
+    return key[0] == "_" and _META.match(key) is not None
 
 
 def _without(walk: TarWalk, passed: set[int]) -> TarWalk:
     if not passed:
         return walk
-    columns = (walk.names, walk.starts, walk.offsets, walk.sizes)
-    return TarWalk(*([x for n, x in enumerate(column) if n not in passed] for column in columns))
+    kept = [number for number in range(len(walk.names)) if number not in passed]
+    return TarWalk(
+        [walk.names[n] for n in kept],
+        [walk.starts[n] for n in kept],
+        [walk.offsets[n] for n in kept],
+        [walk.sizes[n] for n in kept],
+    )
 
 
 def _find_bad(cut: _Cut) -> dict[int, SampleError]:

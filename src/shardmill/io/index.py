@@ -137,11 +137,15 @@ def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
 
 def open_index(path: Path) -> ShardIndex:
     """Map an index; one whose numbers point outside its own tables or its tar is refused."""
-    arrays = open_arrays(path, FORMAT)
+    return index_of(open_arrays(path, FORMAT))
+
+
+def index_of(arrays: Arrays) -> ShardIndex:
+    """Return the index in these arrays, checked."""
     keys, exts, sources = (open_strings(arrays, name) for name in ("key", "ext", "source"))
     num_bytes, url = arrays.meta.get("num_bytes"), arrays.meta.get("url")
     if not isinstance(num_bytes, int) or num_bytes < 0 or not isinstance(url, str | None):
-        raise FormatError("its meta lacks num_bytes or url", path=path)
+        raise FormatError("its meta lacks num_bytes or url", path=arrays.path)
     _check_samples(arrays, len(keys))
     _check_members(arrays, len(exts), num_bytes)
     first, offset, size, ext = (arrays[n].data for n in ("first", "offset", "size", "ext"))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.io.arrays import write_arrays
+from shardmill.io.arrays import Arrays, write_arrays
 from shardmill.io.index import FORMAT, MEMBER_COLUMNS, hash_keys
 from shardmill.io.strings import pack_strings
 from shardmill.model.sample import MediaSize
@@ -69,6 +69,12 @@ class IndexRows:
 
     def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
         """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
+        arrays = self.arrays(path, end=end, num_bytes=num_bytes, url=url)
+        with path.open("wb") as file:
+            write_arrays(file, FORMAT, arrays.arrays, arrays.meta)
+
+    def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:
+        """Return what `write` writes; `path` is for messages."""
         for table in (self.exts, self.sources):
             if len(table) > MAX_TABLE:
                 raise FormatError(
@@ -76,9 +82,8 @@ class IndexRows:
                     "in the keys?",
                     path=url or path,
                 )
-        arrays = {**self._places(end), **self._columns()}
-        with path.open("wb") as file:
-            write_arrays(file, FORMAT, arrays, {"url": url, "num_bytes": num_bytes})
+        meta = {"url": url, "num_bytes": num_bytes}
+        return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
 
     def _places(self, end: int) -> dict[str, NDArray[Any]]:
         hashes = hash_keys(self.keys)

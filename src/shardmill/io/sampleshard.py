@@ -1,0 +1,134 @@
+"""Reads one tar through its index: any sample by number or key, or all of them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import orjson
+
+from shardmill.errors import FormatError, SampleError
+from shardmill.io.blob import Blob
+from shardmill.io.grouping import Grouped, group_members
+from shardmill.io.index import ShardIndex, index_of, open_index
+from shardmill.io.tarread import walk_tar
+from shardmill.io.urls import open_blob
+from shardmill.model.sample import Sample, sample_from_plain
+
+Raw: TypeAlias = dict[str, memoryview]
+CHUNK_BYTES = 4 << 20
+
+
+class SampleShard:
+    """The samples of one tar; numbers count from 0. Views hold on to the memory they show."""
+
+    def __init__(self, blob: Blob, index: ShardIndex) -> None:
+        self.blob, self.index = blob, index
+        if blob.num_bytes != index.num_bytes:
+            raise FormatError(
+                f"has {blob.num_bytes} bytes, its index {index.arrays.path} says "
+                f"{index.num_bytes}: make the index again",
+                path=blob.url,
+            )
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, number: int) -> Sample:
+        return parse_sample(self.index.keys[number], self.raw(number))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (parse_sample(key, raw) for key, raw in self.iter_raw())
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the sample with this key, or None."""
+        return self.index.find(key)
+
+    def raw(self, number: int) -> Raw:
+        """Return the members of a sample by extension, as they lie in the tar."""
+        return self.raw_all([number])[0]
+
+    def raw_all(self, numbers: Sequence[int]) -> list[Raw]:
+        """Return the members of several samples; a remote tar is asked for all of them at once."""
+        spans = [self._span(number) for number in numbers]
+        views = self.blob.view_all([(start, end - start) for start, end in spans])
+        return [
+            _slice(self.index, number, view, start)
+            for number, view, (start, _) in zip(numbers, views, spans)
+        ]
+
+    def iter_raw(self, first: int = 0, last: int | None = None) -> Iterator[tuple[str, Raw]]:
+        """Yield key and members of the samples first .. last in order, read in large pieces."""
+        index, number = self.index, first
+        end_number = len(index) if last is None else last
+        while number < end_number:
+            start, end = index.span(number)
+            stop = number + 1
+            while stop < end_number and index.span(stop)[1] - start <= CHUNK_BYTES:
+                end = index.span(stop)[1]
+                stop += 1
+            chunk = memoryview(self.blob.read(start, end - start))
+            for inside in range(number, stop):
+                yield index.keys[inside], _slice(index, inside, chunk, start)
+            number = stop
+
+    def prefetch(self, number: int) -> None:
+        """Say that this sample will be read soon."""
+        start, end = self._span(number)
+        self.blob.prefetch(start, end - start)
+
+    def close(self) -> None:
+        """Release the file."""
+        self.blob.close()
+
+    def _span(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < len(self.index):
+            raise IndexError(f"sample {number} of {len(self.index)} in {self.blob.url}")
+        return self.index.span(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_shard(url: str, index_path: Path) -> SampleShard:
+    """Open a tar by its index."""
+    return SampleShard(open_blob(url), open_index(index_path))
+
+
+def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Grouped]:
+    """Open a tar without an index by walking its headers; also return what the walk found."""
+    blob = open_blob(url)
+    walk = walk_tar(blob)
+    grouped = group_members(walk, interleaved=interleaved)
+    arrays = grouped.rows.arrays(Path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
+    return SampleShard(blob, index_of(arrays)), grouped
+
+
+def parse_sample(key: str, raw: Raw) -> Sample:
+    """Return the sample in the members that `SampleWriter` wrote; otherwise a `SampleError`."""
+    if "json" not in raw:
+        raise SampleError("not a document", f"{key!r} has no json")
+    try:
+        plain = orjson.loads(raw["json"])
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not a document", f"the json of {key!r}: {error}") from error
+    media = {ext: content for ext, content in raw.items() if ext not in ("json", "txt")}
+    return sample_from_plain(key, plain, media)
+
+
+def _slice(index: ShardIndex, number: int, chunk: memoryview, base: int) -> Raw:
+    exts, ext, offset, size = index.exts, index.ext, index.offset, index.size
+    return {
+        exts[ext[m]]: chunk[offset[m] - base : offset[m] - base + size[m]]
+        for m in range(index.first[number], index.first[number + 1])
+    }
