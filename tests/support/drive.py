@@ -19,9 +19,9 @@ def main() -> None:
     try:
         report = run_stage(stage, options.pop("out"), part=part, timing=timing, **options)
     except Interrupted as stop:
-        print(stop)
+        sys.stdout.write(f"{stop}\n")
         sys.exit(128 + stop.signal_number)
-    print(json.dumps({"complete": report.complete, "done": report.num_done}))
+    sys.stdout.write(json.dumps({"complete": report.complete, "done": report.num_done}))
 
 
 if __name__ == "__main__":

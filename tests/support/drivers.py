@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,5 @@ def is_alive(pid: int) -> bool:
 
 def signal_quietly(pid: int, number: int) -> None:
     """Send a signal to a process that may be gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

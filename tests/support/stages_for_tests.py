@@ -137,7 +137,7 @@ def _lose(tally: Tally | None) -> None:
 
 
 def _shout(_: Tally | None) -> None:
-    print('{"kind":"done","unit":"00001"}', flush=True)
+    sys.stdout.write('{"kind":"done","unit":"00001"}\n')
     os.write(1, b"\xff\xfe not utf-8\n" * 10_000)
     os.write(2, b'{"kind":"ask"}\n')
     assert sys.stdin.read() == ""

@@ -44,11 +44,6 @@ class Sealed:
     receipt: Receipt
     moves: tuple[tuple[Path, Path], ...]
 
-    @property
-    def num_bytes(self) -> int:
-        """All bytes of all files of the unit's shards."""
-        return sum(e.num_bytes for shard in self.receipt.shards for e in shard.files.values())
-
 
 def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally) -> Sealed:
     """Return the draft with its receipt; the books have been checked, the files are closed."""

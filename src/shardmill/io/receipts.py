@@ -17,6 +17,7 @@ All JSON is UTF-8 with sorted keys, so the same work gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,8 @@ class Ledger:
     def read_failures(self) -> Iterator[dict[str, Any]]:
         """Yield the failure of each unit that failed and has not succeeded since."""
         for path in sorted((self.out_dir / "failures").glob("*.json")):
-            yield read_json(path)
+            with suppress(FileNotFoundError):
+                yield read_json(path)
 
     def _has_files(self, receipt: Receipt) -> bool:
         entries = [entry for shard in receipt.shards for entry in shard.files.values()]

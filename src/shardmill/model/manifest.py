@@ -33,6 +33,11 @@ class ShardEntry:
     num_samples: int
     files: Mapping[str, FileEntry]
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all its files."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -46,6 +51,11 @@ class Receipt:
     shards: tuple[ShardEntry, ...]
     rejects: FileEntry | None = None
     stats: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all its shards."""
+        return sum(shard.num_bytes for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import orjson
+from shardmill.io.jsontext import dump_line, parse_json
 
 Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
+
+MAX_LOG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +75,31 @@ class EventLog:
         if event.kind == "tick":
             return
         # The log only informs; a full disk must not keep the run from ending in good order.
-        stamp = {"time": round(time.time(), 3), "host": self._host, "pid": os.getpid()}
+        plain = {"time": round(time.time(), 3), "host": self._host} | event_to_plain(event)
         with suppress(OSError):
-            self._file.write(orjson.dumps(stamp | event_to_plain(event)) + b"\n")
+            self._file.write(dump_line(plain))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """An event with the time and the host of its driver."""
+
+    time_s: float
+    host: str
+    event: Event
+
+
+def read_log(path: Path) -> Iterator[LoggedEvent]:
+    """Yield the events of a log, the last of a long one; a line that a kill cut off is left out."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
+        for line in file:
+            try:
+                plain = parse_json(line)
+                yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
+            except (ValueError, KeyError, TypeError):
+                continue

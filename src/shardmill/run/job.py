@@ -174,5 +174,5 @@ def _done(finished: Finished) -> Event:
         seconds=round(finished.seconds, 6),
         num_in=receipt.num_in,
         num_kept=receipt.num_kept,
-        num_bytes=finished.sealed.num_bytes,
+        num_bytes=receipt.num_bytes,
     )

@@ -198,11 +198,26 @@ def read_holder(path: Path) -> Holder | None:
         return None
 
 
-def read_holders(locks_dir: Path) -> dict[str, Holder]:
-    """Return the holder of each lock by the lock's name."""
-    paths = sorted(locks_dir.glob("*.json")) if locks_dir.is_dir() else []
-    holders = ((path.stem, read_holder(path)) for path in paths)
-    return {name: holder for name, holder in holders if holder is not None}
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """A lock as an onlooker sees it at once: `alive` is a guess where the clocks may differ."""
+
+    name: str
+    holder: Holder
+    age_s: float
+    alive: bool
+
+
+def read_locks(locks_dir: Path) -> list[LockState]:
+    """Return the locks of a folder."""
+    states = []
+    for path in sorted(locks_dir.glob("*.json")):
+        holder, age_s = read_holder(path), max(0.0, _age_s(path))
+        if holder is not None:
+            here = holder.place == _place()
+            alive = _is_running(holder) if here else age_s < LockTiming().stale_s
+            states.append(LockState(path.stem, holder, age_s, alive))
+    return states
 
 
 def _parse(content: bytes) -> Holder | None:

@@ -81,6 +81,10 @@ class Progress:
         num_over = self.num_done_before + self.num_done + self.num_failed
         return num_over / self.num_units if self.num_units else 1.0
 
+    def units_per_s(self, now_s: float) -> float:
+        """Units that were done, over the window."""
+        return sum(second.num_units for second in self._window) / self._window_s(now_s)
+
     def samples_per_s(self, now_s: float) -> float:
         """Samples that finished units have read, over the window."""
         return sum(second.num_samples for second in self._window) / self._window_s(now_s)
@@ -92,9 +96,9 @@ class Progress:
     def seconds_left(self, now_s: float) -> float | None:
         """The time that the rest takes at the rate of the window; None before the first unit."""
         num_left = self.num_units - self.num_done_before - self.num_done - self.num_failed
-        units_per_s = sum(second.num_units for second in self._window) / self._window_s(now_s)
         if num_left == 0:
             return 0.0
+        units_per_s = self.units_per_s(now_s)
         return num_left / units_per_s if units_per_s else None
 
     def _window_s(self, now_s: float) -> float:

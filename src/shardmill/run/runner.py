@@ -22,7 +22,7 @@ from shardmill.run.cpus import count_cpus
 from shardmill.run.events import Event, EventLog, OnEvent
 from shardmill.run.job import Job, is_fatal
 from shardmill.run.local import Fleet, run_inline
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holders
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_locks
 from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
 from shardmill.run.report import RunBooks, RunReport
 from shardmill.run.signals import Interrupted, StopSignals
@@ -155,7 +155,7 @@ def _remove_dead_drafts(ledger: Ledger) -> set[str]:
     # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
     # The drafts are listed first, so that a run which starts meanwhile is not in the list.
     drafts = list((ledger.out_dir / ".draft").iterdir())
-    alive = {holder.token for holder in read_holders(ledger.out_dir / "locks").values()}
+    alive = {lock.holder.token for lock in read_locks(ledger.out_dir / "locks")}
     for draft_dir in drafts:
         if draft_dir.name not in alive:
             shutil.rmtree(draft_dir, ignore_errors=True)

@@ -1,0 +1,234 @@
+"""How a folder stands, read from its ledger and its logs, while it is being made or afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.io.jsontext import parse_json
+from shardmill.io.receipts import Ledger, StageRecord
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import Manifest, Receipt, receipt_digest, sum_books
+from shardmill.model.stage import Reject, Unit
+from shardmill.run.events import LoggedEvent, read_log
+from shardmill.run.lock import LockState, read_locks
+from shardmill.run.progress import Progress
+
+NUM_EXAMPLES = 3
+MAX_REJECT_FILES = 200
+MAX_REJECT_LINES = 2000
+NUM_SLOW_UNITS = 5
+TRACEBACK_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTime:
+    """A unit and how long it took, or has been at work so far; and where."""
+
+    unit: str
+    seconds: float
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a unit failed the last time: the message, and the last lines of its traceback."""
+
+    unit: str
+    message: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The state of a folder; rates and time left are None when no run is at work on it."""
+
+    out_dir: Path
+    stage: Plain
+    stage_kind: str
+    complete: bool
+    num_units: int
+    num_done: int
+    num_in: int
+    num_kept: int
+    num_shards: int
+    num_bytes: int
+    skipped: Mapping[str, int]
+    examples: Mapping[str, tuple[Reject, ...]]
+    stats: Mapping[str, int]
+    failures: tuple[Failure, ...]
+    locks: tuple[LockState, ...]
+    running: tuple[UnitTime, ...]
+    slow_units: tuple[UnitTime, ...]
+    samples_per_s: float | None
+    bytes_per_s: float | None
+    seconds_left: float | None
+
+    @property
+    def num_failed(self) -> int:
+        """Units that failed and have not succeeded since."""
+        return len(self.failures)
+
+    @property
+    def num_pending(self) -> int:
+        """Units without a receipt, whether they failed or were not tried."""
+        return self.num_units - self.num_done
+
+
+def read_status(out: Path | str) -> Status:
+    """Return how the folder stands; nothing is changed."""
+    ledger = Ledger(Path(out))
+    record = ledger.read_stage()
+    if record is None:
+        raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
+    books = _read_books(ledger, record)
+    locks = tuple(read_locks(ledger.out_dir / "locks"))
+    activity = _read_activity(ledger, {lock.holder.token for lock in locks if lock.alive})
+    num_pending = books.num_units - books.num_done
+    return Status(
+        out_dir=ledger.out_dir,
+        stage=record.stage,
+        stage_kind=str(record.stage["kind"]) if isinstance(record.stage, dict) else "",
+        complete=books.complete,
+        num_units=books.num_units,
+        num_done=books.num_done,
+        num_shards=books.num_shards,
+        num_bytes=books.num_bytes,
+        examples=_read_examples(ledger, books.sums["skipped"]),
+        failures=tuple(_failure(plain) for plain in ledger.read_failures()),
+        locks=locks,
+        running=tuple(activity.running),
+        slow_units=tuple(activity.slow_units),
+        samples_per_s=activity.samples_per_s,
+        bytes_per_s=activity.bytes_per_s,
+        seconds_left=num_pending / activity.units_per_s if activity.units_per_s else None,
+        **books.sums,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    complete: bool
+    num_units: int
+    num_done: int
+    num_shards: int
+    num_bytes: int
+    sums: dict[str, Any]
+
+
+def _read_books(ledger: Ledger, record: StageRecord) -> _Books:
+    """Add up the manifest if there is one, or else the receipts that are there."""
+    units = ledger.read_units()
+    manifest = ledger.read_manifest()
+    if manifest is not None:
+        return _books_of_manifest(manifest, len(units))
+    receipts = list(_read_receipts(ledger, units, record.digest))
+    return _Books(
+        complete=False,
+        num_units=len(units),
+        num_done=len(receipts),
+        num_shards=sum(len(receipt.shards) for receipt in receipts),
+        num_bytes=sum(receipt.num_bytes for receipt in receipts),
+        sums=sum_books(receipts),
+    )
+
+
+def _books_of_manifest(manifest: Manifest, num_units: int) -> _Books:
+    sums = {
+        "num_in": manifest.num_in,
+        "num_kept": manifest.num_kept,
+        "skipped": manifest.skipped,
+        "stats": manifest.stats,
+    }
+    num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+    return _Books(True, num_units, num_units, len(manifest.shards), num_bytes, sums)
+
+
+def _read_receipts(ledger: Ledger, units: Iterable[Unit], stage_digest: str) -> Iterator[Receipt]:
+    for unit in units:
+        try:
+            receipt = ledger.read_receipt(unit.name)
+        except FormatError:
+            continue
+        if receipt is not None and receipt.digest == receipt_digest(stage_digest, unit):
+            yield receipt
+
+
+def _read_examples(ledger: Ledger, reasons: Iterable[str]) -> dict[str, tuple[Reject, ...]]:
+    """Return a few rejects for each reason, from as few files as it takes."""
+    examples: dict[str, list[Reject]] = {reason: [] for reason in reasons}
+    for path in islice(sorted((ledger.out_dir / "rejects").glob("*.jsonl")), MAX_REJECT_FILES):
+        if all(len(found) >= NUM_EXAMPLES for found in examples.values()):
+            break
+        for reject in islice(_read_rejects(path), MAX_REJECT_LINES):
+            found = examples.setdefault(reject.reason, [])
+            if len(found) < NUM_EXAMPLES:
+                found.append(reject)
+    return {reason: tuple(found) for reason, found in examples.items()}
+
+
+def _read_rejects(path: Path) -> Iterator[Reject]:
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                yield Reject(**parse_json(line))
+            except (ValueError, TypeError) as error:
+                raise FormatError(f"is not a list of rejects: {error}", path=path) from error
+
+
+def _failure(plain: Mapping[str, Any]) -> Failure:
+    lines = str(plain.get("traceback", "")).splitlines()
+    tail = "\n".join(lines[-TRACEBACK_LINES:])
+    return Failure(str(plain.get("unit", "")), str(plain.get("message", "")), tail)
+
+
+@dataclass(slots=True)
+class _Activity:
+    """What the logs say: of living runs what is at work and how fast, of all the slow units."""
+
+    running: list[UnitTime] = field(default_factory=list)
+    slow_units: list[UnitTime] = field(default_factory=list)
+    units_per_s: float | None = None
+    samples_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+def _read_activity(ledger: Ledger, living_tokens: set[str]) -> _Activity:
+    activity = _Activity()
+    for path in sorted((ledger.out_dir / "events").glob("*.jsonl")):
+        events = list(read_log(path))
+        times = (_unit_time(e, e.event.seconds) for e in events if e.event.kind == "done")
+        activity.slow_units += nlargest(NUM_SLOW_UNITS, times, key=lambda unit: unit.seconds)
+        if path.stem in living_tokens and events:
+            _add_living(activity, events)
+    activity.slow_units = nlargest(
+        NUM_SLOW_UNITS, activity.slow_units, key=lambda unit: unit.seconds
+    )
+    return activity
+
+
+def _add_living(activity: _Activity, events: list[LoggedEvent]) -> None:
+    progress = Progress(events[0].time_s)
+    starts: dict[str, LoggedEvent] = {}
+    for entry in events:
+        progress.update(entry.event, entry.time_s)
+        starts[entry.event.unit] = entry
+    # The clock of another host may be ahead of ours.
+    now_s = max(time.time(), events[-1].time_s)
+    activity.running += [
+        _unit_time(starts[name], now_s - began_s) for name, began_s in progress.running.items()
+    ]
+    activity.units_per_s = (activity.units_per_s or 0) + progress.units_per_s(now_s)
+    activity.samples_per_s = (activity.samples_per_s or 0) + progress.samples_per_s(now_s)
+    activity.bytes_per_s = (activity.bytes_per_s or 0) + progress.bytes_per_s(now_s)
+
+
+def _unit_time(entry: LoggedEvent, seconds: float) -> UnitTime:
+    return UnitTime(entry.event.unit, seconds, entry.host, entry.event.pid)
