@@ -20,7 +20,7 @@ from shardmill.tokens.vq import kernels
 from shardmill.tokens.vq.shape import NUM_GROUPS, VqShape
 
 Tensor = Any
-BOX_PIXELS = 8 * 16
+NEAREST_ROWS, NEAREST_CODES, NEAREST_SIZE = 128, 128, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,40 @@ class FusedLayers:
         moments = torch.empty((dims[0] * num_y * num_x, 2, dims[3]), device=device)
         stream = self._format_of(name).stream
         return Picture(torch.empty(dims, dtype=stream, device=device), moments, box)
+
+
+@dataclass(frozen=True, slots=True)
+class Codebook:
+    """Entries padded with zeros to what the matrix units take, and |e|^2 of each."""
+
+    entries: Tensor
+    squares: Tensor
+    num_codes: int
+
+
+def prepare_codebook(entries: Tensor, normalised: bool, device: Any) -> Codebook:
+    """Return the codebook for `nearest_on_gpu`; codes that only fill up are infinitely far."""
+    entries = entries.to(device, torch.float32)
+    if normalised:
+        entries = F.normalize(entries, dim=-1)
+    num_codes, size = entries.shape
+    extra_codes, extra_size = -num_codes % NEAREST_CODES, -size % NEAREST_SIZE
+    squares = F.pad((entries**2).sum(1), (0, extra_codes), value=float("inf"))
+    padded = F.pad(entries, (0, extra_size, 0, extra_codes)).contiguous()
+    return Codebook(padded, squares, num_codes)
+
+
+def nearest_on_gpu(vectors: Tensor, codebook: Codebook) -> Tensor:
+    """Return the nearest codes of vectors [..., size] as int32, without storing any distance."""
+    num_codes, size = codebook.entries.shape
+    rows = vectors.float().reshape(-1, vectors.shape[-1])
+    rows = F.pad(rows, (0, size - rows.shape[1])).contiguous()
+    codes = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
+    kernels.nearest[(-(-len(rows) // NEAREST_ROWS),)](
+        rows, codebook.entries, codebook.squares, codes, len(rows),
+        num_codes, size, NEAREST_SIZE, NEAREST_ROWS, NEAREST_CODES, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return codes.view(vectors.shape[:-1])
 
 
 def choose_tiling(operand: Any, height: int, width: int, channels: int) -> Tiling:

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Triton kernels of the encoder on a Hopper GPU; activations are [batch, height, width, channels].
 
 A convolution is a sum of nine matrix products, one a tap, whose left side is a box of pixels that

@@ -1,0 +1,218 @@
+"""Codes: the pictures of sample shards become code shards, encoded once and joined by key later.
+
+A sample is kept when all its pictures are; its texts and other media stay where they are. A few
+pictures of each unit are also encoded in fp32, and the books say how many codes were equal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.io.codefile import ROLE, PictureCodes, code_dtype, write_codes
+from shardmill.io.sampleshard import SampleShard, parse_sample
+from shardmill.media.geometry import Geometry
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.stages.pictures import Flow, Outcome
+from shardmill.stages.samplefiles import open_unit, sample_units
+from shardmill.tokens.vq.specs import ImageTokenizer
+
+Precision = Literal["fp32", "tf32", "fp16"]
+COMPARED = "codes compared with fp32"
+EQUAL = "codes equal to fp32"
+NUM_COMPARED = 2  # pictures of each unit
+THREADS_VARIABLE = "SHARDMILL_THREADS"
+BATCH_VARIABLE = "SHARDMILL_BATCH_PIXELS"
+GPU_BATCH_PIXELS = 32 * 512 * 512
+CPU_BATCH_PIXELS = 2 * 512 * 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodePictures:
+    """The spec of an encoding; `tokenizer` is pinned to the values of its weights."""
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    tokenizer: ImageTokenizer
+    geometry: Geometry
+    precision: Precision = "fp32"
+    allow_truncated: bool = False
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tokenizer.fingerprint:
+            raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard of samples."""
+        return sample_units(self.input_dir, self.limit)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the weights and start the threads, once a process."""
+        worker = _Worker(self)
+        try:
+            yield worker.work
+        finally:
+            worker.flow.close()
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the input's manifest."""
+        path = self.input_dir / "manifest.json"
+        info = path.stat()
+        return {str(path): [info.st_size, info.st_mtime_ns]}
+
+
+class _Worker:
+    """What a process holds while it encodes shard after shard."""
+
+    def __init__(self, spec: EncodePictures) -> None:
+        from shardmill.tokens.vq.batches import BatchEncoder
+        from shardmill.tokens.vq.devices import choose_device, num_gpus
+
+        self._spec, device = spec, choose_device()
+        self._live = spec.tokenizer.load(spec.precision, device)
+        self._reference: Any = None
+        check_sizes(spec.geometry, self._live.factor)
+        on_gpu = device.startswith("cuda")
+        default_threads = max(1, num_processors() // max(1, num_gpus() if on_gpu else 1))
+        self.flow = Flow(
+            spec.geometry,
+            BatchEncoder(self._live, device),
+            num_threads=_setting(THREADS_VARIABLE, default_threads),
+            batch_pixels=_setting(BATCH_VARIABLE, GPU_BATCH_PIXELS if on_gpu else CPU_BATCH_PIXELS),
+            pin=on_gpu,
+            allow_truncated=spec.allow_truncated,
+        )
+        if spec.precision != "fp32":
+            self._reference = BatchEncoder(spec.tokenizer.load("fp32", device), device)
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        """Encode the pictures of one shard."""
+        with open_unit(self._spec.input_dir, unit) as shard:
+            limit = unit.input.get("limit", len(shard))
+            assert isinstance(limit, int)
+            reading = _Reading(shard, limit)
+            outcomes = self.flow.encode(reading.pictures())
+            self._compare(reading, outcomes, tally)
+        rows = reading.rows(outcomes, tally, self._live.num_codes)
+        write_codes(
+            draft.file(unit.name, ROLE),
+            rows,
+            num_codes=self._live.num_codes,
+            factor=self._live.factor,
+            about={"weights": self._spec.tokenizer.fingerprint},
+        )
+        draft.finish(unit.name, num_samples=len(rows))
+
+    def _compare(self, reading: _Reading, outcomes: list[Outcome], tally: Tally) -> None:
+        if self._reference is None:
+            return
+        import torch
+
+        for number in reading.first_good(outcomes, NUM_COMPARED):
+            pixels = self.flow.pixels(reading.content(number))
+            exact = self._reference.launch(torch.from_numpy(pixels)[None]).wait()[0]
+            tally.count(COMPARED, exact.size)
+            tally.count(EQUAL, int((exact == outcomes[number]).sum()))
+
+
+class _Reading:
+    """The samples of a shard in order, and which pictures belong to which."""
+
+    def __init__(self, shard: SampleShard, limit: int) -> None:
+        self._shard, self._limit = shard, limit
+        self._samples: list[tuple[str, list[str] | SampleError]] = []
+        self._places: list[tuple[int, str]] = []
+
+    def pictures(self) -> Iterator[memoryview | bytes]:
+        """Yield every picture of every sample, remembering whose it is."""
+        for number, (key, raw) in enumerate(self._shard.iter_raw(0, self._limit)):
+            try:
+                sample = parse_sample(key, raw)
+                media = [segment.media for segment in sample.document.media("image")]
+                missing = [name for name in media if name not in sample.media]
+                if missing:
+                    raise SampleError("missing media", f"{key!r} has no medium {missing[0]!r}")
+            except SampleError as error:
+                self._samples.append((key, error))
+                continue
+            self._samples.append((key, media))
+            self._places += [(number, name) for name in media]
+            yield from (sample.media[name] for name in media)
+
+    def content(self, picture: int) -> memoryview:
+        """Return the bytes of a picture again."""
+        number, name = self._places[picture]
+        return self._shard.raw(number)[name]
+
+    def first_good(self, outcomes: list[Outcome], count: int) -> list[int]:
+        """Return the numbers of the first pictures that have codes."""
+        good = (n for n, found in enumerate(outcomes) if not isinstance(found, SampleError))
+        return [number for number, _ in zip(good, range(count))]
+
+    def rows(
+        self, outcomes: list[Outcome], tally: Tally, num_codes: int
+    ) -> list[tuple[str, list[PictureCodes]]]:
+        """Return key and codes of each sample that is kept, and account for all of them."""
+        rows, dtype, rest = [], code_dtype(num_codes), iter(outcomes)
+        for key, media in self._samples:
+            with tally.sample(key):
+                if isinstance(media, SampleError):
+                    raise media
+                found = [(name, next(rest)) for name in media]
+                pictures = [PictureCodes(name, _codes(o).astype(dtype)) for name, o in found]
+                rows.append((key, pictures))
+                count_pictures(tally, pictures)
+        return rows
+
+
+def count_pictures(tally: Tally, pictures: list[PictureCodes]) -> None:
+    """Count the pictures of a sample, by their size in codes, and their codes."""
+    for picture in pictures:
+        rows, columns = picture.codes.shape
+        tally.count("images")
+        tally.count("codes", picture.codes.size)
+        tally.count(f"code grid|{columns}x{rows}")
+
+
+def check_sizes(geometry: Geometry, factor: int) -> None:
+    """Raise `ConfigError` unless all sizes are whole numbers of codes."""
+    for width, height in geometry.sizes():
+        if width % factor or height % factor:
+            raise ConfigError(f"{width} x {height} pixels: one code is {factor} x {factor}")
+    if getattr(geometry, "factor", factor) % factor:
+        raise ConfigError(f"the geometry's factor must be a multiple of {factor}")
+
+
+def num_processors() -> int:
+    """Return how many processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _codes(outcome: Outcome) -> NDArray[Any]:
+    if isinstance(outcome, SampleError):
+        raise outcome
+    return np.asarray(outcome)
+
+
+def _setting(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{variable} must be a number of at least 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,120 @@
+"""Encodes batches on a device: launched without waiting, replayed as graphs, halved when too large.
+
+A batch that does not fit into the memory is encoded in halves, and from then on no batch has more
+pixels than what fitted. On a GPU the kernels of a batch are recorded once for each shape and
+replayed, so that nothing waits for Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shardmill.errors import UnitFailed
+from shardmill.tokens.vq.live import LiveTokenizer
+
+Tensor = Any
+WARM_UPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Codes that may still be on their way; on a GPU an event tells when they have arrived."""
+
+    codes: Tensor
+    arrived: Any
+
+    def wait(self) -> NDArray[np.int32]:
+        """Return the codes [batch, rows, columns] once they are there."""
+        if self.arrived is not None:
+            with device_errors():
+                self.arrived.synchronize()
+        codes: NDArray[np.int32] = self.codes.numpy()
+        return codes
+
+
+class BatchEncoder:
+    """Encodes batches of bytes [batch, height, width, 3] that lie in this machine's memory."""
+
+    def __init__(self, tokenizer: LiveTokenizer, device: Any) -> None:
+        self._tokenizer, self._device = tokenizer, torch.device(device)
+        self._is_gpu = self._device.type == "cuda"
+        self._graphs: dict[tuple[int, ...], _Replay] = {}
+        self._max_pixels: int | None = None
+
+    def launch(self, pixels: Tensor) -> Launched:
+        """Begin to encode a batch; `pixels` must stay as they are until the codes arrived."""
+        with device_errors():
+            codes = torch.cat(self._encode_what_fits(pixels))
+            if not self._is_gpu:
+                return Launched(codes, None)
+            host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
+            host.copy_(codes, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+            return Launched(host, arrived)
+
+    def _encode_what_fits(self, pixels: Tensor) -> list[Tensor]:
+        area = pixels.shape[1] * pixels.shape[2]
+        if self._max_pixels is None or len(pixels) * area <= self._max_pixels or len(pixels) == 1:
+            try:
+                return [self._encode(pixels)]
+            except torch.OutOfMemoryError:
+                if len(pixels) == 1:
+                    raise
+                self._graphs.clear()
+                torch.cuda.empty_cache()
+                self._max_pixels = len(pixels) // 2 * area
+        half = len(pixels) // 2
+        return self._encode_what_fits(pixels[:half]) + self._encode_what_fits(pixels[half:])
+
+    def _encode(self, pixels: Tensor) -> Tensor:
+        if not (self._is_gpu and self._tokenizer.can_replay):
+            return self._tokenizer.encode(pixels.to(self._device, non_blocking=True))
+        shape = tuple(pixels.shape)
+        if shape not in self._graphs:
+            self._graphs[shape] = _Replay(self._tokenizer, shape, self._device)
+        # The next replay overwrites its codes, and one batch may need several replays.
+        return self._graphs[shape].encode(pixels).clone()
+
+
+class _Replay:
+    """The kernels for one shape, recorded."""
+
+    def __init__(self, tokenizer: LiveTokenizer, shape: tuple[int, ...], device: Any) -> None:
+        self._pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
+        # What is compiled or looked up at the first call cannot be recorded.
+        for _ in range(WARM_UPS):
+            tokenizer.encode(self._pixels)
+        torch.cuda.synchronize(device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._codes = tokenizer.encode(self._pixels)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return the codes, which stand until the next call."""
+        self._pixels.copy_(pixels, non_blocking=True)
+        self._graph.replay()
+        return self._codes
+
+
+class device_errors:
+    """Turns what a GPU reports when it fails into an error that says what to do."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise UnitFailed(
+                "one picture alone does not fit into the GPU's memory: use smaller pictures"
+            ) from error
+        if isinstance(error, RuntimeError) and "CUDA error" in str(error):
+            first_line = str(error).splitlines()[0]
+            raise UnitFailed(
+                f"the GPU failed ({first_line}); what is done is kept: run the same command again"
+            ) from error

@@ -1,0 +1,87 @@
+"""Any VQ model of transformers with an `encode` method, by its local folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardmill.errors import ConfigError
+from shardmill.extras import need
+from shardmill.tokens.vq.live import LiveTokenizer, exact_fp32, to_bytes
+from shardmill.tokens.vq.specs import check_fingerprint
+from shardmill.tokens.vq.weights import fingerprint
+
+# model_type in config.json -> class in transformers
+CLASSES = {
+    "chameleon_vqgan": "ChameleonVQVAE",
+    "emu3_vqgan": "Emu3VQVAE",
+    "janus_vqgan": "JanusVQVAE",
+}
+Tensor = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceVq:
+    """A vision tokenizer saved by transformers: Emu3's, Janus's, or one of its kind, in fp32."""
+
+    weights: str
+    fingerprint: str = ""
+
+    def pinned(self) -> HuggingFaceVq:
+        return replace(self, fingerprint=fingerprint(_load_model(self.weights).state_dict()))
+
+    def load(self, precision: str, device: Any) -> LiveTokenizer:
+        if precision != "fp32":
+            raise ConfigError(f"a Hugging Face model runs in fp32 only, not in {precision}")
+        model = _load_model(self.weights)
+        check_fingerprint(self, fingerprint(model.state_dict()))
+        return HuggingFaceTokenizer(model.to(device))
+
+
+class HuggingFaceTokenizer:
+    """A transformers model behind our interface."""
+
+    can_replay = False
+
+    def __init__(self, model: Any) -> None:
+        self._model, config = model, model.config
+        self.num_codes = getattr(config, "num_embeddings", None) or config.codebook_size
+        self.factor = 2 ** (len(config.channel_multiplier) - 1)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        batch, height, width, _ = pixels.shape
+        scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+        extra = {}
+        if self._model.config.model_type == "emu3_vqgan":
+            extra["image_sizes"] = torch.tensor([[height, width]] * batch)
+        with torch.inference_mode(), exact_fp32():
+            codes = self._model.encode(scaled, **extra).image_tokens
+        codes = torch.stack(list(codes)) if isinstance(codes, list | tuple) else codes
+        return codes.view(batch, height // self.factor, width // self.factor).int()
+
+    def decode(self, codes: Tensor) -> Tensor:
+        if not hasattr(self._model, "decode"):
+            raise ConfigError("this model has no decoder, so codes cannot become pictures")
+        flat = self._model.config.model_type == "janus_vqgan"
+        with torch.inference_mode(), exact_fp32():
+            pixels = self._model.decode(codes.flatten(1).long() if flat else codes.long())
+        return to_bytes(pixels.permute(0, 2, 3, 1))
+
+
+def _load_model(path: str) -> Any:
+    transformers = need("transformers", extra="train")
+    if not (Path(path) / "config.json").is_file():
+        raise ConfigError(f"{path} is not a folder saved by transformers: it has no config.json")
+    config, _ = transformers.PreTrainedConfig.get_config_dict(path, local_files_only=True)
+    kind = config.get("model_type")
+    if kind not in CLASSES:
+        raise ConfigError(f"{path} holds a {kind!r}: known VQ models are {', '.join(CLASSES)}")
+    try:
+        return getattr(transformers, CLASSES[kind]).from_pretrained(
+            path, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"cannot load the weights in {path}: {error}") from error
