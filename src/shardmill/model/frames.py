@@ -18,6 +18,10 @@ FrameNumbers = NDArray[np.int64]
 MAX_FRAMES = 1 << 24  # three days at 60 frames a second; more is a broken header
 
 
+class UnknownSize(SampleError):
+    """A medium whose header did not say what must be known to count its tokens."""
+
+
 def spread_frames(num_frames: int, count: int) -> FrameNumbers:
     """Return `count` frame numbers from the first to the last, evenly spread and rounded."""
     check_frames(num_frames)
@@ -80,7 +84,7 @@ def patch_times_s(
 def check_frames(num_frames: int) -> int:
     """Return the number of frames of a video, if a video can have so many."""
     if num_frames < 1:
-        raise SampleError("unknown number of frames", "the index has none for this video")
+        raise UnknownSize("unknown number of frames", "the index has none for this video")
     if num_frames > MAX_FRAMES:
         raise SampleError("absurd number of frames", f"{num_frames}, the limit is {MAX_FRAMES}")
     return num_frames
@@ -88,4 +92,4 @@ def check_frames(num_frames: int) -> int:
 
 def _need_rate(video_fps: float) -> None:
     if not video_fps > 0:
-        raise SampleError("unknown frame rate", "the index has none for this video")
+        raise UnknownSize("unknown frame rate", "the index has none for this video")

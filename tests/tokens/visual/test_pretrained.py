@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hf_processors import chat_template, compare, make_tokenizer, transformers
 
 from shardmill.errors import ConfigError
 from shardmill.model.sample import MediaSize
@@ -33,14 +32,8 @@ def write(folder: Path, **files: object) -> Path:
 
 
 @pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
-def test_a_saved_qwen_counts_like_the_processor_that_was_saved(
-    family: str,
-    tmp_path: Path,
-    make_tokenizer: Callable[..., Any],
-    chat_template: Callable[..., str],
-    compare: Any,
-) -> None:
-    import transformers as hf
+def test_a_saved_qwen_counts_like_the_processor_that_was_saved(family: str, tmp_path: Path) -> None:
+    hf = transformers()
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
     start, end, image, video = MARKS

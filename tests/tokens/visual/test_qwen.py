@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hf_processors import chat_template, compare, make_tokenizer, transformers
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import digest, from_plain, to_plain
@@ -32,9 +32,9 @@ def video(rng: random.Random) -> MediaSize:
 
 
 @pytest.fixture(scope="module")
-def build(make_tokenizer: Callable[..., Any], chat_template: Callable[..., str]) -> Any:
+def build() -> Any:
     """Return a maker of Qwen processors with small pictures, so that hundreds take seconds."""
-    import transformers as hf
+    hf = transformers()
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
     marks = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -60,7 +60,7 @@ def build(make_tokenizer: Callable[..., Any], chat_template: Callable[..., str])
     ],
 )
 def test_qwen2_equals_its_processor(
-    name: str, rule: dict[str, Any], settings: dict[str, Any], build: Any, compare: Any
+    name: str, rule: dict[str, Any], settings: dict[str, Any], build: Any
 ) -> None:
     from transformers import Qwen2VLVideoProcessor
 
@@ -84,7 +84,7 @@ def test_qwen2_equals_its_processor(
     ],
 )
 def test_qwen3_equals_its_processor(
-    rule: dict[str, Any], settings: dict[str, Any], build: Any, compare: Any
+    rule: dict[str, Any], settings: dict[str, Any], build: Any
 ) -> None:
     from transformers import Qwen3VLVideoProcessor
 
@@ -98,7 +98,7 @@ def test_qwen3_equals_its_processor(
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_capped_frames_equal_the_processor(family: str, build: Any, compare: Any) -> None:
+def test_capped_frames_equal_the_processor(family: str, build: Any) -> None:
     from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 
     limits = {"cap_pixels_per_frame": True, "max_video_tokens": 12 if family == "qwen3" else 40}
@@ -120,7 +120,8 @@ def test_capped_frames_equal_the_processor(family: str, build: Any, compare: Any
     compare(rule, processor, image=picture, video=video, num_chats=60)
 
 
-def test_frames_are_those_of_the_processor(torchvision_ops: None) -> None:
+def test_frames_are_those_of_the_processor() -> None:
+    transformers()
     from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
     from transformers.video_utils import VideoMetadata
 

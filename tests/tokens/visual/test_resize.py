@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hf_processors import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,8 @@ from shardmill.tokens.visual.resize import choose_tiles, fit_area, fit_video, ti
 sides = st.integers(1, 100_000)
 
 
-def test_areas_equal_those_of_the_processor(torchvision_ops: None) -> None:
+def test_areas_equal_those_of_the_processor() -> None:
+    transformers()
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
     rng = random.Random(0)
@@ -27,7 +29,8 @@ def test_areas_equal_those_of_the_processor(torchvision_ops: None) -> None:
         assert fit_area(height, width, **limits) == smart_resize(height, width, **limits)
 
 
-def test_volumes_equal_those_of_the_processor(torchvision_ops: None) -> None:
+def test_volumes_equal_those_of_the_processor() -> None:
+    transformers()
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
     rng = random.Random(0)
@@ -46,7 +49,8 @@ def test_volumes_equal_those_of_the_processor(torchvision_ops: None) -> None:
         assert ours == smart_resize(num_frames, height, width, temporal_factor=2, **limits)
 
 
-def test_tiles_equal_those_of_the_processor(torchvision_ops: None) -> None:
+def test_tiles_equal_those_of_the_processor() -> None:
+    transformers()
     from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
 
     rng = random.Random(0)

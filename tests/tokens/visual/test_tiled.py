@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hf_processors import chat_template, compare, make_tokenizer, transformers
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import MediaSize
@@ -21,7 +21,8 @@ def film(rng: random.Random) -> MediaSize:
 
 
 @pytest.fixture(scope="module")
-def processor(make_tokenizer: Callable[..., Any], chat_template: Callable[..., str]) -> Any:
+def processor() -> Any:
+    transformers()
     from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
 
     tokenizer = make_tokenizer(
@@ -41,9 +42,7 @@ def processor(make_tokenizer: Callable[..., Any], chat_template: Callable[..., s
 
 
 @pytest.mark.parametrize("num_frames", [None, 5])
-def test_internvl_equals_its_processor(
-    num_frames: int | None, processor: Any, compare: Any
-) -> None:
+def test_internvl_equals_its_processor(num_frames: int | None, processor: Any) -> None:
     rule = InternVL(tile_size=28, tokens_per_tile=4, max_tiles=6, num_frames=num_frames)
     settings = {"num_frames": num_frames, "do_sample_frames": num_frames is not None}
     compare(rule, processor, image=picture, video=film, settings=settings, num_chats=200)

@@ -72,8 +72,8 @@ def rule_of_folder(path: Path) -> VisualRule:
     name = str(folder.processor.get("processor_class"))
     if name not in FAMILIES:
         raise ConfigError(
-            f"{path} is a model with the processor {name}, whose rule is not known: give --model one of the "
-            f"families, or your own rule; known processors are {', '.join(sorted(FAMILIES))}"
+            f"{path}: the rule of its processor {name} is not known: name one of the families, or "
+            f"your own rule; known processors are {', '.join(sorted(FAMILIES))}"
         )
     try:
         return FAMILIES[name](folder)

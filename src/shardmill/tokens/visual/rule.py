@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shardmill.errors import SampleError
+from shardmill.model.frames import UnknownSize
 from shardmill.model.sample import MediaSize
 
 MAX_RUNS = 1 << 16
@@ -44,6 +45,7 @@ class Visual:
         return self.num_visual - self.num_runs
 
 
+@runtime_checkable
 class VisualRule(Protocol):
     """A frozen dataclass whose fields are the processor's settings."""
 
@@ -80,7 +82,7 @@ def replace_placeholders(
 def need_size(size: MediaSize) -> tuple[int, int]:
     """Return (height, width), or reject a medium whose index has none."""
     if size.height < 1 or size.width < 1:
-        raise SampleError("unknown media size", f"the index says {size.height} x {size.width}")
+        raise UnknownSize("unknown media size", f"the index says {size.height} x {size.width}")
     return size.height, size.width
 
 

@@ -1,0 +1,172 @@
+"""Measure: sample shards become length tables for a model that takes pixels.
+
+Reads the documents and the sizes in the index, never a medium. Text is counted by the tokenizer
+and its chat template, media by the model's visual rule, so the number is the one that the model's
+processor arrives at. One unit a shard; `merge_lengths` joins the tables into one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import xxhash
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.io.lengths import open_lengths, write_lengths
+from shardmill.io.receipts import open_manifest
+from shardmill.io.sampleshard import SampleShard, parse_sample
+from shardmill.model.lengths import LengthTable, join_tables, length_table
+from shardmill.model.sample import Sample
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.stages.lengthrows import LengthRows
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
+from shardmill.tokens.estimate import estimate_sample
+from shardmill.tokens.pixelchat import ChatWriter, ChatWriting, Sizes
+from shardmill.tokens.processed import counter_files, load_counter
+from shardmill.tokens.visual.rule import VisualRule
+
+ROLE = "lengths"
+TABLE_NAME = "lengths.bin"
+
+AddSample: TypeAlias = Callable[[LengthRows, Sample, Sizes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """The spec of a measurement.
+
+    Without a `tokenizer` (a model folder or its tokenizer.json) all lengths are estimates.
+    `template` is a file with the chat template, by default the tokenizer's own; `today` is what a
+    template gets that asks for the date, as YYYY-MM-DD. `unknown` and `control` are explained at
+    `ChatWriting`.
+    """
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    rule: VisualRule
+    tokenizer: Path | None = None
+    template: Path | None = None
+    unknown: Literal["reject", "estimate"] = "reject"
+    control: Literal["count", "reject"] = "count"
+    tools_field: str = "tools"
+    today: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        self._writing()
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard; it also names tokenizer and template by their content."""
+        state = xxhash.xxh3_64()
+        for path in self._files():
+            state.update(path.read_bytes())
+        return sample_units(self.input_dir, self.limit, {"text": state.hexdigest()})
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the tokenizer and compile the template, once a process."""
+        add, new_rows = self._open_counting()
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            with open_unit(self.input_dir, unit) as shard:
+                rows = new_rows()
+                _measure(shard, unit, rows, add, tally)
+                _write(shard, unit, rows, draft, tally)
+
+        yield work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the input's manifest and of the files that decide the counts."""
+        paths = [self.input_dir / "manifest.json", *self._files()]
+        stats = {str(path): path.stat() for path in paths}
+        return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+
+    def _files(self) -> list[Path]:
+        files = [] if self.tokenizer is None else counter_files(self.tokenizer)
+        return files if self.template is None else [*files, self.template]
+
+    def _writing(self) -> ChatWriting:
+        try:
+            today = None if self.today is None else date.fromisoformat(self.today)
+        except ValueError as error:
+            raise ConfigError(f"today must be YYYY-MM-DD, got {self.today!r}") from error
+        return ChatWriting(
+            unknown=self.unknown, control=self.control, tools_field=self.tools_field, today=today
+        )
+
+    def _open_counting(self) -> tuple[AddSample, Callable[[], LengthRows]]:
+        if self.tokenizer is None:
+            return self._add_estimate, LengthRows
+        counter = load_counter(self.tokenizer)
+        source = counter.chat_template
+        if self.template is not None:
+            source = self.template.read_text("utf-8")
+        if source is None:
+            raise ConfigError(f"{self.tokenizer} has no chat template: name a file with --template")
+        writer = ChatWriter(counter, self.rule, source, self._writing())
+
+        def add(rows: LengthRows, sample: Sample, sizes: Sizes) -> None:
+            rows.add_written(writer.write(sample, sizes))
+
+        return add, lambda: LengthRows(counter)
+
+    def _add_estimate(self, rows: LengthRows, sample: Sample, sizes: Sizes) -> None:
+        media = [sizes.get(segment.media) for segment in sample.document.media()]
+        rows.add_estimate(estimate_sample(sample.document, sample.extra, media, self.rule))
+
+
+def merge_lengths(folder: Path) -> LengthTable:
+    """Write the tables of all shards of a finished measurement as one, `lengths.bin`."""
+    shards = open_manifest(folder).shards
+    tables = [open_lengths(folder / shard.files[ROLE].path) for shard in shards]
+    table = join_tables(tables) if tables else length_table([])
+    write_lengths(folder / TABLE_NAME, table)
+    return table
+
+
+def _measure(
+    shard: SampleShard, unit: Unit, rows: LengthRows, add: AddSample, tally: Tally
+) -> None:
+    limit = unit.input.get("limit", len(shard))
+    assert isinstance(limit, int)
+    sizes_of = media_sizes(shard.index)
+    documents = zip(shard.index.keys, _documents(shard))
+    for number, (key, content) in enumerate(islice(documents, limit)):
+        with tally.sample(key):
+            try:
+                sample = parse_sample(key, {} if content is None else {"json": content})
+                add(rows, sample, sizes_of(number))
+            except SampleError as error:
+                rows.add_reject(error.reason)
+                raise
+
+
+def _write(shard: SampleShard, unit: Unit, rows: LengthRows, draft: Draft, tally: Tally) -> None:
+    source = shard.index.column("source")[: len(rows)]
+    path = draft.file(unit.name, ROLE)
+    rows.write(path, shard=unit.name, source=source, source_names=shard.index.sources)
+    draft.finish(unit.name, num_samples=tally.num_kept)
+    tally.count("tokens", sum(count.num_tokens for count in rows.counts))
+    tally.count("visual tokens", sum(count.num_visual for count in rows.counts))
+    for count, reject in zip(rows.counts, rows.rejects):
+        if not reject:
+            tally.observe("sample tokens", count.num_tokens)
+
+
+def _documents(shard: SampleShard) -> list[memoryview | None]:
+    """Return the json of each sample, read without the media between them."""
+    places = [
+        next(((m.offset, m.size) for m in shard.index.members(n) if m.ext == "json"), None)
+        for n in range(len(shard))
+    ]
+    contents = iter(shard.blob.view_all([place for place in places if place is not None]))
+    return [None if place is None else next(contents) for place in places]

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hf_processors import chat_template, make_tokenizer, random_chat, their_length, transformers
+from sample_folder import write_sample_folder
+
+from shardmill.errors import ConfigError
+from shardmill.io.lengths import open_lengths
+from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
+from shardmill.run.runner import run_stage
+from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
+from shardmill.tokens.visual.qwen import Qwen2VL, QwenImages, QwenVideos
+
+MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+IMAGES = {"min_pixels": 2000, "max_pixels": 20_000}
+RULE = Qwen2VL(images=QwenImages(**IMAGES), videos=QwenVideos(**IMAGES))
+NOT_MEDIA = b"never looked at"
+
+
+def picture(rng: random.Random) -> MediaSize:
+    return MediaSize(width=rng.randint(20, 300), height=rng.randint(20, 300))
+
+
+def film(rng: random.Random) -> MediaSize:
+    return MediaSize(width=40, height=30, num_frames=rng.randint(4, 20), fps=9.7)
+
+
+def said(text: str, role: str | None = "user", turn: int = 0) -> Segment:
+    return Segment(kind="text", text=text, role=role, turn=turn)
+
+
+def shown(media: str, kind: Any = "image", turn: int = 0, role: str = "user") -> Segment:
+    return Segment(kind=kind, media=media, role=role, turn=turn)
+
+
+def sample(key: str, *segments: Segment, source: str = "s", **extra: Any) -> Sample:
+    media = {segment.media: NOT_MEDIA for segment in segments if segment.media}
+    origin = Origin(source=source, path="p", row=0)
+    return Sample(key=key, document=Document(segments), media=media, origin=origin, extra=extra)
+
+
+def as_sample(key: str, chat: Any) -> tuple[Sample, dict[str, MediaSize]]:
+    sizes: dict[str, MediaSize] = {}
+    waiting = {kind: iter(items) for kind, items in chat.sizes.items()}
+    segments = []
+    for turn, message in enumerate(chat.messages):
+        for item in message["content"]:
+            if item["type"] == "text":
+                segments.append(said(item["text"], message["role"], turn))
+            else:
+                name = f"{len(sizes)}.bin"
+                sizes[name] = next(waiting[item["type"]])
+                segments.append(shown(name, item["type"], turn, message["role"]))
+    return sample(key, *segments), sizes
+
+
+@pytest.fixture(scope="module")
+def processor() -> Any:
+    hf = transformers()
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+    start, end, image, video = MARKS
+    return hf.Qwen2_5_VLProcessor(
+        Qwen2VLImageProcessor(**IMAGES),
+        make_tokenizer(*MARKS),
+        hf.Qwen2VLVideoProcessor(**IMAGES),
+        chat_template(image=start + image + end, video=start + video + end),
+    )
+
+
+@pytest.fixture(scope="module")
+def model(processor: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    processor.save_pretrained(folder)
+    return folder
+
+
+def measure(folder: Path, out: Path, **fields: Any) -> Any:
+    stage = Measure(input_dir=folder, rule=RULE, **fields)
+    report = run_stage(stage, out, workers=0, max_skip_rate=1.0)
+    assert not report.failures
+    return merge_lengths(out)
+
+
+def test_the_table_equals_the_processor_in_every_row(
+    tmp_path: Path, processor: Any, model: Path
+) -> None:
+    rng = random.Random(5)
+    chats = [random_chat(rng, {"image": picture, "video": film}) for _ in range(60)]
+    rows = [as_sample(f"k{i}", chat) for i, chat in enumerate(chats)]
+    folder = write_sample_folder(tmp_path / "in", [rows[:25], rows[25:26], rows[26:]])
+    table = measure(folder, tmp_path / "out", tokenizer=model)
+    settings: dict[str, dict[str, Any]] = {"image": {}, "video": {}}
+    for row, chat in enumerate(chats):
+        rendered = processor.apply_chat_template(chat.messages, tokenize=False)
+        assert table.num_tokens[row] == their_length(processor, chat, rendered, settings)
+        num_media = sum(map(len, chat.sizes.values()))
+        assert table.num_fixed[row] == table.num_visual[row] + 2 * num_media
+    assert table.exact
+    assert table.shard_names == ("000000", "000001", "000002")
+    assert table.shard_starts.tolist() == [0, 25, 26, 60]
+    assert open_lengths(tmp_path / "out" / TABLE_NAME).digest == table.digest
+
+
+SIZE = MediaSize(width=56, height=56)
+GOOD = sample("good", shown("jpg"), said("hello"), source="a")
+BAD: dict[str, tuple[Sample, dict[str, MediaSize]]] = {
+    "unknown media size": (sample("nosize", shown("jpg"), said("hi")), {}),
+    "not a conversation": (sample("plain", said("hi", None), source="b"), {}),
+    "placeholders and media do not match": (sample("mark", said("see <|image_pad|>")), {}),
+    "aspect ratio over 200": (
+        sample("thin", shown("jpg")),
+        {"jpg": MediaSize(width=1, height=999)},
+    ),
+}
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    rows = [(GOOD, {"jpg": SIZE}), *BAD.values(), (sample("last", said("x"), source="b"), {})]
+    return write_sample_folder(tmp_path / "in", [rows])
+
+
+def test_rejected_samples_keep_their_row_and_the_books_balance(
+    mixed: Path, tmp_path: Path, model: Path
+) -> None:
+    stage = Measure(input_dir=mixed, rule=RULE, tokenizer=model)
+    report = run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1.0)
+    assert report.manifest is not None
+    assert report.manifest.skipped == dict.fromkeys(sorted(BAD), 1)
+    assert (report.manifest.num_in, report.manifest.num_kept) == (6, 2)
+    table = merge_lengths(tmp_path / "out")
+    reasons = [table.reject_reasons[code - 1] if code else "" for code in table.reject]
+    assert reasons == ["", *BAD, ""]
+    assert table.num_tokens[1:5].tolist() == [0] * 4
+    assert [table.source_names[number] for number in table.source] == ["a", "s", "b", "s", "s", "b"]
+
+
+def test_unknown_sizes_can_be_guessed_which_marks_the_table(
+    mixed: Path, tmp_path: Path, model: Path
+) -> None:
+    table = measure(mixed, tmp_path / "out", tokenizer=model, unknown="estimate")
+    assert not table.exact
+    assert (table.reject[1], table.num_visual[1]) == (0, 500)
+
+
+def test_without_a_tokenizer_all_is_estimated(mixed: Path, tmp_path: Path) -> None:
+    table = measure(mixed, tmp_path / "out")
+    assert not table.exact
+    assert table.num_visual.tolist() == [4, 500, 0, 0, 500, 0]
+    assert not table.reject.any()
+
+
+def test_media_are_never_read(tmp_path: Path, model: Path) -> None:
+    folder = write_sample_folder(tmp_path / "in", [[(GOOD, {"jpg": SIZE})] * 1])
+    tar = folder / "shards" / "000000.tar"
+    content = tar.read_bytes()
+    assert NOT_MEDIA in content
+    tar.write_bytes(content.replace(NOT_MEDIA, b"?" * len(NOT_MEDIA)))
+    assert len(measure(folder, tmp_path / "out", tokenizer=model)) == 1
+
+
+def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path, model: Path) -> None:
+    rng = random.Random(6)
+    rows = [as_sample(f"k{i}", random_chat(rng, {"image": picture})) for i in range(30)]
+    folder = write_sample_folder(tmp_path / "in", [rows[i : i + 5] for i in range(0, 30, 5)])
+    tables = []
+    for workers in (0, 2):
+        stage = Measure(input_dir=folder, rule=RULE, tokenizer=model)
+        run_stage(stage, tmp_path / f"out{workers}", workers=workers)
+        merge_lengths(tmp_path / f"out{workers}")
+        tables.append((tmp_path / f"out{workers}" / TABLE_NAME).read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_a_limit_takes_the_first_samples(tmp_path: Path, model: Path) -> None:
+    rows = [(sample(f"k{i}", said("x " * i)), {}) for i in range(6)]
+    folder = write_sample_folder(tmp_path / "in", [rows[:4], rows[4:]])
+    assert len(measure(folder, tmp_path / "out", tokenizer=model, limit=5)) == 5
+
+
+def test_an_empty_folder_gives_an_empty_table(tmp_path: Path, model: Path) -> None:
+    folder = write_sample_folder(tmp_path / "in", [])
+    assert len(measure(folder, tmp_path / "out", tokenizer=model)) == 0
+
+
+def test_a_file_can_hold_the_template(tmp_path: Path, model: Path) -> None:
+    rows = [(sample("k", said("x")), {})]
+    folder = write_sample_folder(tmp_path / "in", [rows])
+    template = tmp_path / "short.jinja"
+    template.write_text("<|im_start|>{{ messages[0].content[0].text[:0] }}")
+    table = measure(folder, tmp_path / "out", tokenizer=model, template=template)
+    assert table.num_tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda f: f.update(today="tomorrow"), "YYYY-MM-DD"),
+        (lambda f: f.update(limit=-1), "0 or more"),
+        (lambda f: f.update(tokenizer=Path("/nowhere")), "does not exist"),
+    ],
+)
+def test_bad_settings_say_what_to_do(
+    change: Callable[[dict[str, Any]], None], problem: str, tmp_path: Path, model: Path
+) -> None:
+    fields: dict[str, Any] = {"tokenizer": model}
+    change(fields)
+    folder = write_sample_folder(tmp_path / "in", [[(GOOD, {"jpg": SIZE})]])
+    with pytest.raises(ConfigError, match=problem):
+        measure(folder, tmp_path / "out", **fields)
+
+
+def test_the_spec_survives_its_plain_form(tmp_path: Path) -> None:
+    stage = Measure(input_dir=tmp_path, rule=RULE, tokenizer=tmp_path, unknown="estimate")
+    assert from_plain(to_plain(stage)) == stage
