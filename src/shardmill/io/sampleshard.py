@@ -48,7 +48,10 @@ class SampleShard:
 
     def raw(self, number: int) -> Raw:
         """Return the members of a sample by extension, as they lie in the tar."""
-        return self.raw_all([number])[0]
+        if not 0 <= number < len(self.index):
+            raise IndexError(f"sample {number} of {len(self.index)} in {self.blob.url}")
+        whole = self.blob.mapped()
+        return self.raw_all([number])[0] if whole is None else _slice(self.index, number, whole, 0)
 
     def raw_all(self, numbers: Sequence[int]) -> list[Raw]:
         """Return the members of several samples; a remote tar is asked for all of them at once."""
@@ -127,8 +130,9 @@ def parse_sample(key: str, raw: Raw) -> Sample:
 
 
 def _slice(index: ShardIndex, number: int, chunk: memoryview, base: int) -> Raw:
+    # The index was checked against the tar's size, so a slice cannot be cut short.
     exts, ext, offset, size = index.exts, index.ext, index.offset, index.size
     return {
-        exts[ext[m]]: chunk[offset[m] - base : offset[m] - base + size[m]]
+        exts[ext[m]]: chunk[(start := offset[m] - base) : start + size[m]]
         for m in range(index.first[number], index.first[number + 1])
     }
