@@ -14,7 +14,7 @@ from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.tokens.pixelchat import ChatWriter, ChatWriting, Written
 from shardmill.tokens.processed import TextCounter, load_counter
 from shardmill.tokens.visual.fixed import Gemma3, Llava
-from shardmill.tokens.visual.qwen import Qwen3VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.qwen import Qwen3Images, Qwen3Videos, Qwen3VL
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 SIZE = MediaSize(width=56, height=56)
@@ -91,8 +91,8 @@ def test_chats_with_videos_equal_the_processor(tmp_path: Path) -> None:
         chat_template(image=start + image + end, video=start + video + end),
     )
     rule = Qwen3VL(
-        images=QwenImages(patch_size=16, min_pixels=2000, max_pixels=20_000),
-        videos=QwenVideos(patch_size=16, min_pixels=2000, max_pixels=40_000, fps=2.0),
+        images=Qwen3Images(min_pixels=2000, max_pixels=20_000),
+        videos=Qwen3Videos(min_pixels=2000, max_pixels=40_000),
     )
     check(rule, processor, tmp_path)
 

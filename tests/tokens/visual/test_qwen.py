@@ -10,7 +10,14 @@ from hf_processors import chat_template, compare, make_tokenizer, transformers
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.qwen import (
+    Qwen2VL,
+    Qwen3Images,
+    Qwen3Videos,
+    Qwen3VL,
+    QwenImages,
+    QwenVideos,
+)
 
 IMAGES = {"min_pixels": 28 * 28 * 4, "max_pixels": 28 * 28 * 60}
 VIDEOS = {"min_pixels": 28 * 28 * 2, "max_pixels": 28 * 28 * 9}
@@ -90,8 +97,8 @@ def test_qwen3_equals_its_processor(
 
     size = {"shortest_edge": QWEN3_VIDEOS["min_pixels"], "longest_edge": QWEN3_VIDEOS["max_pixels"]}
     ours = Qwen3VL(
-        images=QwenImages(patch_size=16, **IMAGES),
-        videos=QwenVideos(patch_size=16, **QWEN3_VIDEOS, **rule),
+        images=Qwen3Images(**IMAGES),
+        videos=Qwen3Videos(**QWEN3_VIDEOS, **rule),
     )
     processor = build("Qwen3VLProcessor", Qwen3VLVideoProcessor(size=size), patch_size=16)
     compare(ours, processor, image=picture, video=video, settings=settings)
@@ -108,8 +115,8 @@ def test_capped_frames_equal_the_processor(family: str, build: Any) -> None:
         processor = build("Qwen2_5_VLProcessor", Qwen2VLVideoProcessor(**VIDEOS, **limits))
     else:
         rule = Qwen3VL(
-            images=QwenImages(patch_size=16, **IMAGES),
-            videos=QwenVideos(patch_size=16, fps=2.0, **QWEN3_VIDEOS, **limits),
+            images=Qwen3Images(**IMAGES),
+            videos=Qwen3Videos(**QWEN3_VIDEOS, **limits),
         )
         size = {
             "shortest_edge": QWEN3_VIDEOS["min_pixels"],
@@ -131,7 +138,7 @@ def test_frames_are_those_of_the_processor() -> None:
         size = MediaSize(num_frames=rng.randint(2, 20_000), fps=rng.uniform(5, 61))
         fps = rng.choice([0.5, 1.0, 2.0, 3.3, 60.0])
         meta = VideoMetadata(total_num_frames=size.num_frames, fps=size.fps)
-        ours3 = Qwen3VL(videos=QwenVideos(fps=fps)).frames(size)
+        ours3 = Qwen3VL(videos=Qwen3Videos(fps=fps)).frames(size)
         np.testing.assert_array_equal(ours3, theirs3.sample_frames(meta, fps=fps))
         ours2 = Qwen2VL(videos=QwenVideos(fps=fps)).frames(size)
         wanted = theirs2.sample_frames(meta, fps=fps).numpy()
@@ -180,7 +187,7 @@ def test_media_that_the_processor_refuses_are_rejected(
 
 
 def test_a_video_without_end_is_rejected_before_its_text_is_written() -> None:
-    every_frame = Qwen3VL(videos=QwenVideos())
+    every_frame = Qwen3VL(videos=Qwen3Videos(fps=None))
     with pytest.raises(SampleError, match="too many frames"):
         every_frame.count("video", MediaSize(width=9, height=9, num_frames=1 << 23, fps=1.0))
 
@@ -188,8 +195,16 @@ def test_a_video_without_end_is_rejected_before_its_text_is_written() -> None:
 def test_settings_are_checked_and_stored() -> None:
     with pytest.raises(ConfigError, match="min_pixels"):
         QwenImages(min_pixels=10, max_pixels=9)
-    with pytest.raises(ConfigError, match="not both"):
-        QwenVideos(fps=1.0, num_frames=4)
-    rule = Qwen3VL(videos=QwenVideos(fps=1.0))
+    with pytest.raises(ConfigError, match="fps of videos"):
+        QwenVideos(fps=0.0)
+    with pytest.raises(ConfigError, match="num_frames of videos"):
+        QwenVideos(num_frames=0)
+    rule = Qwen3VL(videos=Qwen3Videos(fps=1.0))
     assert from_plain(to_plain(rule)) == rule
     assert digest(rule) != digest(Qwen3VL())
+
+
+def test_one_setting_of_qwen3_leaves_its_others_as_they_are() -> None:
+    plain = {"kind": "shardmill.tokens.visual.qwen:Qwen3VL", "images": {"max_pixels": 99_999}}
+    assert from_plain(plain) == Qwen3VL(images=Qwen3Images(max_pixels=99_999))
+    assert from_plain(plain).images.patch_size == 16

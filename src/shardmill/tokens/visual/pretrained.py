@@ -17,7 +17,14 @@ import orjson
 
 from shardmill.errors import ConfigError
 from shardmill.tokens.visual.fixed import Gemma3, Llava
-from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.qwen import (
+    Qwen2VL,
+    Qwen3Images,
+    Qwen3Videos,
+    Qwen3VL,
+    QwenImages,
+    QwenVideos,
+)
 from shardmill.tokens.visual.rule import VisualRule
 from shardmill.tokens.visual.tiled import InternVL
 
@@ -84,7 +91,7 @@ def rule_of_folder(path: Path) -> VisualRule:
 def _qwen2(folder: ModelFolder) -> VisualRule:
     video, sampled = folder.video, bool(folder.video.get("do_sample_frames"))
     return Qwen2VL(
-        images=_qwen_images(folder.image),
+        images=QwenImages(**_image_settings(folder.image)),
         videos=QwenVideos(
             **_patches(video, 14),
             **_pixels({**QWEN2_VIDEO, **_limits(video)}),
@@ -98,16 +105,14 @@ def _qwen2(folder: ModelFolder) -> VisualRule:
 
 def _qwen3(folder: ModelFolder) -> VisualRule:
     video, sampled = folder.video, bool(folder.video.get("do_sample_frames", True))
-    num_frames = video.get("num_frames")
-    fps = None if num_frames is not None else _rate(video.get("fps", 2))
     return Qwen3VL(
-        images=_qwen_images(folder.image),
-        videos=QwenVideos(
+        images=Qwen3Images(**_image_settings(folder.image)),
+        videos=Qwen3Videos(
             **_patches(video, 16),
             **_pixels({**QWEN3_VIDEO, **(video.get("size") or {})}),
             **_frames(video),
-            fps=fps if sampled else None,
-            num_frames=num_frames if sampled else None,
+            fps=_rate(video.get("fps", 2)) if sampled else None,
+            num_frames=video.get("num_frames") if sampled else None,
             max_video_tokens=video.get("max_video_tokens") or 768,
         ),
     )
@@ -168,9 +173,9 @@ FAMILIES: Mapping[str, Callable[[ModelFolder], VisualRule]] = {
 }
 
 
-def _qwen_images(image: Mapping[str, Any]) -> QwenImages:
+def _image_settings(image: Mapping[str, Any]) -> dict[str, Any]:
     patches = _only(_patches(image, 14), "patch_size", "merge_size")
-    return QwenImages(**patches, **_pixels({**QWEN_IMAGE, **_limits(image)}))
+    return {**patches, **_pixels({**QWEN_IMAGE, **_limits(image)})}
 
 
 def _patches(settings: Mapping[str, Any], patch_size: int) -> dict[str, Any]:

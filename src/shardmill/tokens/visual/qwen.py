@@ -57,7 +57,7 @@ class QwenImages:
 class QwenVideos:
     """The settings of the video processor.
 
-    Frames are chosen by `fps`, or `num_frames`, or all of them are taken if both are None.
+    `num_frames` frames are taken, or else `fps` a second, or all of them if both are None.
     `cap_pixels_per_frame` spreads a budget of `max_video_tokens` as the models' own tools do.
     """
 
@@ -75,8 +75,6 @@ class QwenVideos:
 
     def __post_init__(self) -> None:
         _check_sizes(self)
-        if self.fps is not None and self.num_frames is not None:
-            raise ConfigError("set fps or num_frames of videos, not both")
         if self.fps is not None and not self.fps > 0:
             raise ConfigError(f"fps of videos must be positive, got {self.fps}")
         if self.num_frames is not None and self.num_frames < 1:
@@ -150,6 +148,26 @@ class Qwen2VL:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Images(QwenImages):
+    """The same settings with the defaults of Qwen3-VL."""
+
+    patch_size: int = 16
+    min_pixels: int = 256 * 256
+    max_pixels: int = 4096 * 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Videos(QwenVideos):
+    """The same settings with the defaults of Qwen3-VL, whose limits are those of whole videos."""
+
+    patch_size: int = 16
+    min_pixels: int = 64 * 64
+    max_pixels: int = 32 * 32 * 24576
+    fps: float | None = 2.0
+    max_video_tokens: int = 768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3VL:
     """Qwen3-VL.
 
@@ -157,20 +175,8 @@ class Qwen3VL:
     delimiters (`keep_delimiters` False), those of transformers 5 between the delimiters.
     """
 
-    images: QwenImages = field(
-        default_factory=lambda: QwenImages(
-            patch_size=16, min_pixels=256 * 256, max_pixels=4096 * 4096
-        )
-    )
-    videos: QwenVideos = field(
-        default_factory=lambda: QwenVideos(
-            patch_size=16,
-            min_pixels=64 * 64,
-            max_pixels=32 * 32 * 24576,
-            fps=2.0,
-            max_video_tokens=768,
-        )
-    )
+    images: Qwen3Images = field(default_factory=Qwen3Images)
+    videos: Qwen3Videos = field(default_factory=Qwen3Videos)
     keep_delimiters: bool = True
 
     def placeholders(self) -> Mapping[str, str]:
@@ -201,15 +207,15 @@ class Qwen3VL:
     def frames(self, size: MediaSize) -> FrameNumbers:
         """Return which frames the processor takes."""
         video = self.videos
-        if video.fps is not None:
-            return qwen3_frames(
-                size.num_frames,
-                size.fps,
-                fps=video.fps,
-                min_frames=video.min_frames,
-                max_frames=video.max_frames,
-            )
-        return spread_frames(size.num_frames, video.num_frames or size.num_frames)
+        if video.num_frames is not None or video.fps is None:
+            return spread_frames(size.num_frames, video.num_frames or size.num_frames)
+        return qwen3_frames(
+            size.num_frames,
+            size.fps,
+            fps=video.fps,
+            min_frames=video.min_frames,
+            max_frames=video.max_frames,
+        )
 
     def _max_pixels(self, num_frames: int) -> int:
         video = self.videos
