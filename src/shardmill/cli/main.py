@@ -25,6 +25,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "shardmill.cli.tokenize:tokenize",
         "Turn samples or plain text into token shards.",
     ),
+    "measure": (
+        "shardmill.cli.measure:measure",
+        "Count the tokens of samples for a model that takes pixels.",
+    ),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples, or the statistics of a folder."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
