@@ -174,11 +174,11 @@ class Ledger:
                 yield read_json(path)
 
     def _has_files(self, receipt: Receipt) -> bool:
-        entries = [entry for shard in receipt.shards for entry in shard.files.values()]
-        if receipt.rejects is not None:
-            entries.append(receipt.rejects)
         try:
-            return all((self.out_dir / e.path).stat().st_size == e.num_bytes for e in entries)
+            return all(
+                (self.out_dir / entry.path).stat().st_size == entry.num_bytes
+                for entry in receipt.entries
+            )
         except OSError:
             return False
 

@@ -7,11 +7,11 @@ bytes, wherever and however often they were made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardmill.errors import FormatError
+from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.codec import Plain, digest
 from shardmill.model.stage import SAFE_NAME, Stage, Unit
 
@@ -51,6 +51,12 @@ class Receipt:
     shards: tuple[ShardEntry, ...]
     rejects: FileEntry | None = None
     stats: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[FileEntry]:
+        """Every file that it vouches for: of its shards, and the rejects."""
+        files = [entry for shard in self.shards for entry in shard.files.values()]
+        return files if self.rejects is None else [*files, self.rejects]
 
     @property
     def num_bytes(self) -> int:
@@ -103,6 +109,28 @@ def sum_books(receipts: Iterable[Receipt]) -> dict[str, Any]:
         "skipped": dict(sorted(skipped.items())),
         "stats": dict(sorted(stats.items())),
     }
+
+
+def build_manifest(
+    stage: Plain, stage_digest: str, units: Sequence[Unit], receipts: Sequence[Receipt]
+) -> Manifest:
+    """Return the manifest of finished units; two units must not have written one shard."""
+    owners: dict[str, str] = {}
+    for receipt in receipts:
+        for shard in receipt.shards:
+            owner = owners.setdefault(shard.name, receipt.unit)
+            if owner != receipt.unit:
+                raise ShardmillError(
+                    f"units {owner} and {receipt.unit} both wrote a shard named {shard.name}: "
+                    "give the stage a name pattern that differs from unit to unit"
+                )
+    return Manifest(
+        stage=stage,
+        stage_digest=stage_digest,
+        units_digest=digest([unit.digest for unit in units]),
+        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
+        **sum_books(receipts),
+    )
 
 
 def receipt_to_plain(receipt: Receipt) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardmill.errors import ConfigError, ShardmillError, StaleError
+from shardmill.errors import ConfigError, StaleError
 from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.io.receipts import FILES, FOLDERS, Ledger, StageRecord
-from shardmill.model.codec import differences, digest, to_plain
-from shardmill.model.manifest import Manifest, Receipt, stage_digest, sum_books
+from shardmill.model.codec import differences, to_plain
+from shardmill.model.manifest import Manifest, build_manifest, stage_digest
 from shardmill.model.stage import Stage, Unit, check_name
 
 MAX_LISTED = 8
@@ -84,29 +84,9 @@ def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | N
         if receipt is None:
             return None
         receipts.append(receipt)
-    manifest = build_manifest(stage, units, receipts)
+    manifest = build_manifest(to_plain(stage), mark, units, receipts)
     ledger.write_manifest(manifest)
     return manifest
-
-
-def build_manifest(stage: Stage, units: Sequence[Unit], receipts: Sequence[Receipt]) -> Manifest:
-    """Return the manifest of a finished folder; two units must not claim one file."""
-    owners: dict[str, str] = {}
-    for receipt in receipts:
-        for shard in receipt.shards:
-            owner = owners.setdefault(shard.name, receipt.unit)
-            if owner != receipt.unit:
-                raise ShardmillError(
-                    f"units {owner} and {receipt.unit} both wrote a shard named {shard.name}: "
-                    "give the stage a name pattern that differs from unit to unit"
-                )
-    return Manifest(
-        stage=to_plain(stage),
-        stage_digest=stage_digest(stage),
-        units_digest=digest([unit.digest for unit in units]),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        **sum_books(receipts),
-    )
 
 
 def _is_untouched(ledger: Ledger) -> bool:
