@@ -101,5 +101,8 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     pa = need("pyarrow", extra="tables")
     try:
         yield
-    except (pa.lib.ArrowException, EOFError) as error:
+    except (pa.lib.ArrowException, OSError) as error:
+        # Arrow raises OSError, without a number, for data that is cut off; a disk gives a number.
+        if getattr(error, "errno", None) is not None:
+            raise
         raise FormatError(f"cannot be read: {error}", path=path) from error

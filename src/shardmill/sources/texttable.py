@@ -112,7 +112,7 @@ def _json_format(file: BinaryIO, path: Path, max_row_bytes: int) -> str:
         return "array"
     line = first + byte + file.readline(max_row_bytes)
     rest = file.read(1 << 16).strip(BLANK)
-    if first.strip(BLANK) and not rest and _is_one_object(line):
+    if first.strip(BLANK) and not rest.startswith(b"{") and _is_no_row(line, rest):
         raise FormatError(
             "is one JSON object, not rows: give a JSON array of objects, or one object a line "
             "(an object of columns must be turned into rows first)",
@@ -122,12 +122,12 @@ def _json_format(file: BinaryIO, path: Path, max_row_bytes: int) -> str:
     return "jsonl"
 
 
-def _is_one_object(line: bytes) -> bool:
-    """Say whether the only line of a file is no row: columns, or the beginning of an object."""
+def _is_no_row(line: bytes, rest: bytes) -> bool:
+    """Say whether a first line, with no row after it, is columns or only begins an object."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return True
+        return bool(rest)
     return isinstance(value, dict) and all(isinstance(v, list | dict) for v in value.values())
 
 

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.sources.listing import fingerprint, list_files, walk
+
+
+def wanted(name: str) -> str | None:
+    return name[:-2] if name.endswith(".x") else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.x", "a.x", "sub/a.x", "sub/deep/c.d.x", "sub/c_d.x", "other.y", ".hidden/h.x"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return tmp_path / "in"
+
+
+def names(*inputs: object) -> list[str]:
+    return [listed.name for listed in list_files([str(i) for i in inputs], wanted)]
+
+
+def test_a_folder_is_listed_by_name_whatever_the_filesystem_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ["a", "b", "sub/a", "sub/c_d", "sub/deep/c_d"]
+    assert names(folder) == expected
+    scandir = os.scandir
+
+    class Backwards(list):  # type: ignore[type-arg]
+        def __enter__(self) -> Backwards:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(os, "scandir", lambda path: Backwards(reversed(list(scandir(path)))))
+    assert names(folder) == expected
+
+
+def test_globs_braces_and_files_name_the_same_file_once(folder: Path) -> None:
+    assert names(folder / "*.x") == ["a", "b"]
+    assert names(folder / "**/a.x") == ["a", "sub/a"]
+    assert names(folder / "{b,a}.x", folder / "a.x", folder) == [
+        "b",
+        "a",
+        "sub/a",
+        "sub/c_d",
+        "sub/deep/c_d",
+    ]
+
+
+def test_names_of_different_files_differ(folder: Path) -> None:
+    assert names(folder / "a.x", folder / "sub/a.x") == ["a", "a~2"]
+    assert len(set(names(folder / "sub/deep/c.d.x", folder / "sub/c_d.x"))) == 2
+
+
+def test_a_named_file_needs_no_known_suffix(folder: Path) -> None:
+    assert names(folder / "other.y") == ["other"]
+
+
+@pytest.mark.parametrize("missing", ["gone.x", "gone-{0..3}.x", "gone*.x"])
+def test_what_does_not_exist_is_an_error(folder: Path, missing: str) -> None:
+    with pytest.raises(ConfigError, match="gone"):
+        names(folder / missing)
+
+
+def test_a_loop_of_links_ends(folder: Path) -> None:
+    (folder / "sub" / "loop").symlink_to(folder)
+    (folder / "linked").symlink_to(folder / "sub" / "deep")
+    assert names(folder) == ["a", "b", "linked/c_d", "sub/a", "sub/c_d", "sub/deep/c_d"]
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path).name == "deep":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(FormatError, match="deep: cannot be listed: Permission denied"):
+        list(walk(folder))
+
+
+def test_a_fingerprint_sees_size_and_time(folder: Path) -> None:
+    path = folder / "a.x"
+    before = fingerprint([path])
+    path.write_text("more")
+    assert fingerprint([path]) != before
+    with pytest.raises(FormatError, match="cannot be looked at"):
+        fingerprint([folder / "gone"])
