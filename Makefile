@@ -22,7 +22,7 @@ $(VENV)/test.done: pyproject.toml requirements/torch.txt requirements/test.txt
 	@touch $@
 
 demo: $(VENV)/demo.done  ## install, then run the whole pipeline on the embedded data
-	@$(BIN)/python -m shardmill.demo .demo
+	@$(BIN)/python demo/run.py .demo
 
 test: $(VENV)/test.done  ## install, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)

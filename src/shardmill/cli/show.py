@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ MAX_CHARS = 2000
 @json_option
 def show(folder: Path, wanted: tuple[str, ...], count: int, as_json: bool) -> None:
     """Print samples as a person reads them."""
-    with open_samples(folder) as samples:
+    with closing(open_samples(folder)) as samples:
         numbers = [_find(samples, name) for name in wanted] or range(min(count, len(samples)))
         for number in numbers:
             sample = samples[number]
@@ -47,7 +48,7 @@ def _find(samples: SampleSet, name: str) -> int:
     if number is not None:
         return number
     if not name.isdigit():
-        raise ConfigError(f"no sample has the key {name!r}; the first is {samples.keys(0, 1)[0]!r}")
+        raise ConfigError(f"no sample has the key {name!r}; the first is {samples.key(0)!r}")
     if int(name) >= len(samples):
         raise ShardmillError(f"there is no sample {name}: the last one is {len(samples) - 1}")
     return int(name)

@@ -1,0 +1,77 @@
+"""`shardmill check FOLDER`: every byte against the receipts; `--repair` makes the broken anew."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.running import run_and_report
+from shardmill.errors import ShardmillError
+from shardmill.io.receipts import Ledger
+from shardmill.model.codec import from_plain
+from shardmill.model.stage import Stage
+from shardmill.stages.check import Verdict, check_folder, repair
+
+MAX_LISTED = 20
+
+
+@click.command()
+@folder_argument("folder")
+@click.option("--quick", is_flag=True, help="Compare sizes only, not every byte.")
+@click.option("--repair", "repairing", is_flag=True, help="Do the broken units again.")
+@run_options
+def check(folder: Path, quick: bool, repairing: bool, **run: Any) -> None:
+    """Compare every byte with the receipts; repair."""
+    # What is broken was within its budget when it was made, and will be again.
+    options = replace(RunOptions.taken_from(run), max_skip_rate=1.0)
+    verdict = check_folder(folder, deep=not quick)
+    repairing = repairing and not verdict.sound
+    if not options.as_json:
+        _print_verdict(folder, verdict, quick)
+    elif not repairing:
+        console.print_json({**asdict(verdict), "sound": verdict.sound})
+    if repairing:
+        repair(verdict)
+        run_and_report(stage_of(folder), folder, options, next_step=f"shardmill check {folder}")
+    elif not verdict.sound:
+        click.get_current_context().exit(1)
+
+
+def stage_of(folder: Path) -> Stage:
+    """Return the stage that made a folder, rebuilt from its stage.json."""
+    record = Ledger(folder).read_stage()
+    if record is None:
+        raise ShardmillError(f"{folder} is not a folder of shardmill: it has no stage.json")
+    return cast(Stage, from_plain(record.stage, where=f"{folder}/stage.json"))
+
+
+def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
+    compared = "sizes" if quick else "bytes"
+    files = f"{wording.plural(verdict.num_files, 'file')}, {wording.size(verdict.num_bytes)}"
+    if verdict.sound:
+        console.say("✓", f"{folder} is sound: {files}, all {compared} as the receipts say")
+        return
+    if not verdict.problems:
+        missing = wording.plural(verdict.num_missing, "unit")
+        console.say(
+            "…",
+            f"{folder}: {missing} not done yet, the rest is sound: {files}",
+            colour=console.HINT,
+        )
+        return
+    console.say(
+        "✗", f"{folder}: {wording.plural(len(verdict.problems), 'problem')}", colour=console.BAD
+    )
+    for problem in verdict.problems[:MAX_LISTED]:
+        click.echo(f"  {problem.path}: {problem.what}")
+    if len(verdict.problems) > MAX_LISTED:
+        click.echo(f"  and {len(verdict.problems) - MAX_LISTED:,} more")
+    console.hint(
+        f"shardmill check {folder} --repair   does the {len(verdict.broken_units)} broken "
+        "units again"
+    )

@@ -1,0 +1,91 @@
+"""`shardmill status FOLDER`: what is done, what failed, what was skipped and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli.statistics import print_statistics
+from shardmill.run.status import Status, read_status
+
+MAX_FAILURES = 3
+
+
+@click.command()
+@folder_argument("folder")
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Tell what is done, failed, skipped and why."""
+    found = read_status(folder)
+    if as_json:
+        console.print_json(asdict(found))
+        return
+    _print_summary(folder, found)
+    _print_activity(found)
+    _print_skipped(found)
+    print_statistics(found.stats, found.num_kept)
+    _print_failures(found)
+
+
+def _print_summary(folder: Path, found: Status) -> None:
+    kind = found.stage_kind.rpartition(":")[2]
+    if found.complete:
+        console.say("✓", f"{folder} is complete, made by {kind}")
+    elif found.failures:
+        console.say("✗", f"{folder} has failed units, made by {kind}", colour=console.BAD)
+    else:
+        console.say("…", f"{folder} is not complete yet, made by {kind}", colour=console.HINT)
+    share = found.num_done / found.num_units if found.num_units else 1.0
+    units = f"{found.num_done:,} of {found.num_units:,} done"
+    console.facts(
+        [
+            ("units", f"{units}, {found.num_failed:,} failed" if found.failures else units),
+            ("", console.bar(share, 40))
+            if not found.complete
+            else ("shards", f"{found.num_shards:,}"),
+            ("samples", f"{found.num_in:,} in, {found.num_kept:,} kept"),
+            ("size", wording.size(found.num_bytes)),
+        ]
+    )
+
+
+def _print_activity(found: Status) -> None:
+    for lock in found.locks:
+        where = f"process {lock.holder.pid} on {lock.holder.host}"
+        click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
+    if found.samples_per_s is not None:
+        left = "?" if found.seconds_left is None else wording.duration(found.seconds_left)
+        click.echo(f"  {wording.count(found.samples_per_s)} samples/s, {left} left")
+    if found.running:
+        console.heading("at work")
+        console.table(
+            ("unit", "for", "on"),
+            [(u.unit, wording.duration(u.seconds), u.host) for u in found.running],
+        )
+
+
+def _print_skipped(found: Status) -> None:
+    if not found.skipped:
+        return
+    console.heading("skipped")
+    for reason, number in sorted(found.skipped.items(), key=lambda item: -item[1]):
+        share = wording.percent(number / max(found.num_in, 1))
+        click.echo(f"  {wording.count(number)} x {reason}, {share}")
+        for reject in found.examples.get(reason, ()):
+            click.secho(f"      {reject.key}: {reject.detail}", dim=True)
+
+
+def _print_failures(found: Status) -> None:
+    if not found.failures:
+        return
+    console.heading("failed units")
+    for failure in found.failures[:MAX_FAILURES]:
+        click.secho(f"  {failure.unit}: {failure.message}", fg=console.BAD)
+        click.secho("\n".join(f"    {line}" for line in failure.tail.splitlines()), dim=True)
+    if len(found.failures) > MAX_FAILURES:
+        click.echo(f"  and {len(found.failures) - MAX_FAILURES:,} more, in failures/")
+    console.hint("run the command that makes this folder again: it tries only these units")
