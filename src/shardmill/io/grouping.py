@@ -135,16 +135,12 @@ def _duplicate_member(cut: _Cut, number: int, exts: list[str]) -> SampleError:
 
 
 def _rows(cut: _Cut, bad: dict[int, SampleError]) -> IndexRows:
-    rows = IndexRows()
-    members = cut.members
-    for number, (key, first, last) in enumerate(zip(cut.keys, cut.first, cut.first[1:])):
-        if number not in bad:
-            place = slice(first, last)
-            rows.add(
-                key,
-                members.starts[first],
-                cut.exts[place],
-                members.offsets[place],
-                members.sizes[place],
-            )
+    rows, members = IndexRows(), cut.members
+    for number, key in enumerate(cut.keys):
+        if number in bad:
+            continue
+        place = slice(cut.first[number], cut.first[number + 1])
+        start = members.starts[place.start]
+        offsets = [offset - start for offset in members.offsets[place]]
+        rows.add(key, start, cut.exts[place], offsets, members.sizes[place])
     return rows

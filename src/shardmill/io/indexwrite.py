@@ -49,11 +49,12 @@ class IndexRows:
         offsets: Iterable[int],
         sizes: Iterable[int],
     ) -> None:
-        """Append a sample whose first header is at `start`."""
+        """Append a sample whose first header is at `start`; its offsets count from there."""
+        table = self.exts
         self.keys.append(key.encode("utf-8", "surrogateescape"))
         self.start.append(start)
-        self.ext += [self.exts.setdefault(ext, len(self.exts)) for ext in exts]
-        self.offset += offsets
+        self.ext += [table.setdefault(ext, len(table)) for ext in exts]
+        self.offset += [start + offset for offset in offsets]
         self.size += sizes
         self.first.append(len(self.offset))
 

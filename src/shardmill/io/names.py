@@ -7,6 +7,7 @@ The key is the path up to the first dot after the last '/', the extension is the
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from shardmill.errors import SampleError
@@ -30,6 +31,7 @@ def check_key(key: str) -> None:
         raise SampleError("bad key", f"{key!r} has characters that cannot be printed")
 
 
+@lru_cache(maxsize=1024)
 def check_ext(ext: str) -> None:
     """Raise `SampleError` unless an extension is plain text such as "json" or "0.jpg"."""
     parts = ext.split(".")

@@ -50,13 +50,11 @@ class SampleWriter:
 
     def add(self, sample: Sample, sizes: Mapping[str, MediaSize] | None = None) -> None:
         """Append a sample; `sizes` gives what is known of its media, by their names."""
-        members = sample_members(sample)
-        planned = plan_sample(sample.key, members, self._layout)
-        tar = self._tar_with_room(planned.num_bytes)
-        written = tar.append(planned)
-        self._rows.add(sample.key, written.start, written.exts, written.offsets, written.sizes)
+        planned = plan_sample(sample.key, sample_members(sample), self._layout)
+        start = self._tar_with_room(planned.num_bytes).append(planned)
+        self._rows.add(sample.key, start, planned.exts, planned.offsets, planned.sizes)
         self._rows.describe(
-            [sizes.get(ext) if sizes else None for ext in written.exts],
+            [sizes.get(ext) for ext in planned.exts] if sizes else (),
             sum(len(segment.text) for segment in sample.document.segments),
             content_hash(sample),
             sample.origin.source if sample.origin else "",

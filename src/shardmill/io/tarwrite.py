@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
@@ -22,48 +21,43 @@ MAX_PIECES = 1020
 MAX_PENDING_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where a sample lies in the tar: its first header, and the place of each content."""
-
-    start: int
-    exts: tuple[str, ...]
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A sample that is checked and has its headers, but is not yet part of a tar."""
+class Planned(NamedTuple):
+    """A sample that is checked and laid out; offsets count from its own first header."""
 
     key: str
     names: tuple[str, ...]
     exts: tuple[str, ...]
-    headers: tuple[bytes, ...]
-    contents: tuple[Content, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """What the sample adds to the tar."""
-        return sum(len(h) + padded(len(c)) for h, c in zip(self.headers, self.contents))
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    pieces: tuple[Content, ...]
+    num_bytes: int
 
 
 def plan_sample(
     key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
 ) -> Planned:
-    """Check key and extensions and build the headers; a bad name is a `SampleError`."""
+    """Lay out a sample: (extension, content) pairs in order; a bad name is a `SampleError`."""
     check_key(key)
-    pairs = [(ext, _frozen(content)) for ext, content in members]
-    exts, contents = tuple(e for e, _ in pairs), tuple(c for _, c in pairs)
-    if not exts:
-        raise SampleError("empty sample", f"{key!r} has no members")
-    for ext in exts:
+    exts, names, offsets, sizes = [], [], [], []
+    pieces: list[Content] = []
+    position = 0
+    for ext, given in members:
         check_ext(ext)
-    if len(set(exts)) != len(exts):
-        raise SampleError("duplicate member", f"{key!r} has an extension twice: {', '.join(exts)}")
-    names = tuple(member_name(key, ext, layout) for ext in exts)
-    headers = tuple(member_header(n.encode(), len(c)) for n, c in zip(names, contents))
-    return Planned(key, names, exts, headers, contents)
+        content = _frozen(given)
+        name, size = member_name(key, ext, layout), len(content)
+        header = member_header(name.encode(), size)
+        pieces += (header, content, padding(size))
+        position += len(header)
+        exts.append(ext)
+        names.append(name)
+        offsets.append(position)
+        sizes.append(size)
+        position += padded(size)
+    if len(set(exts)) != len(exts) or not exts:
+        raise SampleError("duplicate member" if exts else "empty sample", f"{key!r} has {exts}")
+    return Planned(
+        key, tuple(names), tuple(exts), tuple(offsets), tuple(sizes), tuple(pieces), position
+    )
 
 
 class TarWriter:
@@ -79,27 +73,21 @@ class TarWriter:
 
     def add(
         self, key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
-    ) -> Written:
-        """Append a sample: (extension, content) pairs, adjacent and in this order."""
-        return self.append(plan_sample(key, members, layout))
+    ) -> tuple[int, Planned]:
+        """Append a sample; return the offset of its first header and its layout from there on."""
+        planned = plan_sample(key, members, layout)
+        return self.append(planned), planned
 
-    def append(self, sample: Planned) -> Written:
-        """Append a planned sample; a key that the tar has already is a `SampleError`."""
+    def append(self, sample: Planned) -> int:
+        """Append a planned sample and return its offset; a key twice is a `SampleError`."""
         self._claim(sample)
-        start = position = self.num_bytes
-        offsets, sizes = [], []
-        for header, content in zip(sample.headers, sample.contents):
-            size = len(content)
-            self._pieces += (header, content, padding(size))
-            position += len(header)
-            offsets.append(position)
-            sizes.append(size)
-            position += padded(size)
-        self._pending_bytes += position - start
-        self.num_bytes = position
+        start = self.num_bytes
+        self._pieces += sample.pieces
+        self._pending_bytes += sample.num_bytes
+        self.num_bytes += sample.num_bytes
         if len(self._pieces) >= MAX_PIECES or self._pending_bytes >= MAX_PENDING_BYTES:
             self._flush()
-        return Written(start, sample.exts, tuple(offsets), tuple(sizes))
+        return start
 
     def close(self) -> None:
         """Write what is pending and the end of the tar."""

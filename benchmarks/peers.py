@@ -1,0 +1,61 @@
+"""The packages that benchmarks and tests compare with, each in a folder of its own.
+
+They are installed without their dependencies, which the development environment has, and put in
+front of the path of the processes that use them; so they disturb neither it nor each other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PEERS_DIR = Path(__file__).resolve().parent.parent / ".cache" / "peers"
+
+# name -> what pip installs there; exact versions, so that figures can be compared over time
+PEERS: dict[str, tuple[str, ...]] = {
+    "wids": ("webdataset==0.2.111", "braceexpand==0.1.7"),  # the last release with wids
+    "array_record": (
+        "array_record==0.8.6",
+        "absl-py==2.5.1",
+        "etils==1.14.0",
+        "importlib_resources==7.1.0",
+        "zipp==4.1.2",
+    ),
+    "streaming": (
+        "mosaicml-streaming==0.13.0",
+        "brotli",
+        "python-snappy",
+        "cramjam",
+        "zstd",
+        "catalogue",
+        "paramiko",
+    ),
+}
+
+
+def peer_dir(name: str) -> Path:
+    """Return the folder of a peer, installing it on first use."""
+    folder = PEERS_DIR / name
+    done = folder / "installed.txt"
+    wanted = "\n".join(PEERS[name])
+    if not done.exists() or done.read_text() != wanted:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade"]
+        subprocess.run([*pip, "--target", str(folder), *PEERS[name]], check=True)
+        done.write_text(wanted)
+    return folder
+
+
+def peer_environment(name: str | None) -> dict[str, str]:
+    """Return the environment of a process that imports a peer; None means no peer."""
+    if name is None:
+        return dict(os.environ)
+    before = os.environ.get("PYTHONPATH")
+    path = [str(peer_dir(name)), *([before] if before else [])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+if __name__ == "__main__":
+    for peer in sys.argv[1:] or PEERS:
+        print(peer, peer_dir(peer))

@@ -1,0 +1,163 @@
+"""Writing samples that are in memory to tars: python benchmarks/write_tars.py
+
+Goal: 5 times the samples/s of webdataset.TarWriter, and within 2 times of writing the bytes raw.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from made_samples import make_samples
+from side_by_side import Contest, Work, save_report
+
+PER_SHARD = 1000
+
+
+def _shards(folder: str, num: int, mean_bytes: int) -> tuple[Path, list[list]]:
+    samples = list(make_samples(num, mean_bytes))
+    per_shard = PER_SHARD if mean_bytes < 500_000 else PER_SHARD // 10
+    shards = [samples[i : i + per_shard] for i in range(0, num, per_shard)]
+    return Path(folder), shards
+
+
+def _writing(folder: str, num: int, mean_bytes: int, write: Callable[[Path, list], None]) -> Work:
+    """Return the work of writing every shard; what a round wrote goes before the next begins."""
+    base, shards = _shards(folder, num, mean_bytes)
+
+    def work() -> int:
+        shutil.rmtree(base, ignore_errors=True)
+        base.mkdir(parents=True)
+        for number, shard in enumerate(shards):
+            write(base / f"{number:05d}.tar", shard)
+        return num
+
+    return work
+
+
+def shardmill_tar(**arguments) -> Work:
+    """Our tar and its index."""
+    from shardmill.io.indexwrite import IndexRows
+    from shardmill.io.tarwrite import TarWriter
+
+    def write(path: Path, shard: list) -> None:
+        rows = IndexRows()
+        with TarWriter(path) as tar:
+            for key, picture, text in shard:
+                start, at = tar.add(key, [("jpg", picture), ("json", text)])
+                rows.add(key, start, at.exts, at.offsets, at.sizes)
+            end = tar.num_bytes
+        rows.write(path.with_suffix(".idx"), end=end, num_bytes=tar.num_bytes)
+
+    return _writing(write=write, **arguments)
+
+
+def shardmill_samples(**arguments) -> Work:
+    """Our whole sample: the document as json, the caption as txt, hash of the content, index."""
+    from shardmill.io.samples import SampleWriter
+    from shardmill.model.sample import Document, MediaSize, Sample, Segment
+    from shardmill.model.stage import Draft
+
+    def write(path: Path, shard: list) -> None:
+        size = {"jpg": MediaSize(width=512, height=384)}
+        with SampleWriter(Draft(path.parent), lambda _: path.stem) as writer:
+            for key, picture, text in shard:
+                caption = json.loads(text)["caption"]
+                parts = (Segment(kind="image", media="jpg"), Segment(kind="text", text=caption))
+                sample = Sample(key=key, document=Document(parts), media={"jpg": picture})
+                writer.add(sample, size)
+
+    return _writing(write=write, **arguments)
+
+
+def webdataset_tar(**arguments) -> Work:
+    """webdataset.TarWriter, given bytes."""
+    import webdataset
+
+    def write(path: Path, shard: list) -> None:
+        with webdataset.TarWriter(str(path), encoder=False) as tar:
+            for key, picture, text in shard:
+                tar.write({"__key__": key, "jpg": picture, "json": text})
+
+    return _writing(write=write, **arguments)
+
+
+def python_tarfile(**arguments) -> Work:
+    """tarfile of the standard library, plain ustar."""
+
+    def write(path: Path, shard: list) -> None:
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for key, picture, text in shard:
+                for ext, content in (("jpg", picture), ("json", text)):
+                    member = tarfile.TarInfo(f"{key}.{ext}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+
+    return _writing(write=write, **arguments)
+
+
+def raw_bytes(**arguments) -> Work:
+    """The bytes of a ready tar, written a megabyte at a time: the limit."""
+    ready = bytes(_tar_bytes(arguments))
+    pieces = [memoryview(ready)[i : i + (1 << 20)] for i in range(0, len(ready), 1 << 20)]
+
+    def write(path: Path, shard: list) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        for piece in pieces:
+            os.write(fd, piece)
+        os.close(fd)
+
+    return _writing(write=write, **arguments)
+
+
+def _tar_bytes(arguments: dict) -> bytes:
+    from shardmill.io.tarwrite import TarWriter
+
+    folder, shards = _shards(**arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TarWriter(folder / "ready.tar") as tar:
+        for key, picture, text in shards[0]:
+            tar.add(key, [("jpg", picture), ("json", text)])
+    return (folder / "ready.tar").read_bytes()
+
+
+CONTESTANTS = {
+    "shardmill tar + index": shardmill_tar,
+    "shardmill samples (json, txt, hash, index)": shardmill_samples,
+    "webdataset.TarWriter": webdataset_tar,
+    "Python tarfile, ustar": python_tarfile,
+    "the same bytes raw": raw_bytes,
+}
+
+
+def section(num: int, mean_bytes: int, rounds: int) -> str:
+    """Run one contest and return its table."""
+    title = f"{num:,} samples of {mean_bytes / 1000:g} KB"
+    contest = Contest(title, unit="sample")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+        for name, function in CONTESTANTS.items():
+            place = f"{folder}/{function.__name__}"
+            contest.add(
+                name, __file__, function.__name__, folder=place, num=num, mean_bytes=mean_bytes
+            )
+        contest.run(rounds)
+    return f"## {title}\n\n{contest.table(than='shardmill tar + index')}"
+
+
+if __name__ == "__main__":
+    quick = "--quick" in sys.argv
+    save_report(
+        __file__,
+        "Writing tars",
+        [
+            section(2_000 if quick else 20_000, 60_000, rounds=2 if quick else 5),
+            section(200 if quick else 2_000, 1_000_000, rounds=2 if quick else 3),
+        ],
+    )
