@@ -54,4 +54,4 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def bar(share: float, width: int = 24) -> str:
     """0.5 -> '████████████', in eighths of a cell."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

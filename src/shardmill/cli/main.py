@@ -30,7 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Count the tokens of samples for a model that takes pixels.",
     ),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
-    "show": ("shardmill.cli.show:show", "Print samples, or the statistics of a folder."),
+    "show": ("shardmill.cli.show:show", "Print samples or tokens as a person reads them."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
 }
 

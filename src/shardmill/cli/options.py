@@ -46,7 +46,7 @@ def run_options(command: Command) -> Command:
             default="1/1",
             metavar="I/N",
             callback=lambda _ctx, _param, text: parse_part(text),
-            help="Do only every Nth unit, from the Ith: for machines without a scheduler.",
+            help="Do only the Ith of N parts: for machines without a scheduler.",
         ),
         click.option(
             "--max-skip-rate",

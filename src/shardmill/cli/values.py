@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType[int]):
     """A size in bytes with an optional unit."""
 
     name = "SIZE"

@@ -1,0 +1,95 @@
+"""The verbs of the spine from raw rows to a repaired folder, as processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Shardmill = Callable[..., subprocess.CompletedProcess[str]]
+
+PAIRS = ("ingest", "data/pairs.jsonl", "pairs", "--per-shard", "8", "--max-skip-rate", "0.2")
+
+
+def output_of(shardmill: Shardmill, *words: str) -> Any:
+    return json.loads(shardmill(*words, "--json").stdout)
+
+
+def test_ingest_accounts_for_every_row(shardmill: Shardmill) -> None:
+    report = output_of(shardmill, *PAIRS)
+    assert report["complete"] and report["failures"] == {}
+    assert report["total"] == {
+        "shards": 5,
+        "samples_in": 34,
+        "samples_kept": 32,
+        "skipped": {"missing file": 1, "not a picture": 1},
+    }
+
+
+def test_running_again_does_nothing_and_other_settings_are_refused(
+    shardmill: Shardmill, tmp_path: Path
+) -> None:
+    shardmill(*PAIRS)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "pairs" / "shards").iterdir()}
+    assert output_of(shardmill, *PAIRS)["done_now"] == 0
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "pairs" / "shards").iterdir()}
+    refused = shardmill(*PAIRS, "--layout", "dashed", code=2)
+    assert 'layout: "dotted" -> "dashed"' in refused.stderr
+
+
+def test_too_many_broken_rows_fail_the_unit_by_name(shardmill: Shardmill) -> None:
+    failed = shardmill(*PAIRS[:-1], "0", code=1)
+    assert "000000: skipped 1 of 8 samples" in failed.stdout
+    assert "unicorn.jpg" in failed.stdout
+    status = output_of(shardmill, "status", "pairs")
+    assert (status["num_done"], status["num_units"]) == (3, 5)
+    assert [failure["unit"] for failure in status["failures"]] == ["000000", "000002"]
+
+
+def test_parts_of_three_machines_make_one_folder(shardmill: Shardmill) -> None:
+    for part in ("2/3", "3/3", "1/3"):
+        report = output_of(shardmill, *PAIRS, "--part", part)
+    assert report["complete"]
+    assert output_of(shardmill, "check", "pairs")["sound"]
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b"])
+def test_a_part_that_cannot_be_is_refused(shardmill: Shardmill, part: str) -> None:
+    assert "--part" in shardmill(*PAIRS, "--part", part, code=2).stderr
+
+
+def test_check_finds_and_repairs_only_what_is_broken(shardmill: Shardmill, tmp_path: Path) -> None:
+    shardmill(*PAIRS)
+    broken = tmp_path / "pairs" / "shards" / "000000.tar"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:5000] + b"x" + whole[5001:])
+    verdict = json.loads(shardmill("check", "pairs", "--json", code=1).stdout)
+    assert [problem["path"] for problem in verdict["problems"]] == ["shards/000000.tar"]
+    assert output_of(shardmill, "check", "pairs", "--repair")["done_now"] == 1
+    assert broken.read_bytes() == whole
+    assert output_of(shardmill, "check", "pairs")["sound"]
+
+
+def test_show_prints_a_chat_by_key_with_its_media_in_place(shardmill: Shardmill) -> None:
+    shardmill("ingest", "data/chats.json", "chats", "--max-skip-rate", "0.2")
+    text = shardmill("show", "chats", "--sample", "chats-00000016").stdout
+    assert text.index("user") < text.index("[image 0.jpg]") < text.index("[image 1.webp]")
+    assert text.index("[image 1.webp]") < text.index("assistant") < text.index("The first:")
+    missing = shardmill("show", "chats", "--sample", "nobody", code=2)
+    assert "'nobody'" in missing.stderr and "chats-00000000" in missing.stderr
+
+
+def test_filter_drops_duplicates_and_unwanted_words(shardmill: Shardmill) -> None:
+    shardmill(*PAIRS)
+    words = ("--filter", 'words,words=["cat","galaxies"]', "--drop-duplicates")
+    report = output_of(shardmill, "filter", "pairs", "kept", *words)
+    assert report["total"]["skipped"] == {"unwanted word": 3}
+    assert report["total"]["samples_kept"] == 29
+
+
+def test_status_of_another_folder_says_what_is_missing(shardmill: Shardmill) -> None:
+    assert "stage.json" in shardmill("status", "data", code=2).stderr
