@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
@@ -15,6 +15,7 @@ from shardmill.io.lengths import open_lengths, write_lengths
 from shardmill.model.lengths import COLUMNS, length_table
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 2**31 - 1), st.integers(0, 1), st.integers(0, 2)), max_size=20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError
@@ -13,7 +13,7 @@ from shardmill.model.lengths import join_tables, length_table
 
 @pytest.mark.parametrize("bad", [0, -3])
 def test_length_below_one_names_its_row(bad: int) -> None:
-    with pytest.raises(ConfigError, match=rf"row 2 has {bad} \(1 such rows\)"):
+    with pytest.raises(ConfigError, match=f"at least 1: row 2 has {bad}"):
         length_table([5, 7, bad])
 
 
@@ -55,6 +55,7 @@ def test_locate_finds_the_shard_even_after_an_empty_one() -> None:
         table.locate(3)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1), st.data())
 def test_digest_changes_with_every_row(lengths: list[int], data: st.DataObject) -> None:
     other = list(lengths)

@@ -7,7 +7,6 @@ Arrays: `num_tokens` i32, then those of `num_visual` i32, `num_fixed` i32, `sour
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.io.arrays import Arrays, open_arrays, write_arrays
+from shardmill.io.arrayfile import store_arrays
+from shardmill.io.arrays import Arrays, open_arrays
 from shardmill.model.lengths import COLUMNS, MAX_SAMPLES, LengthTable
 
 FORMAT = "lengths"
@@ -39,12 +39,7 @@ def write_lengths(path: Path, table: LengthTable) -> None:
         "exact": table.exact,
         "digest": table.digest,
     }
-    draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
-        write_arrays(file, FORMAT, {**stored, "shard_starts": table.shard_starts}, meta)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    store_arrays(path, FORMAT, {**stored, "shard_starts": table.shard_starts}, meta)
 
 
 def open_lengths(path: Path) -> LengthTable:

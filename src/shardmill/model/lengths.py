@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from shardmill.errors import ConfigError
 
 MAX_SAMPLES = 2**31 - 1
+CHUNK = 1 << 20
 COLUMNS = ("num_tokens", "num_visual", "num_fixed", "source", "reject")
 
 
@@ -121,18 +122,32 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
 
 def check_lengths(table: LengthTable) -> None:
     """Raise `ConfigError` that names the first row which cannot be."""
-    if not len(table):
-        return
-    _need_rows(table.num_tokens >= 1, table.num_tokens, "num_tokens must be at least 1", table)
-    for name in ("num_visual", "num_fixed"):
-        column = getattr(table, name)
-        good = (column >= 0) & (column <= table.num_tokens)
-        _need_rows(good, column, f"{name} must lie between 0 and num_tokens", table)
-    if int(table.source.max()) >= len(table.source_names):
-        raise ConfigError(f"source {int(table.source.max())} has no name in {table.source_names}")
-    if int(table.reject.max()) > len(table.reject_reasons):
-        raise ConfigError(f"reject {int(table.reject.max())} has no reason")
+    for start in range(0, len(table), CHUNK):
+        _check_rows(table, slice(start, start + CHUNK))
     _check_shards(table)
+
+
+def _check_rows(table: LengthTable, rows: slice) -> None:
+    tokens = table.num_tokens[rows]
+    _need(tokens >= 1, "num_tokens", "be at least 1", table, rows)
+    for name in ("num_visual", "num_fixed"):
+        column = getattr(table, name)[rows]
+        good = (column >= 0) & (column <= tokens)
+        _need(good, name, "lie between 0 and num_tokens", table, rows)
+    source, reject = int(table.source[rows].max()), int(table.reject[rows].max())
+    if source >= len(table.source_names):
+        raise ConfigError(f"source {source} has no name in {table.source_names}")
+    if reject > len(table.reject_reasons):
+        raise ConfigError(f"reject {reject} has no reason in {table.reject_reasons}")
+
+
+def _need(good: NDArray[np.bool_], name: str, rule: str, table: LengthTable, rows: slice) -> None:
+    if good.all():
+        return
+    bad = ~good & (table.reject[rows] == 0)
+    if bad.any():
+        row = rows.start + int(bad.argmax())
+        raise ConfigError(f"{name} must {rule}: row {row} has {getattr(table, name)[row]}")
 
 
 def _check_shards(table: LengthTable) -> None:
@@ -141,15 +156,6 @@ def _check_shards(table: LengthTable) -> None:
         raise ConfigError("shard_starts must begin at 0, rise, and have one entry more than names")
     if table.shard_names and starts[-1] != len(table):
         raise ConfigError(f"the shards hold {starts[-1]} rows, the table {len(table)}")
-
-
-def _need_rows(
-    good: NDArray[np.bool_], column: NDArray[Any], rule: str, table: LengthTable
-) -> None:
-    bad = ~good & (table.reject == 0)
-    if bad.any():
-        row = int(bad.argmax())
-        raise ConfigError(f"{rule}: row {row} has {column[row]} ({int(bad.sum())} such rows)")
 
 
 def _column(values: ArrayLike, dtype: Any, name: str, size: int | None) -> NDArray[Any]:

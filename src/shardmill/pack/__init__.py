@@ -1,0 +1,1 @@
+"""Planning packs from lengths, ordering them, and building one: numpy only."""

@@ -1,0 +1,93 @@
+"""Orders of epochs: each pack once, another order each epoch, every quarter costs the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.pack.datasets import draw
+
+from shardmill.model.lengths import length_table
+from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.pack.cost import sum_by_pack
+from shardmill.pack.order import EpochOrder, segments, spread_blocks
+from shardmill.pack.plan import plan_packs
+
+
+def plan_of(num_packs: int, block: int = 512) -> PackPlan:
+    """A plan of packs of one sample each."""
+    return plan_packs(
+        length_table(np.full(num_packs, 7, np.int32)),
+        PackSpec(capacity=7, block=block, method="histogram"),
+        engine="plain",
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_packs=st.integers(0, 900),
+    block=st.sampled_from([1, 8, 512]),
+    seed=st.integers(0, 2**64),
+    epoch=st.integers(0, 99),
+)
+def test_each_pack_comes_once_an_epoch(num_packs: int, block: int, seed: int, epoch: int) -> None:
+    order = EpochOrder(plan_of(num_packs, block), seed=seed, epoch=epoch)
+    assert sorted(order.all_packs().tolist()) == list(range(num_packs))
+
+
+def test_positions_can_be_asked_in_any_order() -> None:
+    order = EpochOrder(plan_of(9000), seed=1, epoch=2)
+    some = np.array([8999, 0, 4500, 0])
+    assert order.packs(some).tolist() == order.all_packs()[some].tolist()
+    with pytest.raises(IndexError, match=r"0\.\.8999"):
+        order.packs(np.array([9000]))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    plan = plan_of(2000)
+    orders = [EpochOrder(plan, seed=s, epoch=e).all_packs() for s, e in ((0, 0), (0, 1), (1, 0))]
+    assert np.mean(orders[0] == orders[1]) < 0.2
+    assert np.mean(orders[0] == orders[2]) < 0.2
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5000), st.sampled_from([1, 8, 512]))
+def test_segments_cover_all_positions_in_whole_blocks(num_packs: int, block: int) -> None:
+    covered = 0
+    for start, stop, size in segments(num_packs, block):
+        assert start == covered
+        assert (stop - start) % size == 0
+        covered = stop
+    assert covered == num_packs
+
+
+@settings(deadline=None)
+@given(st.integers(1, 500), st.integers(0, 99))
+def test_neighbouring_blocks_fall_into_different_halves(num_blocks: int, key: int) -> None:
+    order = spread_blocks(num_blocks, key)
+    when = np.empty(num_blocks, np.int64)
+    when[order] = np.arange(num_blocks)
+    first_half = when < (num_blocks + 1) // 2
+    pairs = first_half[: num_blocks // 2 * 2].reshape(-1, 2)
+    # An odd one out may push one pair over the border.
+    assert np.count_nonzero(pairs.sum(axis=1) != 1) <= 1
+
+
+@pytest.mark.parametrize(("capacity", "limit"), [(32768, 1.03), (8192, 1.05)])
+def test_ranks_of_a_step_and_quarters_of_an_epoch_cost_alike(capacity: int, limit: float) -> None:
+    tokens, visual = draw("vlm", capacity, 1_000_000 if capacity == 32768 else 200_000)
+    table = length_table(tokens, num_visual=visual)
+    plan = plan_packs(table, PackSpec(capacity=capacity))
+    costs = [
+        sum_by_pack(values, plan.members, plan.starts)
+        for values in (visual, tokens.astype(np.int64) ** 2)
+    ]
+    order = EpochOrder(plan, seed=3, epoch=1).all_packs()
+    for ranks in (8, 64):
+        for cost in costs:
+            steps = cost[order][: len(order) // ranks * ranks].reshape(-1, ranks)
+            assert (steps.max(axis=1) / steps.mean(axis=1)).mean() <= limit
+    price = 42e9 * capacity + 16.2e9 * costs[0] + 786e3 * costs[1]
+    for quarter in np.array_split(price[order], 4):
+        assert quarter.mean() == pytest.approx(price.mean(), rel=0.02)

@@ -1,0 +1,50 @@
+"""Media are never cut; text goes from the end, and what cannot be cut is dropped with a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.errors import ConfigError
+from shardmill.model.lengths import length_table
+from shardmill.model.plan import PackSpec
+from shardmill.pack.overlong import MEDIA_TOO_LONG, TOO_LONG, keep_places, usable_lengths
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=30), st.integers(0, 30))
+def test_text_goes_from_the_end_and_media_stay(fixed: list[bool], num_kept: int) -> None:
+    is_fixed = np.array(fixed, np.bool_)
+    if num_kept < is_fixed.sum():
+        with pytest.raises(ConfigError, match="are media"):
+            keep_places(is_fixed, num_kept)
+        return
+    kept = keep_places(is_fixed, num_kept)
+    assert len(kept) == min(num_kept, len(fixed))
+    assert set(np.flatnonzero(is_fixed)) <= set(kept)
+    text = [place for place in range(len(fixed)) if not fixed[place]]
+    assert [p for p in kept if not fixed[p]] == text[: len(kept) - int(is_fixed.sum())]
+
+
+def test_cut_leaves_media_whole_or_drops_them() -> None:
+    table = length_table([5, 20, 20], num_fixed=[0, 3, 15])
+    usable = usable_lengths(table, PackSpec(capacity=10, alignment=4, overlong="cut"))
+    assert usable.units.tolist() == [2, 2, 0]
+    assert usable.cut_rows.tolist() == [1]
+    assert usable.cut_lengths.tolist() == [8]
+    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [MEDIA_TOO_LONG]
+
+
+def test_drop_counts_rejected_and_overlong_rows_by_reason() -> None:
+    table = length_table([50, 5, 0], reject=[0, 0, 1], reject_reasons=["not a picture"])
+    usable = usable_lengths(table, PackSpec(capacity=10, overlong="drop"))
+    assert usable.dropped.tolist() == [0, 2]
+    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [TOO_LONG, "not a picture"]
+
+
+def test_longest_length_does_not_overflow() -> None:
+    table = length_table([2**31 - 1, 1])
+    usable = usable_lengths(table, PackSpec(capacity=10, alignment=2, overlong="drop"))
+    assert usable.dropped.tolist() == [0]
