@@ -6,10 +6,10 @@ much as one in a folder that exists. With thousands of small units that is what 
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from collections import deque
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -19,20 +19,19 @@ class DraftRoom:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._empty: deque[Path] = deque()
-        self._numbers = count()
 
     def take(self) -> Path:
         """Return an empty folder that nobody else uses."""
         try:
             return self._empty.pop()
         except IndexError:
-            path = self._root / f"{os.getpid()}-{next(self._numbers)}"
-            path.mkdir()
-            return path
+            return Path(tempfile.mkdtemp(prefix="unit-", dir=self._root))
 
     def give_back(self, path: Path) -> None:
         """Take back a folder; whatever was left in it is removed."""
-        if next(os.scandir(path), None) is None:
-            self._empty.append(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+        # Somebody who took this run for dead may have removed the folder.
+        with suppress(FileNotFoundError):
+            if next(path.iterdir(), None) is None:
+                self._empty.append(path)
+                return
+        shutil.rmtree(path, ignore_errors=True)

@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,21 +90,23 @@ class _Bench:
     def try_unit(self, work: Work, unit: Unit) -> Sealed | None:
         """Return the unit's sealed draft, or report its failure and return None."""
         for attempt in range(self.retries + 1):
-            draft = Draft(self.room.take())
             try:
-                return self._work(work, unit, draft)
+                return self._work(work, unit)
             except Exception as error:
-                self.room.give_back(draft.dir)
                 if attempt == self.retries or not may_pass(error):
                     self.report_failure(unit.name, error)
                     break
         return None
 
-    def _work(self, work: Work, unit: Unit, draft: Draft) -> Sealed:
-        tally = Tally()
-        work(unit, draft, tally)
-        tally.check(draft, max_skip_rate=self.max_skip_rate)
-        return seal(self.ledger, unit, self.stage_digest, draft, tally)
+    def _work(self, work: Work, unit: Unit) -> Sealed:
+        draft, tally = Draft(self.room.take()), Tally()
+        with ExitStack() as cleanup:
+            cleanup.callback(self.room.give_back, draft.dir)
+            work(unit, draft, tally)
+            tally.check(draft, max_skip_rate=self.max_skip_rate)
+            sealed = seal(self.ledger, unit, self.stage_digest, draft, tally)
+            cleanup.pop_all()
+        return sealed
 
     def commit_group(self, group: Sequence[Finished]) -> None:
         """Commit finished units and report each as done, or each as failed."""

@@ -11,17 +11,19 @@ rest on the lock; it only saves double work. A driver that finds its lock taken 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import orjson
 
@@ -89,30 +91,25 @@ class FolderLock:
             self._release()
 
     def _try_acquire(self) -> bool:
-        for path in rival_paths(self.path):
-            if not self._may_remove(path):
-                return False
-        if not self._create():
-            return False
-        # Somebody with another split may have looked before our file was there, and made theirs.
-        late = [path for path in rival_paths(self.path) if path != self.path]
-        if late:
-            self._release()
-            self._refuse(late[0])
-        return True
+        # Looking may take long; what was seen is looked at again once nobody else is at it.
+        dead = [(path, holder) for path, holder in self._rivals() if self._is_dead(path, holder)]
+        with _guarded(self.path.parent):
+            for path, holder in dead:
+                if read_holder(path) == holder:
+                    path.unlink(missing_ok=True)
+            rivals = self._rivals()
+            if not rivals and self._create():
+                rivals = [rival for rival in self._rivals() if rival[0] != self.path]
+                if not rivals:
+                    return True
+                # On another host somebody with another split looked before our file was there.
+                self._release()
+        if rivals and not dead and not self._wait:
+            self._refuse(*rivals[0])
+        return False
 
-    def _may_remove(self, path: Path) -> bool:
-        """Remove a dead rival and return True; refuse, or return False, if it is alive."""
-        holder = read_holder(path)
-        if holder is None and not path.exists():
-            return True
-        if not self._is_dead(path, holder):
-            if not self._wait:
-                self._refuse(path)
-            return False
-        if read_holder(path) == holder:
-            path.unlink(missing_ok=True)
-        return True
+    def _rivals(self) -> list[tuple[Path, Holder | None]]:
+        return [(path, read_holder(path)) for path in rival_paths(self.path)]
 
     def _is_dead(self, path: Path, holder: Holder | None) -> bool:
         if holder is not None and holder.place == self._holder.place:
@@ -127,12 +124,13 @@ class FolderLock:
         began = time.monotonic()
         while time.monotonic() - began < self._timing.stale_s:
             time.sleep(min(0.2, self._timing.beat_s / 2))
+            if not path.exists():
+                return True
             if read_holder(path) != holder:
-                return not path.exists()
+                return False
         return True
 
-    def _refuse(self, path: Path) -> None:
-        holder = read_holder(path)
+    def _refuse(self, path: Path, holder: Holder | None) -> NoReturn:
         raise LockedError(
             f"{path.parent.parent} is being worked on by {_describe(path, holder)}. Wait for it, "
             "or stop it and run this command again; if that machine is gone, its lock is taken "
@@ -172,6 +170,18 @@ class FolderLock:
             if self._create():
                 return
         self.lost = True
+
+
+@contextmanager
+def _guarded(locks_dir: Path) -> Iterator[None]:
+    """Let one process of this machine at a time change locks, where the file system can do it."""
+    descriptor = os.open(locks_dir, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def part_lock_name(part: tuple[int, int]) -> str:
