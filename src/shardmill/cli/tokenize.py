@@ -33,7 +33,9 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
 @click.option("--block-size", type=click.IntRange(1), help="Cut long rows into blocks instead.")
 @click.option("--text-field", help="The field of plain text tables that holds the text.")
 @click.option("--hook", help="package.module:function that gets each row last.")
-@click.option("--limit", type=click.IntRange(0), help="Only the first samples.")
+@click.option(
+    "--limit", type=click.IntRange(0), help="Only the first samples; of plain text, of each file."
+)
 @click.option("--seed", type=int, help="For the random choices of templates.")
 @click.option("--epoch", type=int, help="Another number makes other choices.")
 @run_options

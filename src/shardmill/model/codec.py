@@ -63,6 +63,9 @@ def from_plain(plain: object, expected: Any = object, *, where: str = "spec") ->
     if isinstance(plain, dict) and "kind" in plain:
         return _build(plain, expected, where)
     if isinstance(expected, type) and dataclasses.is_dataclass(expected):
+        # A field annotated `Plain` (a job's stage) was read before its owner: then this is done.
+        if isinstance(plain, expected):
+            return plain
         return _build({"kind": class_path(expected), **_need(plain, dict, where)}, expected, where)
     if expected is Path:
         return Path(_need(plain, str, where))

@@ -66,8 +66,8 @@ def _sections(
     control: np.ndarray[tuple[int], np.dtype[np.bool_]], first: int
 ) -> Iterator[tuple[int, int]]:
     """Yield each control token by itself, and each run of others."""
-    edges = np.flatnonzero(control[1:] | control[:-1]) + 1 if len(control) else []
-    bounds = [0, *[int(edge) for edge in edges], len(control)]
+    edges = np.flatnonzero(control[1:] | control[:-1]) + 1
+    bounds = [0, *edges.tolist(), len(control)]
     return ((first + start, first + stop) for start, stop in pairwise(bounds) if stop > start)
 
 

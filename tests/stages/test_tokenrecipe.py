@@ -1,0 +1,117 @@
+"""A recipe describes a stage, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples_for_tests import store_samples
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.sample import Document, Sample, Segment
+from shardmill.model.space import TokenSpace
+from shardmill.stages.tokenize import Tokenize
+from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.stages.tokenrecipe import read_recipe, stage_of, tokenizer_of
+from shardmill.tokens.codes import FieldCodes
+from shardmill.tokens.layout import ImageLayout
+from shardmill.tokens.template_pairs import ImageToText, MixedPairs, TextToImage
+from shardmill.tokens.text_hf import HuggingFaceText
+from shardmill.tokens.text_sentencepiece import SentencePieceText
+
+RECIPE = """\
+tokenizer = "bundled"
+max_length = 2048
+overlong = "cut"
+seed = 7
+
+[template]
+kind = "mixed"
+t2i_ratio = 0.1
+t2i = { unconditional = 0.1, instructions = ["Draw."] }
+
+[space]
+added = ["boi", "eoi", "unconditional"]
+num_codes = 8192
+
+[layout]
+row_end = "boi"
+
+[codes]
+kind = "field"
+field = "vqcode_512"
+"""
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    sample = Sample(key="a", document=Document((Segment(kind="text", text="x"),)))
+    return str(store_samples(tmp_path_factory.mktemp("s") / "in", [sample], 1))
+
+
+def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    stage = stage_of(read_recipe(path), samples)
+    assert stage == Tokenize(
+        input_dir=Path(samples),
+        tokenizer=SentencePieceText(path=Path("bundled")),
+        template=MixedPairs(
+            t2i_ratio=0.1,
+            t2i=TextToImage(unconditional=0.1, instructions=("Draw.",)),
+            i2t=ImageToText(),
+        ),
+        space=TokenSpace(text_size=32_768, added=("boi", "eoi", "unconditional"), num_codes=8192),
+        layout=ImageLayout(row_end="boi"),
+        codes=FieldCodes(field="vqcode_512"),
+        max_length=2048,
+        overlong="cut",
+        seed=7,
+    )
+    assert from_plain(to_plain(stage)) == stage
+
+
+def test_tables_of_text_need_no_samples(tmp_path: Path) -> None:
+    stage = stage_of({"block_size": 8, "text_field": "body"}, str(tmp_path))
+    assert isinstance(stage, TokenizeText)
+    assert (stage.block_size, stage.text_field, stage.space.text_size) == (8, "body", 32_768)
+    assert from_plain(to_plain(stage)) == stage
+
+
+def test_a_path_says_what_a_tokenizer_is() -> None:
+    assert tokenizer_of("llama.model") == SentencePieceText(path=Path("llama.model"))
+    assert tokenizer_of("models/qwen") == HuggingFaceText(path=Path("models/qwen"))
+    assert tokenizer_of({"kind": "huggingface", "path": "x"}) == HuggingFaceText(path=Path("x"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"tokeniser": "bundled"}, "no 'tokeniser': use block_size, codes"),
+        ({"template": "poem"}, "unknown kind 'poem'"),
+        ({"template": {"kind": "t2i", "unconditional": 3}}, "between 0 and 1"),
+        ({"template": 3}, "template must be a name or a table"),
+        ({"layout": "square"}, "unknown layout 'square': use one of codes"),
+        ({"max_length": "long"}, "max_length must be int"),
+        ({"overlong": "squeeze"}, "overlong must be one of fail, drop, cut"),
+        ({"space": {"text_size": 10, "codes": 3}}, "no field 'codes'"),
+    ],
+)
+def test_mistakes_are_named(samples: str, recipe: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        stage_of(recipe, samples)
+
+
+@pytest.mark.parametrize("recipe", [{"template": "chat"}, {"hook": "a:b"}, {"overlong": "cut"}])
+def test_what_needs_samples_says_so(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="ingest"):
+        stage_of(recipe, str(tmp_path))
+
+
+def test_a_recipe_that_is_no_toml_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text("tokenizer = ", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot read the recipe"):
+        read_recipe(path)
