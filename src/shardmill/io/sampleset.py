@@ -39,6 +39,7 @@ class SampleSet:
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
         self._open: OrderedDict[int, SampleShard] = OrderedDict()
         self._max_open = most_open_shards()
+        self._is_crowded = len(self.entries) > self._max_open
         self._hashes: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
@@ -103,7 +104,8 @@ class SampleSet:
         """Return an open shard."""
         found = self._open.get(number)
         if found is not None:
-            self._open.move_to_end(number)
+            if self._is_crowded:
+                self._open.move_to_end(number)
             return found
         while len(self._open) >= self._max_open:
             self._open.popitem(last=False)[1].close()

@@ -26,6 +26,7 @@ class SampleShard:
 
     def __init__(self, blob: Blob, index: ShardIndex) -> None:
         self.blob, self.index = blob, index
+        self._num_samples, self._whole = len(index), blob.mapped()
         if blob.num_bytes != index.num_bytes:
             raise FormatError(
                 f"has {blob.num_bytes} bytes, its index {index.arrays.path} says "
@@ -34,7 +35,7 @@ class SampleShard:
             )
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self._num_samples
 
     def __getitem__(self, number: int) -> Sample:
         return parse_sample(self.index.keys[number], self.raw(number))
@@ -48,10 +49,11 @@ class SampleShard:
 
     def raw(self, number: int) -> Raw:
         """Return the members of a sample by extension, as they lie in the tar."""
-        if not 0 <= number < len(self.index):
-            raise IndexError(f"sample {number} of {len(self.index)} in {self.blob.url}")
-        whole = self.blob.mapped()
-        return self.raw_all([number])[0] if whole is None else _slice(self.index, number, whole, 0)
+        if self._whole is None:
+            return self.raw_all([number])[0]
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
+        return _slice(self.index, number, self._whole, 0)
 
     def raw_all(self, numbers: Sequence[int]) -> list[Raw]:
         """Return the members of several samples; a remote tar is asked for all of them at once."""
@@ -83,13 +85,17 @@ class SampleShard:
         self.blob.prefetch(start, end - start)
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file; views that are in use stay valid."""
+        self._whole = None
         self.blob.close()
 
     def _span(self, number: int) -> tuple[int, int]:
-        if not 0 <= number < len(self.index):
-            raise IndexError(f"sample {number} of {len(self.index)} in {self.blob.url}")
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
         return self.index.span(number)
+
+    def _absent(self, number: int) -> IndexError:
+        return IndexError(f"sample {number} of {len(self)} in {self.blob.url}")
 
     def __enter__(self) -> Self:
         return self
