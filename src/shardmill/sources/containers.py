@@ -36,7 +36,7 @@ class TarMembers:
         """Return the content of a member."""
         tar = self._tar(url)
         if member not in tar.members:
-            raise SampleError("missing file", f"{url} has no member {member!r}")
+            raise SampleError("missing file", f"{url} has no member {member!r:.200}")
         offset, size = tar.members[member]
         if size > max_bytes:
             detail = f"{url}::{member}: {size} bytes, the limit is {max_bytes}"
@@ -83,7 +83,7 @@ class LmdbValues:
         except lmdb.Error as error:
             raise SampleError("unreadable database", f"{path}: {error}") from error
         if value is None:
-            raise SampleError("missing file", f"{path} has no key {key!r}")
+            raise SampleError("missing file", f"{path} has no key {key!r:.200}")
         return bytes(value)
 
     def close(self) -> None:

@@ -123,22 +123,25 @@ def read_file(path: str, max_bytes: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
-        raise SampleError("missing file", f"{path!r}: {error}") from error
+        raise SampleError("missing file", f"{path!r:.300}: {error}") from error
     except OSError as error:
         raise _reject_or_fail(error, path) from error
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             raise SampleError("not a file", path)
         if info.st_size > max_bytes:
             detail = f"{path}: {info.st_size} bytes, the limit is {max_bytes}"
             raise SampleError("too large", detail)
-        return file.read()
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _reject_or_fail(error: OSError, path: str) -> Exception:
     if error.errno in GONE:
-        return SampleError("missing file", path)
+        return SampleError("missing file", f"{path:.300}")
     if error.errno in CLOSED:
         return SampleError("unreadable file", f"{path}: {error.strerror}")
     return error

@@ -69,6 +69,8 @@ def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
     field = INPUT_FIELDS.get(kind, "files")
     if field in ("dir", "meta") and len(places) > 1:
         raise ConfigError(f"give one {kind} at a time, got {len(places)}")
+    if "media_root" in given:
+        given["media_root"] = _absolute(given["media_root"])
     if "name" in known:
         given.setdefault("name", _name_of(places[0]))
     given[field] = places[0] if field in ("dir", "meta") else tuple(places)

@@ -134,6 +134,10 @@ def load_meta(path: Path) -> dict[str, dict[str, Any]]:
         _check(path, name, entry, FIELDS)
         _check(path, f"{name}.columns", entry.get("columns") or {}, COLUMNS)
         _check(path, f"{name}.tags", entry.get("tags") or {}, TAGS)
+        ratio = entry.get("sample_ratio", 1.0)
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio > 0:
+            where = f"{path}: {name}.sample_ratio"
+            raise ConfigError(f"{where} must be a number above 0, got {ratio!r}")
     return dict(meta)
 
 

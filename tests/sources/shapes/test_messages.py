@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardmill.errors import SampleError
+from shardmill.sources.shapes.llava import LlavaShape
+from shardmill.sources.shapes.messages import MessagesShape
+from shardmill.sources.shapes.shaped import Shaped
+
+
+def said(shaped: Shaped) -> list[tuple[Any, ...]]:
+    return [
+        (p.turn, p.role, p.text if p.kind == "text" else (p.kind, p.media)) for p in shaped.pieces
+    ]
+
+
+def talk(*turns: tuple[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": text} for role, text in turns], **fields}
+
+
+def test_placeholders_take_the_media_in_order() -> None:
+    row = talk(
+        ("system", "Be brief."),
+        ("user", "<image>\nCompare it with <IMAGE> and the clip:\n<video>"),
+        ("assistant", "They differ."),
+        images=["a.jpg", "b.jpg"],
+        videos=["c.mp4"],
+        score=3,
+    )
+    shaped = MessagesShape().shape(row)
+    assert said(shaped) == [
+        (0, "system", "Be brief."),
+        (1, "user", ("image", "a.jpg")),
+        (1, "user", "Compare it with "),
+        (1, "user", ("image", "b.jpg")),
+        (1, "user", " and the clip:"),
+        (1, "user", ("video", "c.mp4")),
+        (2, "assistant", "They differ."),
+    ]
+    assert shaped.extra == {"score": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "images", "detail"),
+    [
+        ("<image> and <image>", ["a"], "1 images, 2 placeholders"),
+        ("<image>", ["a", "b"], "2 images, 1 placeholders"),
+        ("no picture", ["a"], "1 images, 0 placeholders"),
+        ("<image>", [], "0 images, 1 placeholders"),
+        ("<video>", ["a"], "1 images, 0 placeholders"),
+    ],
+)
+def test_placeholders_and_media_must_match(text: str, images: list[str], detail: str) -> None:
+    with pytest.raises(SampleError) as error:
+        MessagesShape().shape(talk(("user", text), ("assistant", "ok"), images=images))
+    assert error.value.reason == "placeholders and media do not match"
+    assert detail in error.value.detail
+
+
+def test_an_answer_that_speaks_of_a_placeholder_takes_no_medium() -> None:
+    row = talk(("user", "<image> What tag?"), ("assistant", "Use <image>."), images=["a"])
+    assert said(MessagesShape().shape(row))[-1] == (1, "assistant", "Use <image>.")
+
+
+def test_an_answer_with_pictures_must_be_asked_for() -> None:
+    row = talk(("user", "Draw a cat."), ("assistant", "Here: <image>"), images=["a"])
+    with pytest.raises(SampleError, match="1 more in assistant turns count as text"):
+        MessagesShape().shape(row)
+    shaped = MessagesShape(assistant_media=True).shape(row)
+    assert said(shaped)[-1] == (1, "assistant", ("image", "a"))
+
+
+def test_typed_parts_hold_their_media_or_take_the_next() -> None:
+    content = [
+        {"type": "text", "text": "What is <image>?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "image", "path": "b.jpg"},
+        {"type": "image"},
+        {"type": "text", "text": ""},
+    ]
+    shaped = MessagesShape().shape(talk(("user", content), images=["c.jpg"]))
+    assert said(shaped) == [
+        (0, "user", "What is <image>?"),
+        (0, "user", ("image", {"url": "data:image/png;base64,AA=="})),
+        (0, "user", ("image", "b.jpg")),
+        (0, "user", ("image", "c.jpg")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, "empty conversation"),
+        ({"messages": []}, "empty conversation"),
+        (talk(("user", "")), "empty conversation"),
+        (talk(("narrator", "x")), "unknown role"),
+        ({"messages": [{"content": "x"}]}, "unknown role"),
+        ({"messages": ["hello"]}, "turn is not an object"),
+        (talk(("user", 5)), "text is not text"),
+        (talk(("user", [{"type": "smell"}])), "unknown part"),
+        (talk(("user", ["x"])), "unknown part"),
+    ],
+)
+def test_what_is_no_conversation_is_a_reject(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SampleError) as error:
+        MessagesShape().shape(row)
+    assert error.value.reason == reason
+
+
+def test_llava_rows() -> None:
+    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."}]
+    for image in ("a.jpg", ["a.jpg"], {"bytes": b"x", "path": None}):
+        shaped = LlavaShape().shape({"id": "7", "image": image, "conversations": turns})
+        (first,) = image if isinstance(image, list) else [image]
+        assert said(shaped) == [
+            (0, "user", ("image", first)),
+            (0, "user", "What?"),
+            (1, "assistant", "A cat."),
+        ]
+        assert shaped.extra == {"id": "7"}
+
+
+def test_cambrian_rows_may_have_no_picture() -> None:
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    for image in (None, "", []):
+        shaped = LlavaShape().shape({"image": image, "conversations": turns})
+        assert said(shaped) == [(0, "user", "Hi"), (1, "assistant", "Hello")]
+
+
+def test_a_system_column_is_the_first_turn() -> None:
+    row = {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]}
+    assert said(LlavaShape().shape(row)) == [(0, "system", "Be kind."), (1, "user", "Hi")]
+
+
+def test_columns_and_tags_can_be_named() -> None:
+    shape = MessagesShape(
+        messages="dialog", role_tag="who", content_tag="said", roles={"U": "user", "B": "assistant"}
+    )
+    row = {"dialog": [{"who": "U", "said": "a"}, {"who": "B", "said": "b"}]}
+    assert said(shape.shape(row)) == [(0, "user", "a"), (1, "assistant", "b")]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from make_media import picture
+
+from shardmill.errors import ConfigError
+from shardmill.sources.folder import FolderSource
+from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.nemo import NemoSource
+from shardmill.sources.table import TableSource
+from shardmill.sources.tars import TarSource
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture() if name.endswith("jpg") else b'{"text": "words"}\n')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.jpg", "a.txt", "sub/b.jpg", "b.json"], FolderSource),
+        (["a.jsonl", "sub/b.jsonl.zst"], TableSource),
+        (["a.json"], TableSource),
+        (["data-00000-of-00001.arrow", "dataset_info.json", "state.json"], TableSource),
+        (["a-0000.tar", "a-0001.tar", "shardindex.json"], TarSource),
+        (["stage.json", "manifest.json", "shards/000000.tar", "units.jsonl"], TarSource),
+    ],
+)
+def test_what_a_folder_holds_tells_the_source(
+    tmp_path: Path, names: list[str], expected: type
+) -> None:
+    source = source_from_input([str(fill(tmp_path / "in", *names))])
+    assert isinstance(source, expected)
+    assert source.name == "in" or "stage.json" in names
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a.jsonl", "b.csv"], TableSource),
+        (["*.jsonl"], TableSource),
+        (["notes.txt"], TableSource),
+        (["x-{0000..0575}.tar"], TarSource),
+        (["s3://bucket/x-{0000..0575}.tar"], TarSource),
+    ],
+)
+def test_what_is_typed_tells_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: type
+) -> None:
+    monkeypatch.chdir(fill(tmp_path, "a.jsonl", "b.csv", "notes.txt"))
+    assert isinstance(source_from_input(given), expected)
+
+
+def test_paths_are_stored_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fill(tmp_path, "a.jsonl"))
+    source = source_from_input(["a.jsonl"], media_root="photos", columns=None)
+    assert source == TableSource(
+        files=(str(tmp_path / "a.jsonl"),), name="a", media_root=str(tmp_path / "photos")
+    )
+
+
+def test_a_meta_file_is_known_by_what_it_says(tmp_path: Path) -> None:
+    fill(tmp_path, "rows.jsonl")
+    (tmp_path / "meta.json").write_text(json.dumps({"a": {"file_name": "rows.jsonl"}}))
+    assert isinstance(source_from_input([str(tmp_path / "meta.json")]), NemoSource)
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        ([], [], "no input"),
+        (["x.md"], [""], "holds no media, tables or tars"),
+        (["a.jsonl", "p/a.jpg"], [""], "more than one kind of input"),
+        (["a.jsonl", "b.tar"], ["a.jsonl", "b.tar"], "different kinds: table, tars"),
+        (["a.md"], ["a.md"], "cannot tell what"),
+        (["stage.json", "shards/0.tar"], [""], "is not finished"),
+        (["p/a.jpg", "q/a.jpg"], ["p", "q"], "give one folder at a time"),
+    ],
+)
+def test_what_is_not_clear_is_an_error(
+    tmp_path: Path, names: list[str], given: list[str], message: str
+) -> None:
+    fill(tmp_path, *names)
+    with pytest.raises(ConfigError, match=message):
+        source_from_input([str(tmp_path / place) for place in given])
+
+
+def test_an_option_without_meaning_is_an_error(tmp_path: Path) -> None:
+    fill(tmp_path, "a.jpg")
+    with pytest.raises(ConfigError, match="columns has no meaning for input of kind 'folder'"):
+        source_from_input([str(tmp_path)], columns=("a",))
+
+
+def test_the_kind_can_be_said(tmp_path: Path) -> None:
+    fill(tmp_path, "a.jsonl", "p/a.jpg")
+    assert isinstance(source_from_input([str(tmp_path)], kind="folder"), FolderSource)
+
+
+def test_the_first_good_rows_tell_the_shape(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("broken\n" * 100 + '{"image": "a.jpg", "caption": "x"}\n')
+    assert type(shape_of(source_from_input([str(path)]))).__name__ == "PairShape"
+    path.write_text("broken\n" * 3)
+    with pytest.raises(ConfigError, match="no row that can be read"):
+        shape_of(source_from_input([str(path)]))

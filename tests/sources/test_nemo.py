@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.sources.nemo import NemoSource, is_meta, load_meta
+from shardmill.sources.part import Row
+from shardmill.sources.shapes.messages import MessagesShape
+
+
+def chat(number: int) -> dict[str, Any]:
+    return {
+        "talk": [{"who": "H", "words": f"<image> {number}?"}, {"who": "A", "words": "yes"}],
+        "pics": [f"{number}.jpg"],
+    }
+
+
+def plain(number: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"{number}"}], "id": number}
+
+
+TAGS = {"role_tag": "who", "content_tag": "words", "user_tag": "H", "assistant_tag": "A"}
+META: dict[str, Any] = {
+    "b_chats": {
+        "file_name": "data/chats.jsonl",
+        "columns": {"messages": "talk", "images": "pics"},
+        "tags": TAGS,
+        "media_dir": "photos",
+    },
+    "a_text": {"file_name": "data/text.json"},
+}
+
+
+def write(folder: Path, meta: dict[str, Any]) -> str:
+    (folder / "data").mkdir(exist_ok=True)
+    chats = [json.dumps(chat(n)) for n in range(40)]
+    (folder / "data" / "chats.jsonl").write_text("\n".join(chats))
+    (folder / "data" / "text.json").write_text(json.dumps([plain(n) for n in range(10)]))
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return str(folder / "meta.json")
+
+
+def read_all(source: NemoSource, per_shard: int | None = 8) -> list[Row]:
+    rows = []
+    with source.open() as read:
+        for part in source.parts(per_shard):
+            found = list(read(part.input))
+            assert len(found) == part.num_rows
+            rows += found
+    return rows
+
+
+def test_data_sets_come_by_name_with_columns_and_tags_unified(tmp_path: Path) -> None:
+    rows = read_all(NemoSource(meta=write(tmp_path, META)))
+    assert [row.origin.source for row in rows] == ["a_text"] * 10 + ["b_chats"] * 40
+    row = rows[10]
+    assert row.key == "b_chats/chats-00000000"
+    assert row.media_dir == str(tmp_path / "photos")
+    assert row.fields["images"] == ["0.jpg"]
+    shaped = MessagesShape().shape(row.fields)
+    assert [(p.role, p.text or p.media) for p in shaped.pieces] == [
+        ("user", "0.jpg"),
+        ("user", " 0?"),
+        ("assistant", "yes"),
+    ]
+    assert rows[3].fields["id"] == 3
+
+
+def test_rows_in_sharegpt_style_need_no_tags(tmp_path: Path) -> None:
+    meta = {"a": {"file_name": "rows.jsonl"}}
+    row = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (found,) = read_all(NemoSource(meta=write(tmp_path, meta)))
+    assert [p.role for p in MessagesShape().shape(found.fields).pieces] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "count"), [(0.25, 10), (0.01, 1), (1.0, 40), (2.5, 100), (3, 120)]
+)
+@pytest.mark.parametrize("per_shard", [5, 1000])
+def test_a_ratio_gives_exact_counts_whatever_the_shards(
+    tmp_path: Path, ratio: float, count: int, per_shard: int
+) -> None:
+    meta = {"b": {**META["b_chats"], "sample_ratio": ratio}}
+    source = NemoSource(meta=write(tmp_path, meta))
+    rows = read_all(source, per_shard)
+    assert len(rows) == count
+    assert len({row.key for row in rows}) == count
+    assert sorted(row.key for row in rows) == sorted(row.key for row in read_all(source, 7))
+
+
+def test_copies_of_a_row_are_told_apart(tmp_path: Path) -> None:
+    meta = {"b": {**META["b_chats"], "sample_ratio": 2}}
+    rows = read_all(NemoSource(meta=write(tmp_path, meta)))
+    assert [row.key for row in rows[:4]] == [
+        "b/chats-00000000",
+        "b/chats-00000000-x1",
+        "b/chats-00000001",
+        "b/chats-00000001-x1",
+    ]
+    assert rows[0].fields == rows[1].fields
+
+
+def test_the_seed_decides_which_rows(tmp_path: Path) -> None:
+    meta = write(tmp_path, {"b": {**META["b_chats"], "sample_ratio": 0.5}})
+    keys = [[r.key for r in read_all(NemoSource(meta=meta, seed=seed))] for seed in (1, 1, 2)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_data_sets_can_be_chosen(tmp_path: Path) -> None:
+    meta = write(tmp_path, META)
+    assert len(read_all(NemoSource(meta=meta, datasets=("a_text",)))) == 10
+    with pytest.raises(ConfigError, match="has no data set 'c', only a_text, b_chats"):
+        list(NemoSource(meta=meta, datasets=("c",)).parts(None))
+
+
+def test_the_fingerprint_covers_the_meta_file_and_the_tables(tmp_path: Path) -> None:
+    inputs = NemoSource(meta=write(tmp_path, META)).inputs()
+    assert sorted(Path(path).name for path in inputs) == ["chats.jsonl", "meta.json", "text.json"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ("{broken", "is not JSON"),
+        ("[]", "is not a meta file"),
+        ('{"a": {"file_name": "x", "sampel_ratio": 2}}', "a has 'sampel_ratio', known are"),
+        ('{"a": {"file_name": "x", "columns": {"text": "t"}}}', r"a\.columns has 'text'"),
+        ('{"a": {"file_name": "x", "tags": {"role": "t"}}}', r"a\.tags has 'role'"),
+        ('{"a": {"file_name": "x", "tags": [1]}}', "a.tags has"),
+        ('{"a": {"file_name": "x", "sample_ratio": "half"}}', "sample_ratio must be a number"),
+        ('{"a": {"file_name": "x", "sample_ratio": 0}}', "must be a number above 0"),
+    ],
+)
+def test_a_meta_file_is_checked(tmp_path: Path, meta: str, message: str) -> None:
+    path = tmp_path / "meta.json"
+    path.write_text(meta)
+    with pytest.raises((ConfigError, FormatError), match=message):
+        load_meta(path)
+
+
+def test_only_objects_that_name_files_are_meta_files() -> None:
+    assert is_meta(META)
+    assert not is_meta({})
+    assert not is_meta({"a": {"file_name": "x"}, "b": {}})
+    assert not is_meta([META])

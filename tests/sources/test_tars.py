@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from shardmill.errors import FormatError
+from shardmill.sources.part import Row
+from shardmill.sources.tars import TarSource, tar_stem
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def pairs(first: int, count: int) -> list[tuple[str, bytes]]:
+    return [
+        member
+        for n in range(first, first + count)
+        for member in ((f"{n:04d}.jpg", b"J%d" % n), (f"{n:04d}.txt", b"picture %d" % n))
+    ]
+
+
+def read_all(source: TarSource, per_shard: int | None = None) -> list[Row]:
+    with source.open() as read:
+        return [row for part in source.parts(per_shard) for row in read(part.input)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(3):
+        write_tar(tmp_path / f"cc-{number:04d}.tar", pairs(10 * number, 10))
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", ["cc-{0000..0002}.tar", "cc-*.tar", ""])
+def test_a_tar_is_a_part_and_its_samples_are_rows(folder: Path, pattern: str) -> None:
+    source = TarSource(tars=(f"{folder}/{pattern}",), name="cc")
+    assert [part.num_rows for part in source.parts(None)] == [None] * 3
+    rows = read_all(source)
+    assert [row.fields["text"] for row in rows] == [f"picture {n}" for n in range(30)]
+    assert rows[12].key == "cc-0001/0012"
+    assert (rows[12].origin.path, rows[12].origin.row) == ("cc-0001.tar", "0012")
+    assert rows[12].media["jpg"] == b"J12"
+
+
+@pytest.mark.parametrize("per_shard", [1, 3, 10, 100])
+def test_tars_are_cut_when_asked(folder: Path, per_shard: int) -> None:
+    source = TarSource(tars=(str(folder),))
+    parts = list(source.parts(per_shard))
+    assert sum(part.num_rows or 0 for part in parts) == 30
+    assert [r.key for r in read_all(source, per_shard)] == [r.key for r in read_all(source)]
+
+
+def test_tars_of_one_name_in_two_folders_do_not_share_keys(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        write_tar(tmp_path / folder / "a.tar", pairs(0, 2))
+    rows = read_all(TarSource(tars=(f"{tmp_path}/x/a.tar", f"{tmp_path}/y/a.tar")))
+    assert len({row.key for row in rows}) == 4
+
+
+def test_the_interleave_rule_joins_what_follows_a_json(tmp_path: Path) -> None:
+    turns = {"conversations": [{"from": "human", "value": "<video>"}], "videos": ["000.mp4"]}
+    members = [
+        ("000.json", json.dumps(turns).encode()),
+        ("000.mp4", b"V"),
+        ("001.json", b'{"caption": "frames"}'),
+        ("001-0.jpg", b"a"),
+        ("001-1.jpg", b"b"),
+    ]
+    first, second = read_all(TarSource(tars=(str(write_tar(tmp_path / "a.tar", members)),)))
+    assert first.fields == turns
+    assert first.media["000.mp4"] == b"V"
+    assert second.fields == {"caption": "frames", "images": ["0.jpg", "1.jpg"]}
+
+
+@pytest.mark.parametrize("per_shard", [None, 2])
+def test_samples_that_cannot_be_used_are_rows_with_their_problem(
+    tmp_path: Path, per_shard: int | None
+) -> None:
+    members = [
+        *pairs(0, 2),
+        ("0000.jpg", b"again"),
+        ("../../up.jpg", b"x"),
+        ("0005.txt", b"\xff"),
+        ("0006.jpg", b""),
+    ]
+    source = TarSource(tars=(str(write_tar(tmp_path / "a.tar", members)),))
+    rows = read_all(source, per_shard)
+    reasons = sorted(row.problem.reason for row in rows if row.problem)
+    assert reasons == ["climbs out of its folder", "duplicate key", "not UTF-8"]
+    assert len(rows) == 6
+
+
+def test_a_sample_that_is_too_large_is_a_reject(folder: Path) -> None:
+    rows = read_all(TarSource(tars=(str(folder),), max_sample_bytes=100))
+    assert all(row.problem and row.problem.reason == "too large" for row in rows)
+
+
+def test_a_tar_that_was_cut_off_stops_with_the_offset(folder: Path) -> None:
+    path = folder / "cc-0001.tar"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(FormatError, match=r"cc-0001\.tar"):
+        read_all(TarSource(tars=(str(folder),)))
+
+
+def test_the_fingerprint_sees_a_changed_tar(folder: Path) -> None:
+    source = TarSource(tars=(str(folder),))
+    before = dict(source.inputs())
+    write_tar(folder / "cc-0001.tar", pairs(0, 11))
+    after = dict(source.inputs())
+    assert [key for key in before if before[key] != after[key]] == [f"{folder}/cc-0001.tar"]
+
+
+def test_stems() -> None:
+    assert tar_stem("a.b.tar") == "a.b"
+    assert tar_stem("a.tar.gz") is None
+    assert tar_stem(".a.tar") is None
