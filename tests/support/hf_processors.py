@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -95,7 +95,9 @@ class Chat:
 
 
 def random_chat(
-    rng: random.Random, make_size: dict[str, Callable[[random.Random], MediaSize]]
+    rng: random.Random,
+    make_size: dict[str, Callable[[random.Random], MediaSize]],
+    words: Sequence[str] = WORDS,
 ) -> Chat:
     """Return a chat of one to three turns with zero to three media, text before and after."""
     sizes: dict[str, list[MediaSize]] = {}
@@ -105,8 +107,8 @@ def random_chat(
         for _ in range(rng.randint(1, 4)):
             kind = rng.choice(["text", *make_size])
             if kind == "text" or sum(map(len, sizes.values())) == 3:
-                words = " ".join(rng.choices(WORDS, k=rng.randint(0, 8)))
-                content.append({"type": "text", "text": words})
+                text = " ".join(rng.choices(words, k=rng.randint(0, 8)))
+                content.append({"type": "text", "text": text})
             else:
                 sizes.setdefault(kind, []).append(make_size[kind](rng))
                 content.append({"type": kind})

@@ -1,20 +1,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_processors import chat_template, make_tokenizer, random_chat, their_length, transformers
+from hf_processors import (
+    WORDS,
+    chat_template,
+    make_tokenizer,
+    random_chat,
+    their_length,
+    transformers,
+)
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.tokens.pixelchat import ChatWriter, ChatWriting, Written
 from shardmill.tokens.processed import TextCounter, load_counter
 from shardmill.tokens.visual.fixed import Gemma3, Llava
-from shardmill.tokens.visual.qwen import Qwen3Images, Qwen3Videos, Qwen3VL
+from shardmill.tokens.visual.qwen import (
+    Qwen2VL,
+    Qwen3Images,
+    Qwen3Videos,
+    Qwen3VL,
+    QwenImages,
+    QwenVideos,
+)
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 SIZE = MediaSize(width=56, height=56)
@@ -59,7 +74,14 @@ def num_tokens(counter: TextCounter, written: Written) -> int:
     return int(counter.rendered_lengths([written.text])[0]) + hidden
 
 
-def check(rule: Any, processor: Any, folder: Path, *, num_chats: int = 80) -> None:
+def check(
+    rule: Any,
+    processor: Any,
+    folder: Path,
+    *,
+    num_chats: int = 80,
+    words: Sequence[str] = WORDS,
+) -> None:
     """Compare written samples with the processor's own ids, all of it from the saved folder."""
     processor.save_pretrained(folder)
     counter = load_counter(folder)
@@ -69,7 +91,7 @@ def check(rule: Any, processor: Any, folder: Path, *, num_chats: int = 80) -> No
     kinds = {"image": picture, "video": film}
     makers = {kind: kinds[kind] for kind in rule.placeholders()}
     for _ in range(num_chats):
-        chat = random_chat(rng, makers)
+        chat = random_chat(rng, makers, words)
         sample, sizes = sample_of(chat)
         written = writer.write(sample, sizes)
         assert written.exact
@@ -127,6 +149,24 @@ def test_blank_lines_around_pictures_merge_as_in_the_processor(tmp_path: Path) -
     check(Gemma3(num_tokens=4), processor, tmp_path)
 
 
+def test_the_real_tokenizer_with_real_texts_equals_the_processor(
+    tmp_path: Path, qwen_dir: Path, real_texts: list[str]
+) -> None:
+    hf = transformers()
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+    start, end, image, video = MARKS
+    limits = {"min_pixels": 2000, "max_pixels": 20_000}
+    processor = hf.Qwen2_5_VLProcessor(
+        Qwen2VLImageProcessor(**limits),
+        hf.AutoTokenizer.from_pretrained(qwen_dir),
+        hf.Qwen2VLVideoProcessor(**limits),
+        chat_template(image=start + image + end, video=start + video + end),
+    )
+    rule = Qwen2VL(images=QwenImages(**limits), videos=QwenVideos(**limits))
+    check(rule, processor, tmp_path, num_chats=100, words=real_texts)
+
+
 @pytest.fixture
 def counter(tmp_path: Path) -> TextCounter:
     tokenizer = make_tokenizer("<image>")
@@ -181,7 +221,7 @@ def test_control_tokens_that_people_write_are_counted_or_rejected(counter: TextC
 
 
 @pytest.fixture
-def qwen(tmp_path: Path) -> TextCounter:
+def marked(tmp_path: Path) -> TextCounter:
     start, end, image, video = MARKS
     tokenizer = make_tokenizer(*MARKS)
     tokenizer.chat_template = chat_template(image=start + image + end, video=start + video + end)
@@ -204,20 +244,20 @@ def writer_of(counter: TextCounter, unknown: Any = "reject") -> ChatWriter:
     ],
 )
 def test_unknown_sizes_are_rejected_or_guessed(
-    segment: Segment, size: MediaSize, qwen: TextCounter
+    segment: Segment, size: MediaSize, marked: TextCounter
 ) -> None:
     sample = Sample(key="k", document=Document((segment,)))
     with pytest.raises(SampleError, match=r"unknown|part of a video"):
-        writer_of(qwen).write(sample, {segment.media: size})
-    written = writer_of(qwen, "estimate").write(sample, {segment.media: size})
+        writer_of(marked).write(sample, {segment.media: size})
+    written = writer_of(marked, "estimate").write(sample, {segment.media: size})
     assert not written.exact
     assert [visual.num_visual for visual in written.visuals] == [500]
 
 
-def test_guesses_use_the_sizes_that_a_row_brings(qwen: TextCounter) -> None:
+def test_guesses_use_the_sizes_that_a_row_brings(marked: TextCounter) -> None:
     extra = {"mm_inputs_meta": {"images_meta": [[320, 640]]}}
     sample = Sample(key="k", document=Document((SHOWN,)), extra=extra)
-    written = writer_of(qwen, "estimate").write(sample, {"jpg": MediaSize(num_frames=0)})
+    written = writer_of(marked, "estimate").write(sample, {"jpg": MediaSize(num_frames=0)})
     expected = Qwen3VL().count("image", MediaSize(height=320, width=640))
     assert (written.exact, written.visuals) == (False, (expected,))
 
