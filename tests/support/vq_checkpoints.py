@@ -10,9 +10,7 @@ import torch
 
 from shardmill.tokens.vq.shape import VqShape, expected_tensors
 
-SMALL = VqShape(
-    base_channels=32, multipliers=(1, 1, 2), z_channels=16, embed_dim=16, num_codes=300
-)
+SMALL = VqShape(base_channels=32, multipliers=(1, 1, 2), z_channels=16, embed_dim=16, num_codes=300)
 SMALL_LLAMAGEN = VqShape(
     base_channels=32,
     multipliers=(1, 2),
