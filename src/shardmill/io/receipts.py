@@ -197,7 +197,8 @@ def open_manifest(folder: Path) -> Manifest:
         return manifest
     record = ledger.read_stage()
     if record is None:
-        raise ShardmillError(f"{folder} is not a dataset of shardmill: it has no manifest.json")
+        problem = "it has no manifest.json" if ledger.out_dir.is_dir() else "it does not exist"
+        raise ShardmillError(f"{folder} is not a dataset of shardmill: {problem}")
     units = ledger.read_units()
     num_missing = len(ledger.pending(units, record.digest))
     raise ShardmillError(
