@@ -117,10 +117,14 @@ def open_shard(url: str, index_path: Path) -> SampleShard:
 def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Grouped]:
     """Open a tar without an index by walking its headers; also return what the walk found."""
     blob = open_blob(url)
-    walk = walk_tar(blob)
-    grouped = group_members(walk, interleaved=interleaved)
-    arrays = grouped.rows.arrays(Path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
-    return SampleShard(blob, index_of(arrays)), grouped
+    try:
+        walk = walk_tar(blob)
+        grouped = group_members(walk, interleaved=interleaved)
+        arrays = grouped.rows.arrays(Path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
+        return SampleShard(blob, index_of(arrays)), grouped
+    except FormatError:
+        blob.close()
+        raise
 
 
 def parse_sample(key: str, raw: Raw) -> Sample:

@@ -1,0 +1,1 @@
+"""Formats of other projects, one file each."""
