@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pack.datasets import draw
+from packing_lengths import draw
 
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pack.datasets import SETS, draw
+from packing_lengths import SETS, draw
 
 from shardmill.errors import ConfigError
 from shardmill.model.lengths import LengthTable, length_table

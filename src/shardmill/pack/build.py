@@ -1,0 +1,180 @@
+"""One pack from its documents: the same function for packs on disk and for training.
+
+Documents are rows of tokens with spans for loss and media. A pack keeps them unshifted, so that it
+can be stored; labels are shifted when they are asked for: the label of a token is the next token of
+its document, if that carries loss, and the last token of a document has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import SampleError
+from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of, spans_of
+from shardmill.pack.layout import Layout, block_causal_mask, lay_out
+from shardmill.pack.mrope import MropeRule, mrope_positions
+from shardmill.pack.overlong import keep_places
+
+NO_LABEL = -100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSpec:
+    """How a pack is laid out: padding to `size` (None: not at all) and inside documents.
+
+    `mrope` gives three-axis positions; without it positions count from 0 in each document.
+    """
+
+    alignment: int = 1
+    size: int | None = None
+    pad_id: int = 0
+    mrope: MropeRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackMedium:
+    """A medium of a pack: its document, and its span counted from the start of the pack."""
+
+    document: int
+    span: MediaSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pack:
+    """A built pack; arrays have one value a place, padding included."""
+
+    layout: Layout
+    keys: tuple[str, ...]
+    samples: NDArray[np.int64]
+    input_ids: NDArray[np.int64]
+    loss_mask: NDArray[np.bool_]
+    modality: NDArray[np.uint8]
+    position_ids: NDArray[np.int64]
+    media: tuple[PackMedium, ...]
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the token that each place shall predict, -100 where there is none."""
+        own = np.where(self.loss_mask, self.input_ids, NO_LABEL)
+        # Nothing before a document's first token may predict it.
+        own[self.layout.starts[self.layout.lengths > 0]] = NO_LABEL
+        return np.append(own[1:], NO_LABEL)[: len(own)]
+
+    def index_mask(self) -> NDArray[np.int64]:
+        """Return 1, 2, 3 ... for the places of each document, 0 for padding."""
+        return self.layout.index_mask()
+
+    def block_causal_mask(self) -> NDArray[np.bool_]:
+        """Return the (1, S, S) mask of what each place may see."""
+        return block_causal_mask(self.index_mask())
+
+    def sample_ids(self) -> NDArray[np.int64]:
+        """Return the number of the sample at each place, -1 for padding."""
+        return np.concatenate([[-1], self.samples])[self.index_mask()]
+
+    def grid_thw(self, kind: str) -> NDArray[np.int64]:
+        """Return the grids (n, 3) of all media of one kind ("image", "video") in order."""
+        grids = [medium.span.grid for medium in self.media if medium.span.kind == kind]
+        return np.array(grids, np.int64).reshape(-1, 3)
+
+
+def build_pack(
+    rows: Sequence[TokenRow],
+    spec: BuildSpec,
+    *,
+    samples: Sequence[int] | NDArray[Any] | None = None,
+    lengths: Sequence[int] | NDArray[Any] | None = None,
+    positions: Sequence[NDArray[np.int64]] | None = None,
+) -> Pack:
+    """Return the pack of these documents.
+
+    `samples` are their numbers in the data set (0, 1, 2 ... by default), `lengths` the planned
+    numbers of tokens: a longer row loses text from its end, a shorter one is an error, because
+    planned and built length must agree. `positions` are (3, n) positions of each document, where
+    the model itself has computed them.
+    """
+    if lengths is not None:
+        rows = [cut_row(row, int(length)) for row, length in zip(rows, lengths)]
+    layout = lay_out([len(row.ids) for row in rows], alignment=spec.alignment, size=spec.size)
+    return Pack(
+        layout=layout,
+        keys=tuple(row.key for row in rows),
+        samples=np.asarray(range(len(rows)) if samples is None else samples, np.int64),
+        input_ids=layout.place([row.ids for row in rows], spec.pad_id, np.int64),
+        loss_mask=_loss_mask(rows, layout),
+        modality=layout.place([modality_of(row.media, len(row.ids)) for row in rows], 0, np.uint8),
+        position_ids=_positions(rows, layout, spec.mrope, positions),
+        media=tuple(
+            PackMedium(document, replace(span, position=span.position + int(start)))
+            for document, (row, start) in enumerate(zip(rows, layout.starts))
+            for span in row.media
+        ),
+    )
+
+
+def cut_row(row: TokenRow, num_tokens: int) -> TokenRow:
+    """Return the row with its planned number of tokens: text is cut from its end, media never."""
+    if len(row.ids) == num_tokens:
+        return row
+    if len(row.ids) < num_tokens:
+        raise SampleError(
+            "shorter than planned", f"{row.key} has {len(row.ids)} tokens, planned {num_tokens}"
+        )
+    is_fixed = np.zeros(len(row.ids), np.bool_)
+    for span in row.media:
+        is_fixed[span.start : span.end] = True
+    kept = keep_places(is_fixed, num_tokens)
+    loss = mask_of(row.loss, len(row.ids))[kept]
+    media = tuple(
+        replace(span, position=int(np.searchsorted(kept, span.position))) for span in row.media
+    )
+    return replace(row, ids=row.ids[kept], loss=spans_of(loss), media=media)
+
+
+def _loss_mask(rows: Sequence[TokenRow], layout: Layout) -> NDArray[np.bool_]:
+    # All spans of all documents at once: a span of 3 at place 7 becomes 7, 8, 9.
+    spans = np.concatenate(
+        [row.loss + [start, 0] for row, start in zip(rows, layout.starts)] or [np.empty((0, 2))]
+    ).astype(np.int64)
+    starts, counts = spans[:, 0], spans[:, 1]
+    places = np.arange(int(counts.sum())) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+    mask = np.zeros(layout.size, np.bool_)
+    mask[places] = True
+    return mask
+
+
+def _positions(
+    rows: Sequence[TokenRow],
+    layout: Layout,
+    rule: MropeRule | None,
+    given: Sequence[NDArray[np.int64]] | None,
+) -> NDArray[np.int64]:
+    if rule is not None and given is None:
+        given = [_mrope(row, rule) for row in rows]
+    if given is None or not rows:
+        shape = (layout.size,) if given is None else (3, layout.size)
+        return np.broadcast_to(layout.position_ids(), shape).copy()
+    parts = [_padded(part, int(length)) for part, length in zip(given, layout.padded)]
+    return lay_out(layout.padded, size=layout.size).place(parts, 0, np.int64)
+
+
+def _mrope(row: TokenRow, rule: MropeRule) -> NDArray[np.int64]:
+    return mrope_positions(
+        modality_of(row.media, len(row.ids)),
+        rule,
+        images=[span.grid for span in row.media if span.kind == "image"],
+        videos=[span.grid for span in row.media if span.kind == "video"],
+    )
+
+
+def _padded(positions: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    # Positions of padding inside a document go on after the largest, as they do on one axis.
+    missing = length - positions.shape[1]
+    if not missing:
+        return positions
+    after = np.arange(missing) + int(positions.max(initial=-1)) + 1
+    return np.concatenate([positions, np.broadcast_to(after, (3, missing))], axis=1)
