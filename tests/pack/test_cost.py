@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.pack.cost import CostModel, ModelShape, PackCosts, sum_by_pack
+from shardmill.model.lengths import length_table
+from shardmill.model.plan import PackSpec
+from shardmill.pack.cost import CostModel, ModelShape, PackCosts, pack_costs, sum_by_pack
+from shardmill.pack.plan import plan_packs
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
@@ -35,5 +38,12 @@ def test_price_of_a_pack() -> None:
 def test_sums_by_pack() -> None:
     members, starts = np.array([3, 0, 1], np.uint32), np.array([0, 2, 3])
     values = np.array([2**31 - 1, 5, 7, 2**31 - 1], np.int32)
-    assert sum_by_pack(values, members, starts).tolist() == [2**32 - 2, 5]
-    assert sum_by_pack(values, members[:0], starts[:1]).tolist() == []
+    assert sum_by_pack(lambda rows: values[rows], members, starts).tolist() == [2**32 - 2, 5]
+    assert sum_by_pack(lambda rows: values[rows], members[:0], starts[:1]).tolist() == []
+
+
+def test_costs_of_packs_count_padding_in_attention_and_cuts_in_tokens() -> None:
+    table = length_table([5, 30], num_visual=[2, 1], num_fixed=[2, 1])
+    plan = plan_packs(table, PackSpec(capacity=16, alignment=8, overlong="cut"))
+    costs = pack_costs(plan, table)
+    assert sorted(zip(costs.tokens, costs.visual, costs.attention)) == [(5, 2, 64), (16, 1, 256)]

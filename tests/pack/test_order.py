@@ -10,7 +10,7 @@ from packing_lengths import draw
 
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
-from shardmill.pack.cost import sum_by_pack
+from shardmill.pack.cost import pack_costs
 from shardmill.pack.order import EpochOrder, segments, spread_blocks
 from shardmill.pack.plan import plan_packs
 
@@ -79,10 +79,8 @@ def test_ranks_of_a_step_and_quarters_of_an_epoch_cost_alike(capacity: int, limi
     tokens, visual = draw("vlm", capacity, 1_000_000 if capacity == 32768 else 200_000)
     table = length_table(tokens, num_visual=visual)
     plan = plan_packs(table, PackSpec(capacity=capacity))
-    costs = [
-        sum_by_pack(values, plan.members, plan.starts)
-        for values in (visual, tokens.astype(np.int64) ** 2)
-    ]
+    held = pack_costs(plan, table)
+    costs = [held.visual, held.attention]
     order = EpochOrder(plan, seed=3, epoch=1).all_packs()
     for ranks in (8, 64):
         for cost in costs:

@@ -6,13 +6,21 @@ attention 6 x layers x hidden for each square of a document's length.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
+from shardmill.model.lengths import LengthTable
+from shardmill.model.plan import PackPlan
+
+CHUNK = 1 << 16
+
+Rows: TypeAlias = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +86,28 @@ class PackCosts:
 
 
 def sum_by_pack(
-    values: NDArray[np.integer], members: NDArray[np.uint32], starts: NDArray[np.int64]
+    values: Callable[[Rows], NDArray[np.integer]], members: Rows, starts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the sum of `values[row]` over the rows of each pack; memory is bounded."""
+    """Return the sum of `values(rows)` over the rows of each pack; memory is bounded."""
     sums = np.empty(len(starts) - 1, np.int64)
-    for first in range(0, len(sums), 1 << 18):
-        bounds = starts[first : first + (1 << 18) + 1]
+    for first in range(0, len(sums), CHUNK):
+        bounds = starts[first : first + CHUNK + 1]
         rows = members[bounds[0] : bounds[-1]]
-        part = np.add.reduceat(values[rows].astype(np.int64), bounds[:-1] - bounds[0])
+        part = np.add.reduceat(values(rows).astype(np.int64), bounds[:-1] - bounds[0])
         sums[first : first + len(part)] = part
     return sums
+
+
+def pack_costs(plan: PackPlan, table: LengthTable) -> PackCosts:
+    """Return what each pack of a plan holds; attention counts the padding inside documents too."""
+    alignment = plan.spec.alignment
+
+    def squares(rows: Rows) -> NDArray[np.int64]:
+        aligned = -(-plan.lengths_of(rows, table).astype(np.int64) // alignment) * alignment
+        return aligned**2
+
+    return PackCosts(
+        sum_by_pack(lambda rows: plan.lengths_of(rows, table), plan.members, plan.starts),
+        sum_by_pack(lambda rows: table.num_visual[rows], plan.members, plan.starts),
+        sum_by_pack(squares, plan.members, plan.starts),
+    )

@@ -154,7 +154,7 @@ def _finish(
         reason = np.concatenate([reason, np.full(len(late), len(reasons), np.uint8)])
         reasons = (*reasons, BEYOND_MAX_PACKS)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(documents)])
-    visual = sum_by_pack(table.num_visual, members, starts)
+    visual = sum_by_pack(lambda rows: table.num_visual[rows], members, starts)
     balanced = balance(
         visual, attention, block=spec.block, key=mix(spec.seed, spec.epoch, 4), engine=engine
     )
