@@ -56,6 +56,22 @@ def test_gemma3_equals_its_processor(pan_and_scan: bool) -> None:
     compare(rule, processor, image=picture, num_chats=200, image_settings=settings)
 
 
+def test_crops_of_gemma3_equal_those_of_its_processor() -> None:
+    hf = transformers()
+    import torch
+
+    theirs = hf.Gemma3ImageProcessor()
+    rule = Gemma3(pan_and_scan=True, min_crop_size=100, max_num_crops=6)
+    rng = random.Random(0)
+    for _ in range(3000):
+        unit = rng.randint(1, 300)
+        height, width = unit * rng.randint(1, 8), unit * rng.randint(1, 8)
+        pixels = torch.zeros(1).expand(1, 3, height, width)
+        crops = theirs.pan_and_scan_batched(pixels, 100, 6, 1.2)
+        visual = rule.count("image", MediaSize(height=height, width=width))
+        assert visual.num_runs == len(crops) + 1, (height, width)
+
+
 @pytest.mark.parametrize("rule", [Llava(), Gemma3()])
 def test_videos_are_refused(rule: Any) -> None:
     with pytest.raises(SampleError, match="takes no video"):
