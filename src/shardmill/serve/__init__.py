@@ -1,0 +1,1 @@
+"""Serving packs and samples to training loops: order and state are plain arithmetic."""

@@ -1,0 +1,76 @@
+"""What a pack is built from while training: token rows, and the tensors of their media."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from shardmill.io.receipts import open_manifest
+from shardmill.io.tokenset import TokenSet, open_token_set
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.tokenrow import TokenRow
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A token row and what the model gets beside it, such as `pixel_values`, by name."""
+
+    row: TokenRow
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """Reads the documents of a data set by number; it travels to workers, so it must pickle."""
+
+    @property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards it reads, whose checksums stand for the data."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def read(self, row: int) -> Document:
+        """Return a document; one that cannot be read is a `SampleError` or `FormatError`."""
+
+    def describe(self, row: int) -> str:
+        """Return shard and place of a row, and its key if that can be read."""
+
+
+@dataclass(slots=True)
+class TokenReader:
+    """Rows of token shards: views into the mapped files."""
+
+    tokens: TokenSet
+
+    @classmethod
+    def open(cls, folder: Path) -> TokenReader:
+        """Return the reader of a finished folder of token shards."""
+        return cls(open_token_set(Path(folder), open_manifest(Path(folder))))
+
+    @property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards it reads."""
+        return self.tokens.entries
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def read(self, row: int) -> Document:
+        """Return ids, loss and media of a row; its origin is looked up only when somebody asks."""
+        shard_number, inside = self.tokens.locate(row)
+        shard = self.tokens.shard(shard_number)
+        return Document(
+            TokenRow(
+                key=shard.keys[inside],
+                ids=shard.ids(inside),
+                loss=shard.loss(inside),
+                media=shard.media(inside),
+            )
+        )
+
+    def describe(self, row: int) -> str:
+        """Return shard and row."""
+        shard, inside = self.tokens.locate(row)
+        return f"row {inside} of shard {self.tokens.entries[shard].name}"

@@ -1,0 +1,81 @@
+"""From positions to numbers: the packs of a plan, or samples in shuffled order, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError
+from shardmill.model.plan import PackPlan
+from shardmill.pack.order import EpochOrder
+from shardmill.pack.permute import mix, permute
+from shardmill.serve.schedule import NO_PACK, Taken
+
+
+class Order(Protocol):
+    """One epoch: position -> number, each number once."""
+
+    def packs(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Return the number at each position."""
+
+
+class ShuffledSamples:
+    """Samples in an order of (seed, epoch), never listed, so that it takes no memory.
+
+    Samples are shuffled inside windows of so many samples, and the windows among each other: a
+    window of a few shards keeps the reading of remote or cold data together. None shuffles all.
+    """
+
+    def __init__(self, num_samples: int, *, seed: int, epoch: int, window: int | None) -> None:
+        if window is not None and window < 1:
+            raise ConfigError(f"window must be at least 1 sample, got {window}")
+        self._size, self._key = num_samples, mix(seed, epoch)
+        self._window = num_samples if window is None else min(window, num_samples)
+
+    def packs(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Return the sample at each position."""
+        window = self._window
+        whole = self._size // window
+        numbers = np.empty(len(positions), np.int64)
+        # The last window may be short; it keeps its place at the end.
+        nth, inside = np.divmod(positions, window)
+        for number in np.unique(nth).tolist():
+            mine = nth == number
+            last = number == whole
+            block = number if last else int(permute(np.array([number]), whole, self._key)[0])
+            size = self._size - whole * window if last else window
+            numbers[mine] = block * window + permute(inside[mine], size, mix(self._key, block, 1))
+        return numbers.astype(np.uint32)
+
+
+class Numbers:
+    """The numbers that a rank takes; the orders of the last two epochs are kept."""
+
+    def __init__(self, order_of: Callable[[int], Order]) -> None:
+        self._order_of = lru_cache(maxsize=2)(order_of)
+
+    def of(self, taken: Taken) -> list[int]:
+        """Return the number at each position taken, -1 where a step is padded."""
+        numbers = np.full(len(taken.positions), NO_PACK, np.int64)
+        real = taken.positions != NO_PACK
+        for epoch in np.unique(taken.epochs[real]).tolist():
+            mine = real & (taken.epochs == epoch)
+            numbers[mine] = self._order_of(epoch).packs(taken.positions[mine])
+        found: list[int] = numbers.tolist()
+        return found
+
+
+def pack_numbers(plan: PackPlan, seed: int) -> Numbers:
+    """Return the packs of a plan in the order of this seed."""
+    return Numbers(lambda epoch: EpochOrder(plan, seed=seed, epoch=epoch))
+
+
+def sample_numbers(num_samples: int, seed: int, window: int | None = None) -> Numbers:
+    """Return shuffled samples."""
+    return Numbers(
+        lambda epoch: ShuffledSamples(num_samples, seed=seed, epoch=epoch, window=window)
+    )

@@ -1,0 +1,207 @@
+"""Packs by number, built when they are asked for, in whichever worker is asked.
+
+The documents of a pack are read, laid out by `pack.build` (the function that also writes packs to
+disk) and returned with the tensors of their media. A document that cannot be read, or is not as
+long as planned, is left out: its place becomes padding at the end of the pack. It is named in the
+log and counted against `max_faults`; no other document ever takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.io.lengths import open_lengths
+from shardmill.io.plans import open_plan
+from shardmill.model.lengths import LengthTable
+from shardmill.model.plan import PackPlan
+from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
+from shardmill.pack.mrope import mrope_positions
+from shardmill.serve.document import Document, Reader, TokenReader
+from shardmill.serve.order import pack_numbers
+from shardmill.serve.sampler import StepSampler, split_of
+from shardmill.serve.schedule import NO_PACK, Remainder
+from shardmill.serve.state import plan_digest
+from shardmill.serve.watch import Fault, Watch
+
+log = logging.getLogger(__name__)
+UNREADABLE = (SampleError, FormatError, OSError)
+SECONDS = "second_per_grid_ts"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPack:
+    """A pack and the tensors of its media, joined over its documents; number -1 is empty."""
+
+    number: int
+    pack: Pack
+    tensors: Mapping[str, Any]
+
+
+class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
+    """Pack number in, pack out.
+
+    `plan` and `lengths` are files (or what they hold: but files are mapped again in each worker,
+    where arrays would be copied). Without lengths, each row of the reader has its own length, as
+    token shards do. `mrope` and `pad_id` of `build` are used; its alignment is the plan's.
+    """
+
+    def __init__(
+        self,
+        plan: PackPlan | Path | str,
+        reader: Reader,
+        *,
+        lengths: LengthTable | Path | str | None = None,
+        build: BuildSpec | None = None,
+        max_faults: int = 100,
+    ) -> None:
+        self._plan_file = plan if isinstance(plan, PackPlan) else Path(plan)
+        self._lengths_file = Path(lengths) if isinstance(lengths, str) else lengths
+        self.reader, self.watch = reader, Watch(max_faults)
+        self._open()
+        if len(reader) != self.plan.num_rows:
+            raise ConfigError(
+                f"the plan packs {self.plan.num_rows} samples, the data has {len(reader)}: this "
+                "is the plan of another data set"
+            )
+        if self.table is not None:
+            self.plan.check_table(self.table)
+        spec = self.plan.spec
+        self.build = replace(build or BuildSpec(), alignment=spec.alignment, size=None)
+        self.digest = plan_digest(self.plan, reader.shards)
+
+    @classmethod
+    def from_tokens(
+        cls, plan: PackPlan | Path | str, folder: Path | str, **options: Any
+    ) -> PackedDataset:
+        """Return the packs of a folder of token shards."""
+        return cls(plan, TokenReader.open(Path(folder)), **options)
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, number: int) -> TrainPack:
+        if number == NO_PACK:
+            return TrainPack(NO_PACK, build_pack([], self.build, samples=[]), {})
+        rows = self.plan[number]
+        documents = self._read_all(number, rows)
+        kept = np.array(sorted(documents), np.int64)
+        found = [documents[place] for place in kept.tolist()]
+        pack = build_pack([document.row for document in found], self.build, samples=rows[kept])
+        return TrainPack(number, self._timed(pack, found), join_tensors(found))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("plan", "table")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def sampler(
+        self,
+        *,
+        seed: int = 0,
+        micro_batch: int = 1,
+        dp_rank: int | None = None,
+        dp_world: int | None = None,
+        remainder: Remainder = "borrow",
+    ) -> StepSampler:
+        """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
+        split = split_of(dp_rank, dp_world, micro_batch, remainder)
+        numbers = pack_numbers(self.plan, seed)
+        return StepSampler(len(self), numbers, split, seed=seed, digest=self.digest)
+
+    def faults(self) -> list[Fault]:
+        """Return the samples that could not be read so far, in all workers."""
+        return self.watch.faults()
+
+    def describe(self, row: int) -> str:
+        """Return shard and place of a row."""
+        return self.reader.describe(row)
+
+    def _open(self) -> None:
+        plan, lengths = self._plan_file, self._lengths_file
+        self.plan = plan if isinstance(plan, PackPlan) else open_plan(plan)
+        self.table = open_lengths(lengths) if isinstance(lengths, Path) else lengths
+
+    def _read_all(self, number: int, rows: Any) -> dict[int, Document]:
+        info = get_worker_info()
+        worker = 0 if info is None else info.id + 1
+        documents, room = {}, self.plan.spec.capacity
+        for place, row in enumerate(rows.tolist()):
+            self.watch.reading(worker, number, row)
+            try:
+                document = self._fitted(row, room)
+            except UNREADABLE as error:
+                self._note(Fault(number, row, self.reader.describe(row), str(error)))
+                continue
+            documents[place] = document
+            room -= -(-len(document.row.ids) // self.build.alignment) * self.build.alignment
+        self.watch.resting(worker)
+        return documents
+
+    def _fitted(self, row: int, room: int) -> Document:
+        document = self.reader.read(row)
+        found = len(document.row.ids)
+        planned = self._planned(row, found)
+        if planned is None:
+            if found > room:
+                raise SampleError("longer than its estimate", f"{found} tokens, {room} are free")
+            return document
+        return (
+            document if planned == found else replace(document, row=cut_row(document.row, planned))
+        )
+
+    def _planned(self, row: int, found: int) -> int | None:
+        # None: the plan was made from estimates, so any length that fits is as good.
+        if self.table is None:
+            place = int(np.searchsorted(self.plan.cut_rows, row))
+            is_cut = place < len(self.plan.cut_rows) and int(self.plan.cut_rows[place]) == row
+            return int(self.plan.cut_lengths[place]) if is_cut else found
+        measured = int(self.table.num_tokens[row])
+        if self.table.exact and found != measured:
+            raise SampleError("not as long as planned", f"{found} tokens, planned {measured}")
+        planned = int(self.plan.lengths_of(np.array([row], np.uint32), self.table)[0])
+        return planned if self.table.exact or planned < measured else None
+
+    def _timed(self, pack: Pack, documents: list[Document]) -> Pack:
+        rule = self.build.mrope
+        if rule is None or not any(SECONDS in document.tensors for document in documents):
+            return pack
+        positions = [
+            mrope_positions(
+                np.asarray(modality),
+                rule,
+                images=[s.grid for s in document.row.media if s.kind == "image"],
+                videos=[s.grid for s in document.row.media if s.kind == "video"],
+                seconds_per_grid=np.asarray(document.tensors.get(SECONDS, ())).tolist(),
+            )
+            for document, modality in zip(documents, _modalities(pack))
+        ]
+        return replace(pack, position_ids=pack.layout.place(positions, 0, np.int64))
+
+    def _note(self, fault: Fault) -> None:
+        log.warning("process %d cannot read %s", os.getpid(), fault)
+        self.watch.add(fault)
+
+
+def join_tensors(documents: list[Document]) -> dict[str, Any]:
+    """Return the tensors of all documents, joined along their first axis, in order."""
+    names = dict.fromkeys(name for document in documents for name in document.tensors)
+    return {
+        name: torch.cat([d.tensors[name] for d in documents if name in d.tensors]) for name in names
+    }
+
+
+def _modalities(pack: Pack) -> list[Any]:
+    starts, lengths = pack.layout.starts.tolist(), pack.layout.lengths.tolist()
+    return [pack.modality[start : start + length] for start, length in zip(starts, lengths)]

@@ -1,0 +1,126 @@
+"""Which rank takes which packs at which step: arithmetic on (epoch, consumed), nothing else.
+
+A step takes the next `dp_world x micro_batch` positions of the epoch; rank r takes every
+`dp_world`-th of them from the r-th on, so that packs that are trained on at the same time stand
+beside each other in the order, where they cost alike. With 2 ranks and a micro-batch of 2:
+
+    positions   0 1 2 3 | 4 5 6 7 | 8 9
+    rank 0      0   2   | 4   6   | 8      then the remainder
+    rank 1        1   3 |   5   7 |   9
+
+What to do with a remainder that does not fill a step:
+
+    borrow  fill the step with packs from the far end of the next epoch, which is then that much
+            shorter; each pack still comes once an epoch, and every step is full
+    pad     fill the step with empty packs (number -1); some ranks may have nothing to train on
+    drop    leave these packs out, and say so in the log
+
+`borrow` is the default. It takes from the far end and not from the head, so that steps stay
+aligned with the blocks of like cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError
+from shardmill.serve.state import LoaderState
+
+Remainder = Literal["borrow", "pad", "drop"]
+NO_PACK = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a step is split: data-parallel ranks, packs a rank and step, and the remainder.
+
+    Ranks that share their packs (tensor, pipeline, context parallel) have the same `dp_rank`.
+    """
+
+    dp_rank: int = 0
+    dp_world: int = 1
+    micro_batch: int = 1
+    remainder: Remainder = "borrow"
+
+    def __post_init__(self) -> None:
+        if self.dp_world < 1 or not 0 <= self.dp_rank < self.dp_world:
+            raise ConfigError(f"dp_rank {self.dp_rank} is not one of {self.dp_world} ranks")
+        if self.micro_batch < 1:
+            raise ConfigError(f"micro_batch must be at least 1, got {self.micro_batch}")
+        if self.remainder not in get_args(Remainder):
+            names = ", ".join(get_args(Remainder))
+            raise ConfigError(f"remainder must be one of {names}, got {self.remainder!r}")
+
+    @property
+    def per_step(self) -> int:
+        """The packs that all ranks together take in a step."""
+        return self.dp_world * self.micro_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one rank takes in a step: positions, and the epoch in which each is a position."""
+
+    epochs: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps of epochs of `num_packs` packs."""
+
+    num_packs: int
+    split: Split
+
+    def __post_init__(self) -> None:
+        per_step = self.split.per_step
+        if self.num_packs < 1:
+            raise ConfigError("there are no packs to serve")
+        if self.split.remainder != "pad" and per_step > self.num_packs:
+            raise ConfigError(
+                f"a step takes {self.split.dp_world} ranks x {self.split.micro_batch} packs = "
+                f"{per_step}, but there are only {self.num_packs} packs: use fewer ranks, a "
+                "smaller micro_batch, or remainder='pad'"
+            )
+
+    def left(self, state: LoaderState) -> int:
+        """Return the packs of the epoch that nobody has taken."""
+        return self.num_packs - state.borrowed - state.consumed
+
+    def steps_left(self, state: LoaderState) -> int:
+        """Return the steps until the epoch ends, the same on every rank."""
+        left, per_step = self.left(state), self.split.per_step
+        return left // per_step if self.split.remainder == "drop" else -(-left // per_step)
+
+    def take(self, state: LoaderState) -> Taken:
+        """Return what this rank takes in the step that begins at `state`."""
+        split, left = self.split, self.left(state)
+        place = np.arange(split.micro_batch, dtype=np.int64) * split.dp_world + split.dp_rank
+        here = place < left
+        # Place i of a short step borrows from the end of the next epoch: its last place gets the
+        # last position.
+        beyond = self.num_packs - split.per_step + place
+        if split.remainder == "pad":
+            beyond[:] = NO_PACK
+        positions = np.where(here, state.consumed + place, beyond)
+        return Taken(np.where(here, state.epoch, state.epoch + 1), positions)
+
+    def advance(self, state: LoaderState) -> LoaderState:
+        """Return where the step after this one begins."""
+        left, per_step = self.left(state), self.split.per_step
+        if left < per_step and self.split.remainder == "borrow":
+            return self.next_epoch(state, borrowed=per_step - left)
+        after = replace(state, consumed=min(state.consumed + per_step, state.consumed + left))
+        return self.settle(after)
+
+    def settle(self, state: LoaderState) -> LoaderState:
+        """Return the same place, or the next epoch if no step is left in this one."""
+        return state if self.steps_left(state) else self.next_epoch(state)
+
+    def next_epoch(self, state: LoaderState, borrowed: int = 0) -> LoaderState:
+        """Return the begin of the next epoch, at whose end some packs may be taken already."""
+        return LoaderState(seed=state.seed, epoch=state.epoch + 1, borrowed=borrowed)

@@ -1,0 +1,126 @@
+"""What workers are doing and what they could not read, visible to every process of a loader.
+
+A private folder that goes with the process that made it:
+
+    at        one slot of four int64 a worker: pid, pack, row, and 1 while it reads
+    faults    one JSON line for each sample that could not be read, appended in one write
+
+Files and not queues, because a worker that dies takes its queue with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from shardmill.errors import ShardmillError
+
+NUM_SLOTS = 1024
+MAX_DETAIL = 300
+MAX_LISTED = 20
+
+
+class TooManyFaults(ShardmillError):
+    """More samples could not be read than the loader may replace by padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A sample that could not be read: where it stands in the plan, its name and why."""
+
+    pack: int
+    row: int
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (row {self.row}, pack {self.pack}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker is: process, pack and row."""
+
+    pid: int
+    pack: int
+    row: int
+
+
+class Watch:
+    """The shared notes of one data set; `max_faults` samples may be replaced by padding.
+
+    It can be sent to another process, which then opens the same files.
+    """
+
+    def __init__(self, max_faults: int, folder: Path | None = None) -> None:
+        self.max_faults = max_faults
+        self._slots: NDArray[np.int64] | None = None
+        if folder is not None:
+            self.folder = folder
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="shardmill-watch-"))
+        weakref.finalize(self, _remove, self.folder, os.getpid())
+        (self.folder / "at").write_bytes(bytes(NUM_SLOTS * 32))
+        (self.folder / "faults").touch()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Watch, (self.max_faults, self.folder)
+
+    def reading(self, worker: int, pack: int, row: int) -> None:
+        """Note that this worker now reads this row."""
+        self._notes()[worker % NUM_SLOTS] = (os.getpid(), pack, row, 1)
+
+    def resting(self, worker: int) -> None:
+        """Note that this worker reads nothing."""
+        self._notes()[worker % NUM_SLOTS, 3] = 0
+
+    def places(self) -> list[Place]:
+        """Return where each worker is that was reading when it was last heard of."""
+        return [Place(*at[:3]) for at in self._notes().tolist() if at[0] and at[3]]
+
+    def add(self, fault: Fault) -> None:
+        """Note a fault; raise `TooManyFaults` with the list when there are more than allowed."""
+        line = [fault.pack, fault.row, fault.name, fault.reason[:MAX_DETAIL]]
+        fd = os.open(self.folder / "faults", os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, orjson.dumps(line) + b"\n")
+        finally:
+            os.close(fd)
+        faults = self.faults()
+        if len(faults) > self.max_faults:
+            raise TooManyFaults(too_many(faults, self.max_faults))
+
+    def faults(self) -> list[Fault]:
+        """Return the samples that could not be read, each once."""
+        lines = (self.folder / "faults").read_bytes().splitlines()
+        found = {tuple(at[:2]): Fault(*at) for at in map(orjson.loads, lines)}
+        return list(found.values())
+
+    def _notes(self) -> NDArray[np.int64]:
+        if self._slots is None:
+            self._slots = np.memmap(self.folder / "at", np.int64, "r+", shape=(NUM_SLOTS, 4))
+        return self._slots
+
+
+def too_many(faults: list[Fault], max_faults: int) -> str:
+    """Return the message with the list."""
+    listed = "".join(f"\n  {fault}" for fault in faults[:MAX_LISTED])
+    more = f"\n  and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
+    return (
+        f"{len(faults)} samples could not be read, {max_faults} are allowed: repair the data "
+        f"(shardmill check), or allow more with max_faults{listed}{more}"
+    )
+
+
+def _remove(folder: Path, pid: int) -> None:
+    # A forked worker inherits the finalizer, but the folder is not its own.
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
