@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
     "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
     "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
+    "codes": ("shardmill.cli.codes:codes", "Turn pictures into VQ codes, once, for every later use."),
     "tokenize": (
         "shardmill.cli.tokenize:tokenize",
         "Turn samples or plain text into token shards.",
@@ -29,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "shardmill.cli.measure:measure",
         "Count the tokens of samples for a model that takes pixels.",
     ),
+    "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples or tokens as a person reads them."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),

@@ -166,9 +166,9 @@ def _column(values: ArrayLike, dtype: Any, name: str, size: int | None) -> NDArr
         raise ConfigError(f"{name} must have one value a sample, got the shape {given.shape}")
     if given.ndim == 1 and len(given) > MAX_SAMPLES:
         raise ConfigError(f"{name} has {len(given)} rows: one plan numbers at most {MAX_SAMPLES}")
-    if given.size and given.dtype.kind not in "iu":
+    if given.size and given.dtype.kind not in "iub":
         raise ConfigError(f"{name} must hold whole numbers, got {given.dtype}")
-    if given.size and given.dtype != dtype:
+    if given.size and given.dtype.kind != "b" and given.dtype != dtype:
         limit = np.iinfo(dtype)
         if int(given.max()) > limit.max or int(given.min()) < limit.min:
             raise ConfigError(f"{name} has a value that does not fit into {np.dtype(dtype).name}")

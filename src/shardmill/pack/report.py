@@ -94,7 +94,7 @@ def report_plan(
         num_packs=len(plan),
         lower_bound=plan.lower_bound,
         documents=(
-            int(documents.min(initial=0)) if len(plan) else 0,
+            int(documents.min()) if len(plan) else 0,
             len(plan.members) / max(1, len(plan)),
             int(documents.max(initial=0)),
         ),

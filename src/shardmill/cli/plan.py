@@ -1,0 +1,225 @@
+"""`shardmill plan LENGTHS PLAN`: packs from lengths, with the report of what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import json_option
+from shardmill.cli.values import parse_plugin
+
+if TYPE_CHECKING:
+    from shardmill.model.lengths import LengthTable
+    from shardmill.model.plan import PackPlan
+    from shardmill.pack.cost import CostModel
+    from shardmill.pack.report import PlanReport
+
+TABLE_NAME = "lengths.bin"
+COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
+METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
+
+
+@click.command()
+@click.argument("lengths", type=click.Path(exists=True, path_type=Path))
+@click.argument("plan", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--capacity", type=click.IntRange(1), required=True, help="Tokens of a pack.")
+@click.option(
+    "--alignment",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Each document takes a multiple of this; 2 x cp_size for context parallelism.",
+)
+@click.option(
+    "--overlong",
+    type=click.Choice(["fail", "drop", "cut"]),
+    default="fail",
+    show_default=True,
+    help="What happens to samples longer than a pack; cut takes text only, never media.",
+)
+@click.option("--max-documents", type=click.IntRange(1), help="Documents a pack, at most.")
+@click.option("--max-packs", type=click.IntRange(1), help="Keep a fair sample of so many packs.")
+@click.option(
+    "--headroom",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Share of a pack left free when lengths are estimates.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["auto", "window", "histogram"]),
+    default="auto",
+    show_default=True,
+    help="auto takes what needs the fewest packs, and says why.",
+)
+@click.option("--window", type=click.IntRange(1), help="Samples from which a pack is chosen.")
+@click.option(
+    "--block",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Packs of like cost that stay together: at least the packs of a step.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--epoch", type=int, default=0, help="Another number gives other neighbours.")
+@click.option(
+    "--model",
+    metavar="FIELD=VALUE,...",
+    default="",
+    help="Shape of the model for prices: layers, hidden, feed_forward, vision_layers, "
+    "vision_hidden, patches_per_token.  [default: a 7B vision-language model]",
+)
+@json_option
+def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) -> None:
+    """Plan packs from lengths, balanced across ranks.
+
+    LENGTHS is a file or folder that `shardmill measure` wrote, or a folder of token shards. PLAN is
+    one file; it is refused for any other data than the lengths it was made from.
+
+    \b
+        shardmill plan tokens packs.plan --capacity 8192
+        shardmill plan lengths packs.plan --capacity 32768 --alignment 4 --overlong drop
+    """
+    from shardmill.io.plans import write_plan
+    from shardmill.model.plan import PackSpec
+    from shardmill.pack.plan import plan_packs
+    from shardmill.pack.report import report_plan
+
+    spec = PackSpec(**fields)
+    prices = _prices(model)
+    table = read_lengths(lengths)
+    made = plan_packs(table, spec)
+    write_plan(plan, made)
+    report = report_plan(made, table, prices, seed=spec.seed)
+    if as_json:
+        console.print_json({"plan": str(plan), "why": made.why, **asdict(report)})
+    else:
+        print_report(made, table, report)
+        if lengths.is_dir() and not (lengths / TABLE_NAME).is_file():
+            console.hint(f"shardmill pack {lengths} {plan} OUT")
+
+
+def read_lengths(path: Path) -> LengthTable:
+    """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
+    from shardmill.io.lengths import open_lengths
+    from shardmill.io.tokenlengths import token_lengths
+
+    if path.is_file():
+        return open_lengths(path)
+    if (path / TABLE_NAME).is_file():
+        return open_lengths(path / TABLE_NAME)
+    return token_lengths(path)
+
+
+def _prices(text: str) -> CostModel:
+    from shardmill.model.codec import from_plain
+    from shardmill.pack.cost import ModelShape
+
+    fields = parse_plugin(f"shape,{text}" if text else "shape")
+    del fields["kind"]
+    shape = from_plain(fields, ModelShape, where="--model")
+    assert isinstance(shape, ModelShape)
+    return shape.prices()
+
+
+def print_report(plan: PackPlan, table: LengthTable, report: PlanReport) -> None:
+    """Print what a training lead wants to know before a run."""
+    ratio = report.num_packs / max(1, report.lower_bound)
+    console.say(
+        "✓",
+        f"{wording.plural(report.num_packs, 'pack')} of {plan.spec.capacity:,} tokens "
+        f"from {wording.plural(report.num_packed, 'sample')}",
+    )
+    console.facts(
+        [
+            ("fill", f"{100 * (1 - report.padding):.3f} % of all places hold a token"),
+            ("padding", f"{100 * report.padding:.3f} %{_alignment(report)}"),
+            ("lower bound", f"{report.lower_bound:,} packs: {ratio:.6f} x the bound"),
+            ("method", f"{METHODS[plan.method]}: {plan.why.partition(': ')[2]}"),
+            ("tokens", f"{report.num_tokens:,}, of which visual {_share(report)}"),
+            ("documents", "{} to {} a pack, {:.1f} on average".format(*_documents(report))),
+            ("lengths", "exact" if table.exact else f"estimates, headroom {plan.spec.headroom:g}"),
+            ("left out", _left_out(report)),
+        ]
+    )
+    _print_stragglers(report)
+    _print_sources(report)
+
+
+def _print_stragglers(report: PlanReport) -> None:
+    if not report.stragglers:
+        return
+    console.heading("Ranks that wait (mean over steps of dearest / mean rank)")
+    console.table(
+        ["ranks", "cost", "shuffled", "planned", "time won back"],
+        [
+            (
+                str(found.ranks),
+                COSTS[found.cost],
+                f"{found.before:.3f}",
+                f"{found.after:.3f}",
+                wording.percent(1 - found.after / found.before) if found.cost == "cost" else "",
+            )
+            for found in report.stragglers
+        ],
+    )
+    quarters = ", ".join(f"{100 * (part - 1):+.1f} %" for part in report.parts)
+    shuffled, planned = report.step_spread
+    console.facts(
+        [
+            ("quarters of an epoch", f"{quarters} of the mean cost"),
+            (
+                "spread of visual tokens between steps of 8",
+                f"{wording.percent(shuffled)} shuffled, {wording.percent(planned)} planned",
+            ),
+        ]
+    )
+
+
+def _print_sources(report: PlanReport) -> None:
+    console.heading("Sources")
+    total = max(1, report.num_tokens)
+    console.table(
+        ["samples", "packed", "dropped", "cut", "tokens", "share", "visual", "source"],
+        [
+            (
+                f"{source.num_samples:,}",
+                f"{source.num_packed:,}",
+                f"{source.num_dropped:,}",
+                f"{source.num_cut:,}",
+                f"{source.num_tokens:,}",
+                wording.percent(source.num_tokens / total),
+                wording.percent(source.num_visual / max(1, source.num_tokens)),
+                source.name,
+            )
+            for source in report.sources
+            if source.num_samples
+        ],
+    )
+
+
+def _alignment(report: PlanReport) -> str:
+    if not report.alignment_padding:
+        return ""
+    return f", of which {100 * report.alignment_padding:.3f} % to align documents"
+
+
+def _share(report: PlanReport) -> str:
+    return wording.percent(report.num_visual / max(1, report.num_tokens))
+
+
+def _documents(report: PlanReport) -> tuple[int, int, float]:
+    fewest, mean, most = report.documents
+    return fewest, most, mean
+
+
+def _left_out(report: PlanReport) -> str:
+    parts = [f"{count:,} x {reason}" for reason, count in report.dropped.items()]
+    if report.num_cut:
+        parts.append(f"text cut from {wording.plural(report.num_cut, 'sample')}")
+    return ", ".join(parts) or "nothing"
