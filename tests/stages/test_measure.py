@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hf_processors import chat_template, make_tokenizer, random_chat, their_length, transformers
+from make_media import clip, encode, pixels
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
 from shardmill.io.lengths import open_lengths
+from shardmill.media.sizes import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.run.runner import run_stage
 from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
-from shardmill.tokens.visual.qwen import Qwen2VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.tiled import InternVL
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 IMAGES = {"min_pixels": 2000, "max_pixels": 20_000}
@@ -220,3 +224,40 @@ def test_bad_settings_say_what_to_do(
 def test_the_spec_survives_its_plain_form(tmp_path: Path) -> None:
     stage = Measure(input_dir=tmp_path, rule=RULE, tokenizer=tmp_path, unknown="estimate")
     assert from_plain(to_plain(stage)) == stage
+
+
+@pytest.mark.parametrize("ext", ["mp4", "mkv", "webm", "avi", "mov"])
+@pytest.mark.parametrize("rate", [10, 30, Fraction(24_000, 1001)])
+def test_headers_of_real_videos_lead_to_the_frames_that_are_decoded(
+    ext: str, rate: Any, tmp_path: Path
+) -> None:
+    """60 frames at 10 or 30 a second are whole seconds: the least error in a rate would show."""
+    av = pytest.importorskip("av")
+    codec = {"webm": "libvpx", "avi": "mpeg4"}.get(ext, "libx264")
+    path = tmp_path / f"clip.{ext}"
+    size = probe("video", clip(path, codec=codec, num_frames=60, rate=rate)).size
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        found = MediaSize(
+            width=stream.width,
+            height=stream.height,
+            num_frames=sum(1 for _ in container.decode(stream)),
+            fps=float(stream.average_rate),
+        )
+    for rule in (Qwen3VL(), Qwen2VL(videos=QwenVideos(fps=2.0))):
+        assert rule.count("video", size) == rule.count("video", found)
+
+
+def test_pictures_that_are_turned_count_as_they_are_shown(tmp_path: Path) -> None:
+    """A tall picture stored lying, with a note to turn it, has the tiles of a tall picture."""
+    from PIL import Image
+
+    hf = transformers()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "turned.jpg"
+    path.write_bytes(encode("JPEG", pixels(300, 100), exif=exif))
+    loaded = hf.image_utils.load_image(str(path))
+    size = probe("image", path.read_bytes()).size
+    assert (size.width, size.height) == loaded.size == (100, 300)
+    assert InternVL().count("image", size).grid == (1, 3, 1)

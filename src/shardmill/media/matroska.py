@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from struct import unpack
 from typing import TypeAlias
 
@@ -23,6 +24,7 @@ SIMPLE_BLOCK, BLOCK_GROUP, BLOCK = 0xA3, 0xA0, 0xA1
 ENTERED = (CLUSTER, BLOCK_GROUP)
 UNKNOWN = -1
 IS_VIDEO = 1
+MAX_RATE = 30_000
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ def matroska_size(data: Bytes) -> MediaSize | None:
     if not found.width:
         return None
     seconds = found.duration * found.scale_ns / 1e9
-    rate = 1e9 / found.frame_ns if found.frame_ns else 0.0
+    rate = _rate(found.frame_ns)
     return MediaSize(
         width=found.width,
         height=found.height,
@@ -53,6 +55,16 @@ def matroska_size(data: Bytes) -> MediaSize | None:
         fps=rate or (found.num_frames / seconds if seconds else 0.0),
         duration_s=seconds,
     )
+
+
+def _rate(frame_ns: int) -> float:
+    """Return the frames a second that whole nanoseconds a frame stand for, as FFmpeg does.
+
+    30 a second are written as 33,333,333 ns, which would be 30.0000003: with numerators up to
+    30,000 the nearest fraction is 30 / 1, and that of 41,708,333 ns is 24,000 / 1,001.
+    """
+    seconds = Fraction(frame_ns, 10**9).limit_denominator(MAX_RATE)
+    return float(1 / seconds) if seconds else 0.0
 
 
 def _read_segment(segment: memoryview, found: _Found) -> None:
