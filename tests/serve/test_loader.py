@@ -170,7 +170,7 @@ def test_a_worker_that_dies_is_named_with_what_it_read(made: Made) -> None:
     row = int(made.plan[number][0])
     reader.at = row
     shard, inside = divmod(row, 64)
-    expected = rf"DataLoader worker.*at pack {number}, row {inside} of shard {shard:06d}"
+    expected = rf"DataLoader worker.*at pack {number}, row {inside} of shard {shard:05d}"
     with pytest.raises(WorkerDied, match=expected):
         list(StepLoader(packs, sampler, collate_fn=numbers_of, num_workers=1))
 

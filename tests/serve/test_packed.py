@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packed_folder import Made
-from token_folder import lengths_of, token_row, write_token_folder
+from packed_folder import Made, lengths_of, token_row, write_rows
 
 from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.model.lengths import length_table
@@ -76,7 +75,7 @@ def test_an_unreadable_document_becomes_padding_and_is_named(made: Made) -> None
     assert set(pack.samples) == set(whole[number].pack.samples) - {bad}
     (fault,) = packs.faults()
     shard, inside = divmod(bad, 64)
-    assert fault.name == f"row {inside} of shard {shard:06d}"
+    assert fault.name == f"row {inside} of shard {shard:05d}"
     assert "not a picture" in fault.reason
     packs[number]
     assert len(packs.faults()) == 1
@@ -100,8 +99,8 @@ def test_a_shard_that_vanishes_is_named(made: Made, tmp_path: Path) -> None:
     copy = tmp_path / "tokens"
     shutil.copytree(made.tokens, copy)
     packs = PackedDataset.from_tokens(made.plan_path, copy, max_faults=3)
-    (copy / "shards" / "000003.bin").unlink()
-    with pytest.raises(TooManyFaults, match=r"shard 000003.*000003\.bin"):
+    (copy / "shards" / "00003.bin").unlink()
+    with pytest.raises(TooManyFaults, match=r"shard 00003.*00003\.bin"):
         for number in range(len(packs)):
             packs[number]
 
@@ -109,7 +108,7 @@ def test_a_shard_that_vanishes_is_named(made: Made, tmp_path: Path) -> None:
 def test_a_length_that_was_not_planned_is_a_fault(made: Made, tmp_path: Path) -> None:
     rows = [*made.rows]
     rows[7] = token_row(7, len(rows[7].ids) + 1)
-    other = write_token_folder(tmp_path / "tokens", rows)
+    other = write_rows(tmp_path / "tokens", rows)
     packs = PackedDataset.from_tokens(made.plan_path, other, lengths=made.lengths_path)
     for number in range(len(packs)):
         assert 7 not in packs[number].pack.samples
@@ -148,7 +147,7 @@ def test_the_alignment_of_the_plan_is_used(made: Made) -> None:
 
 
 def test_plans_of_other_data_are_refused(made: Made, tmp_path: Path) -> None:
-    few = write_token_folder(tmp_path / "few", made.rows[:100])
+    few = write_rows(tmp_path / "few", made.rows[:100])
     with pytest.raises(ConfigError, match="packs 500 samples, the data has 100"):
         PackedDataset.from_tokens(made.plan_path, few)
     other = lengths_of([*made.rows[:-1], token_row(1, 60 - len(made.rows[-1].ids) + 1)])

@@ -6,14 +6,18 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from token_folder import lengths_of, token_row, write_token_folder
+import numpy as np
+from token_folder import write_token_folder
 
 from shardmill.io.lengths import write_lengths
 from shardmill.io.plans import write_plan
-from shardmill.model.lengths import LengthTable
+from shardmill.model.lengths import LengthTable, length_table
 from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.plan import plan_packs
+
+PER_SHARD = 64
 
 
 @dataclass(frozen=True)
@@ -36,5 +40,24 @@ def make_packed(folder: Path) -> Made:
     plan = plan_packs(table, PackSpec(capacity=128, block=16), engine="plain")
     write_plan(folder / "plan.bin", plan)
     write_lengths(folder / "lengths.bin", table)
-    tokens = write_token_folder(folder / "tokens", rows)
+    tokens = write_rows(folder / "tokens", rows)
     return Made(tokens, folder / "plan.bin", folder / "lengths.bin", plan, table, rows)
+
+
+def token_row(number: int, length: int) -> TokenRow:
+    """Return a row whose ids tell its number; all but the first token carry loss."""
+    ids = (np.arange(length) + number * 7) % 190 + 5
+    loss = np.array([[1, length - 1]] if length > 1 else np.empty((0, 2)), np.int64)
+    origin = Origin(source="made", path=f"raw-{number // 50}.jsonl", row=number)
+    return TokenRow(key=f"sample-{number:05d}", ids=ids, loss=loss, origin=origin)
+
+
+def write_rows(folder: Path, rows: list[TokenRow]) -> Path:
+    """Write rows as shards of 64; returns the folder."""
+    shards = [rows[start : start + PER_SHARD] for start in range(0, len(rows), PER_SHARD)]
+    return write_token_folder(folder, shards)
+
+
+def lengths_of(rows: list[TokenRow]) -> LengthTable:
+    """Return the table of these rows."""
+    return length_table([len(row.ids) for row in rows])

@@ -1,0 +1,73 @@
+"""Chats with small pictures as sample shards, and a real Qwen processor for them."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+from hf_processors import chat_template, make_tokenizer, transformers
+from sample_folder import write_sample_folder
+
+from shardmill.model.lengths import LengthTable, length_table
+from shardmill.model.sample import Document, MediaSize, Sample, Segment
+
+MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+WORDS = ("a", "cat", "sits", "on", "two", "old", "chairs", "near", "the", "green", "water")
+
+
+def make_processor() -> Any:
+    """Return a Qwen2-VL processor with tiny pictures and a small tokenizer."""
+    hf = transformers()
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+    start, end, image, film = MARKS
+    template = chat_template(image=start + image + end, video=start + film + end)
+    images = Qwen2VLImageProcessor(min_pixels=28 * 28 * 2, max_pixels=28 * 28 * 8)
+    videos = hf.Qwen2VLVideoProcessor()
+    return hf.Qwen2VLProcessor(images, make_tokenizer(*MARKS), videos, template)
+
+
+def make_chat(number: int, rng: random.Random) -> tuple[Sample, dict[str, MediaSize]]:
+    """Return a chat of one question, with no, one or two pictures, and its answer."""
+    pictures = rng.choice([0, 1, 1, 2])
+    names = ["jpg"] if pictures == 1 else [f"{i}.jpg" for i in range(pictures)]
+    sizes = {n: MediaSize(width=rng.randint(30, 90), height=rng.randint(30, 90)) for n in names}
+    media = {name: jpeg(size, rng) for name, size in sizes.items()}
+    question = Segment(kind="text", text=sentence(rng), role="user")
+    answer = Segment(kind="text", text=sentence(rng), role="assistant", turn=1)
+    shown = [Segment(kind="image", media=name, role="user") for name in names]
+    document = Document((*shown, question, answer))
+    return Sample(key=f"chat-{number:04d}", document=document, media=media), sizes
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(2, 12)))
+
+
+def jpeg(size: MediaSize, rng: random.Random) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    colour = tuple(rng.randrange(256) for _ in range(3))
+    Image.new("RGB", (size.width, size.height), colour).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_pixel_folder(folder: Path, count: int = 40, per_shard: int = 16) -> Path:
+    """Write chats as sample shards."""
+    rng = random.Random(1)
+    rows = [make_chat(number, rng) for number in range(count)]
+    shards = [rows[start : start + per_shard] for start in range(0, count, per_shard)]
+    return write_sample_folder(folder, shards)
+
+
+def lengths_by(reader: Any) -> LengthTable:
+    """Return the lengths that a reader finds, which a measurement must agree with."""
+    rows = [reader.read(number).row for number in range(len(reader))]
+    return length_table(
+        [len(row.ids) for row in rows],
+        num_visual=[row.num_visual for row in rows],
+        num_fixed=[row.num_fixed for row in rows],
+    )
