@@ -23,6 +23,14 @@ PEERS: dict[str, tuple[str, ...]] = {
         "importlib_resources==7.1.0",
         "zipp==4.1.2",
     ),
+    "datatrove": (
+        "datatrove==0.10.1",
+        "dill==0.4.1",
+        "loguru==0.7.3",
+        "humanize==4.16.0",
+        "multiprocess==0.70.19",
+    ),
+    "megatron": ("megatron-core==0.16.0",),
     "streaming": (
         "mosaicml-streaming==0.13.0",
         "brotli",

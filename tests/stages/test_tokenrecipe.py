@@ -54,7 +54,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(RECIPE, encoding="utf-8")
-    stage = stage_of(read_recipe(path), samples)
+    stage = stage_of(read_recipe(path), [samples])
     assert stage == Tokenize(
         input_dir=Path(samples),
         tokenizer=SentencePieceText(path=Path("bundled")),
@@ -74,7 +74,7 @@ def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> No
 
 
 def test_tables_of_text_need_no_samples(tmp_path: Path) -> None:
-    stage = stage_of({"block_size": 8, "text_field": "body"}, str(tmp_path))
+    stage = stage_of({"block_size": 8, "text_field": "body"}, [str(tmp_path)])
     assert isinstance(stage, TokenizeText)
     assert (stage.block_size, stage.text_field, stage.space.text_size) == (8, "body", 32_768)
     assert from_plain(to_plain(stage)) == stage
@@ -97,17 +97,23 @@ def test_a_path_says_what_a_tokenizer_is() -> None:
         ({"max_length": "long"}, "max_length must be int"),
         ({"overlong": "squeeze"}, "overlong must be one of fail, drop, cut"),
         ({"space": {"text_size": 10, "codes": 3}}, "no field 'codes'"),
+        ({"space": {"text_size": 32_000}}, "32768 ids, but the token space gives text only 32000"),
     ],
 )
 def test_mistakes_are_named(samples: str, recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        stage_of(recipe, samples)
+        stage_of(recipe, [samples])
 
 
 @pytest.mark.parametrize("recipe", [{"template": "chat"}, {"hook": "a:b"}, {"overlong": "cut"}])
 def test_what_needs_samples_says_so(tmp_path: Path, recipe: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="ingest"):
-        stage_of(recipe, str(tmp_path))
+        stage_of(recipe, [str(tmp_path)])
+
+
+def test_two_folders_of_samples_are_refused(samples: str) -> None:
+    with pytest.raises(ConfigError, match="one folder"):
+        stage_of({}, [samples, samples])
 
 
 def test_a_recipe_that_is_no_toml_is_an_error(tmp_path: Path) -> None:

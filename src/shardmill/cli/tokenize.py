@@ -10,6 +10,8 @@ import click
 from shardmill.cli.options import RunOptions, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
+from shardmill.plugins import TEMPLATES
+from shardmill.stages.tokenrecipe import LAYOUT_NAMES, read_recipe, stage_of
 
 
 def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Any:
@@ -17,36 +19,55 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
 
 
 @click.command()
-@click.argument("input")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--recipe",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A TOML file with all settings; flags win over it.",
 )
-@click.option("--tokenizer", help="A tokenizer.json, a model folder, a .model, or 'bundled'.")
-@click.option("--template", callback=_plugin, help="text, chat, turns, t2i, i2t, mixed, pair, ...")
-@click.option("--layout", help="Pictures as codes, patches, marker or vision.")
-@click.option("--codes", callback=_plugin, help="Where image codes are: field,field=vqcode_512")
-@click.option("--max-length", type=click.IntRange(1), help="The longest row in tokens.")
-@click.option("--overlong", type=click.Choice(["fail", "drop", "cut"]), help="What to do then.")
-@click.option("--block-size", type=click.IntRange(1), help="Cut long rows into blocks instead.")
-@click.option("--text-field", help="The field of plain text tables that holds the text.")
-@click.option("--hook", help="package.module:function that gets each row last.")
 @click.option(
-    "--limit", type=click.IntRange(0), help="Only the first samples; of plain text, of each file."
+    "--tokenizer",
+    metavar="PATH",
+    help="A tokenizer.json, a model folder or a .model.  [default: the bundled one]",
 )
-@click.option("--seed", type=int, help="For the random choices of templates.")
-@click.option("--epoch", type=int, help="Another number makes other choices.")
+@click.option(
+    "--template",
+    metavar="KIND,FIELD=VALUE",
+    callback=_plugin,
+    help=f"How a sample is written: {', '.join(TEMPLATES)} or package.module:Class.",
+)
+@click.option("--layout", metavar="NAME", help=f"How pictures stand: {', '.join(LAYOUT_NAMES)}.")
+@click.option(
+    "--codes",
+    metavar="KIND,FIELD=VALUE",
+    callback=_plugin,
+    help="Where image codes are, such as field,field=vqcode_512.",
+)
+@click.option("--max-length", type=click.IntRange(1), help="The longest row in tokens.")
+@click.option(
+    "--overlong",
+    type=click.Choice(["fail", "drop", "cut"]),
+    help="What happens to longer rows; cut takes text only.  [default: drop]",
+)
+@click.option("--block-size", type=click.IntRange(1), help="Cut long rows into blocks instead.")
+@click.option("--text-field", help="The field of a text table that holds the text.")
+@click.option("--hook", metavar="MODULE:FUNCTION", help="A function that gets each row last.")
+@click.option("--limit", type=click.IntRange(0), help="Only the first samples; per text table.")
+@click.option("--seed", type=int, help="For the random choices of templates.  [default: 0]")
+@click.option("--epoch", type=int, help="Another number makes other choices.  [default: 0]")
 @run_options
-def tokenize(input: str, out: Path, recipe: Path | None, **flags: Any) -> None:
-    """Turn samples or plain text into token shards."""
-    from shardmill.stages.tokenrecipe import read_recipe, stage_of
+def tokenize(inputs: tuple[str, ...], out: Path, recipe: Path | None, **fields: Any) -> None:
+    """Turn samples or plain text into token shards.
 
-    options = RunOptions(
-        **{name: flags.pop(name) for name in RunOptions.__dataclass_fields__}  # flags of the run
-    )
+    INPUT is a folder of samples, or tables of plain text (jsonl, also .gz and .zst), which go
+    straight to tokens.
+
+    \b
+        shardmill tokenize shards tokens --recipe tokens.toml
+        shardmill tokenize 'dclm/*.jsonl.zst' tokens --tokenizer models/qwen --block-size 8192
+    """
+    options = RunOptions.taken_from(fields)
     values = {} if recipe is None else read_recipe(recipe)
-    values |= {name: value for name, value in flags.items() if value is not None}
-    stage = stage_of(values, input)
-    run_and_report(stage, out, options, next_step=f"shardmill show {out}")
+    values |= {name: value for name, value in fields.items() if value is not None}
+    run_and_report(stage_of(values, inputs), out, options, next_step=f"shardmill show {out}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ TABLES = {
     "codes": CODE_SOURCES,
     "rule": VISUAL_RULES,
 }
+LAYOUT_NAMES = tuple(LAYOUTS)
 SHARED = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*SHARED, "overlong", "hook", "seed", "epoch")
 FOR_TEXT = (*SHARED, "text_field")
@@ -37,18 +38,20 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
 
 
-def stage_of(recipe: Mapping[str, Any], input: str) -> Tokenize | TokenizeText:
-    """Return the stage of a recipe for an input: a folder of samples, or tables of plain text."""
+def stage_of(recipe: Mapping[str, Any], inputs: Sequence[str]) -> Tokenize | TokenizeText:
+    """Return the stage of a recipe for its inputs: a folder of samples, or tables of plain text."""
     unknown = sorted(recipe.keys() - KNOWN)
     if unknown:
         raise ConfigError(f"a recipe has no {unknown[0]!r}: use {', '.join(sorted(KNOWN))}")
     tokenizer = tokenizer_of(recipe.get("tokenizer", "bundled"))
     template = _plugin("template", recipe.get("template", "text"))
     space = space_of(recipe.get("space", {}), tokenizer)
-    if not (Path(input) / "stage.json").exists():
-        return _text_stage(recipe, input, tokenizer, template, space)
+    if not (Path(inputs[0]) / "stage.json").exists():
+        return _text_stage(recipe, inputs, tokenizer, template, space)
+    if len(inputs) > 1:
+        raise ConfigError(f"tokenize takes one folder of samples at a time, got {len(inputs)}")
     return Tokenize(
-        input_dir=Path(input),
+        input_dir=Path(inputs[0]),
         tokenizer=tokenizer,
         template=template,
         space=space,
@@ -70,11 +73,17 @@ def tokenizer_of(value: Any) -> TextSpec:
 
 
 def space_of(value: Any, tokenizer: TextSpec) -> TokenSpace:
-    """Return the space; without `text_size` the text part is the tokenizer's vocabulary."""
-    if isinstance(value, dict) and "text_size" not in value:
-        value = {**value, "text_size": tokenizer.load().vocab_size}
+    """Return the space; without `text_size` the text part is the tokenizer's vocabulary.
+
+    The tokenizer is loaded here already, so that one that does not fit, or that no fast engine can
+    stand in for, is reported before any work begins.
+    """
+    found = tokenizer.load()
+    if isinstance(value, dict):
+        value = {"text_size": found.vocab_size, **value}
     space = from_plain(value, TokenSpace, where="space")
     assert isinstance(space, TokenSpace)
+    space.check_tokenizer(found.vocab_size, found.name)
     return space
 
 
@@ -90,18 +99,22 @@ def layout_of(value: Any) -> ImageLayout:
 
 
 def _text_stage(
-    recipe: Mapping[str, Any], input: str, tokenizer: TextSpec, template: Any, space: TokenSpace
+    recipe: Mapping[str, Any],
+    inputs: Sequence[str],
+    tokenizer: TextSpec,
+    template: Any,
+    space: TokenSpace,
 ) -> TokenizeText:
     if not isinstance(template, PlainText):
         raise ConfigError(
-            f"{input} is no folder of samples, so only the template 'text' can read it: "
+            f"{inputs[0]} is no folder of samples, so only the template 'text' can read it: "
             "ingest it first for any other"
         )
     useless = sorted(recipe.keys() - {"tokenizer", "template", "space", *FOR_TEXT})
     if useless:
-        raise ConfigError(f"{useless[0]!r} needs samples: ingest {input} first")
+        raise ConfigError(f"{useless[0]!r} needs samples: ingest {inputs[0]} first")
     return TokenizeText(
-        files=(input,),
+        files=tuple(inputs),
         tokenizer=tokenizer,
         template=template,
         space=space,
