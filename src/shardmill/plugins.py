@@ -49,8 +49,21 @@ TEMPLATES: Table = {
     "interleaved": "shardmill.tokens.template_interleaved:Interleaved",
 }
 
+IMAGE_TOKENIZERS: Table = {
+    "chameleon": "shardmill.tokens.vq.specs:ChameleonVq",
+    "llamagen": "shardmill.tokens.vq.specs:LlamaGenVq",
+    "huggingface": "shardmill.tokens.vq.huggingface:HuggingFaceVq",
+}
+
+GEOMETRIES: Table = {
+    "square": "shardmill.media.geometry:Square",
+    "buckets": "shardmill.media.geometry:Buckets",
+    "native": "shardmill.media.geometry:Native",
+}
+
 CODE_SOURCES: Table = {
     "field": "shardmill.tokens.codes:FieldCodes",
+    "shards": "shardmill.tokens.vq.source:ShardCodes",
 }
 
 VISUAL_RULES: Table = {

@@ -21,7 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
     "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
     "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
-    "codes": ("shardmill.cli.codes:codes", "Turn pictures into VQ codes, once, for every later use."),
+    "codes": ("shardmill.cli.codes:codes", "Turn pictures into VQ codes, written once."),
     "tokenize": (
         "shardmill.cli.tokenize:tokenize",
         "Turn samples or plain text into token shards.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shardmill.errors import ConfigError, Filtered, SampleError
 
@@ -29,6 +29,7 @@ class Fit:
     height: int
 
 
+@runtime_checkable
 class Geometry(Protocol):
     """A frozen dataclass that says how pictures are brought to size."""
 
@@ -136,7 +137,7 @@ def bucket_table(pixels: int, step: int, max_aspect: float) -> tuple[tuple[int, 
     """Return, for each height, the widest size within `pixels` and the aspect; landscape last."""
     found = set()
     for tall in range(step, int((pixels * max_aspect) ** 0.5) + 1, step):
-        wide = pixels // tall // step * step
+        wide = min(pixels // tall, int(tall * max_aspect)) // step * step
         if wide and max(wide, tall) <= max_aspect * min(wide, tall):
             found |= {(wide, tall), (tall, wide)}
     # Of sizes with one shape only the largest is of use: nothing would ever be nearer to it.

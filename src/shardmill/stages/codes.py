@@ -49,7 +49,7 @@ class EncodePictures:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.tokenizer.fingerprint:
+        if not self.tokenizer.identity():
             raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
@@ -112,7 +112,7 @@ class _Worker:
             rows,
             num_codes=self._live.num_codes,
             factor=self._live.factor,
-            about={"weights": self._spec.tokenizer.fingerprint},
+            about={"weights": self._spec.tokenizer.identity()},
         )
         draft.finish(unit.name, num_samples=len(rows))
 

@@ -24,6 +24,12 @@ def num_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def count_devices() -> int:
+    """Return how many processes should encode here: one a GPU, 0 if there is none to use."""
+    wanted = os.environ.get(DEVICE_VARIABLE)
+    return int(wanted.startswith("cuda")) if wanted else num_gpus()
+
+
 def choose_device() -> str:
     """Return the device that $SHARDMILL_DEVICE names, else a GPU of one's own, else the CPU."""
     wanted = os.environ.get(DEVICE_VARIABLE)

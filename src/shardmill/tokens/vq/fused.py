@@ -9,7 +9,7 @@ pass from the stream to the operand of the next convolution. Each level of the e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from shardmill.tokens.vq import kernels
 from shardmill.tokens.vq.shape import NUM_GROUPS, VqShape
 
 Tensor = Any
+PITCH = 2  # columns of zeros beside a picture
 NEAREST_ROWS, NEAREST_CODES, NEAREST_SIZE = 128, 128, 32
 
 
@@ -33,9 +34,9 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A box of pixels, how many channels out and in at a time, and the warps and stages for it."""
+    """Positions and channels out of one program, channels in at a time, warps and stages."""
 
-    box: tuple[int, int]
+    positions: int
     channels_out: int
     channels_in: int
     num_warps: int
@@ -44,11 +45,26 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An activation [batch, height, width, channels] and the moments of its boxes."""
+    """A batch of activations [batch, height + 1, pitch, channels], and the moments of its boxes.
+
+    A box is `box` positions, counted in rows of `run`; see kernels.py.
+    """
 
     pixels: Tensor
     moments: Tensor
-    box: tuple[int, int]
+    height: int
+    width: int
+    run: int
+    box: int
+
+    @property
+    def num_boxes(self) -> int:
+        """Boxes of one picture."""
+        return num_boxes(self.height, self.run, self.box)
+
+    def inner(self) -> Tensor:
+        """Return the pixels without what surrounds them, contiguous."""
+        return self.pixels[:, : self.height, : self.width].contiguous()
 
 
 def can_fuse(shape: VqShape) -> bool:
@@ -74,7 +90,7 @@ class FusedLayers:
     def conv(self, name: str, x: Any) -> Picture:
         if name == "encoder.conv_in":
             return self._conv_pixels(name, x)
-        return self._conv(name, self._operand(name, x.pixels))
+        return self._conv(name, self._operand(name, x))
 
     def norm_silu_conv(
         self, norm: str, conv: str, x: Picture, add: Picture | None = None
@@ -84,18 +100,18 @@ class FusedLayers:
 
     def attention(self, name: str, x: Picture) -> Picture:
         normed = self._norm(f"{name}.norm", x, self._format_of(f"{name}.q").operand, silu=False)
-        batch, height, width, channels = normed.shape
         query, key, value = (
-            self._conv(f"{name}.{part}", normed).pixels.view(batch, height * width, channels)
-            for part in ("q", "k", "v")
+            self._conv(f"{name}.{part}", normed).inner().flatten(1, 2) for part in ("q", "k", "v")
         )
-        scores = torch.bmm(query, key.transpose(1, 2)).float() * channels**-0.5
+        scores = torch.bmm(query, key.transpose(1, 2)).float() * query.shape[-1] ** -0.5
         shares = F.softmax(scores, dim=2).to(value.dtype)
-        seen = torch.bmm(shares, value).view(batch, height, width, channels)
-        return self._conv(f"{name}.proj_out", self._operand(f"{name}.proj_out", seen), add=x)
+        seen = torch.bmm(shares, value).unflatten(1, (x.height, x.width))
+        surrounded = F.pad(seen, (0, 0, 0, PITCH, 0, 1))
+        operand = self._operand(f"{name}.proj_out", replace(normed, pixels=surrounded))
+        return self._conv(f"{name}.proj_out", operand, add=x)
 
     def halve(self, name: str, x: Picture) -> Picture:
-        return self._conv(name, self._operand(name, x.pixels), stride=2)
+        return self._conv(name, self._operand(name, x), stride=2)
 
     def double(self, name: str, x: Picture) -> Picture:
         raise NotImplementedError("the decoder runs on plain layers")
@@ -108,67 +124,70 @@ class FusedLayers:
         flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
         return (round_to_tf32(flat) if operand == torch.float32 else flat.to(operand)).contiguous()
 
-    def _operand(self, name: str, x: Tensor) -> Tensor:
-        return x.to(self._format_of(name).operand)
+    def _operand(self, name: str, x: Picture) -> Picture:
+        return replace(x, pixels=x.pixels.to(self._format_of(name).operand))
 
     def _conv_pixels(self, name: str, pixels: Tensor) -> Picture:
         batch, height, width, _ = pixels.shape
         weight, bias = self._weights[name], self._params[f"{name}.bias"]
-        channels, box = weight.shape[1], (8, 16)
-        out = self._empty(name, (batch, height, width, channels), box)
-        num_y, num_x = num_boxes(height, width, box)
-        kernels.conv_pixels[(batch * num_y * num_x,)](
-            pixels, weight, bias, out.pixels, out.moments, height, width, num_y, num_x,
-            channels, *box, has_edge(height, width, box), num_warps=4,
+        channels = weight.shape[1]
+        out = self._empty(name, batch, height, width, channels, width + PITCH, 128)
+        kernels.convolve_pixels[(batch * out.num_boxes,)](
+            pixels, weight, bias, out.pixels, out.moments, height, width, out.run, out.num_boxes,
+            channels, out.box, num_warps=4,
         )  # fmt: skip
         return out
 
-    def _conv(self, name: str, x: Tensor, add: Picture | None = None, stride: int = 1) -> Picture:
-        batch, height, width, channels = x.shape
+    def _conv(self, name: str, x: Picture, add: Picture | None = None, stride: int = 1) -> Picture:
+        batch, rows_in, pitch, channels = x.pixels.shape
         weight, bias = self._weights[name], self._params[f"{name}.bias"]
-        height, width, out_channels = height // stride, width // stride, len(weight)
-        tiling = choose_tiling(x.dtype, height, width, out_channels)
-        box, block_in = tiling.box, min(tiling.channels_in, channels)
-        block_out = min(tiling.channels_out, out_channels)
-        out = self._empty(name, (batch, height, width, out_channels), box)
-        num_y, num_x = num_boxes(height, width, box)
-        stored = describe(out.pixels, (1, *box, block_out))
-        kernels.conv3x3[(batch * num_y * num_x * (out_channels // block_out),)](
-            _describe_input(x, box, block_in, stride),
+        num_out, line_in = len(weight), rows_in * pitch // stride
+        tiling = choose_tiling(x.pixels.dtype, num_out)
+        block_out = min(tiling.channels_out, num_out)
+        block_in = min(tiling.channels_in, channels)
+        height, width = x.height // stride, x.width // stride
+        run = pitch if stride == 1 else -(-width // tiling.positions) * tiling.positions
+        out = self._empty(name, batch, height, width, num_out, run, tiling.positions)
+        line = x.pixels.view(batch * line_in, stride * channels)
+        kernels.convolve[(batch * out.num_boxes * (num_out // block_out),)](
+            describe(line, (tiling.positions, block_in)),
             describe(weight, (block_out, block_in)),
             bias,
-            stored if add is None else describe(add.pixels, (1, *box, block_out)),
-            stored,
-            out.moments, height, width, num_y, num_x,
-            channels, out_channels, *box, block_out, block_in,
-            weight.shape[1] // channels, stride, add is not None, has_edge(height, width, box),
+            out.pixels if add is None else add.pixels,
+            out.pixels,
+            out.moments,
+            height, width, run, line_in, (height + 1) * (width + PITCH), width + PITCH,
+            out.num_boxes, channels, num_out, tiling.positions, block_out, block_in,
+            weight.shape[1] // channels, stride, add is not None,
             num_warps=tiling.num_warps, num_stages=tiling.num_stages,
         )  # fmt: skip
         return out
 
-    def _norm(self, name: str, x: Picture, operand: Any, *, silu: bool) -> Tensor:
-        batch, height, width, channels = x.pixels.shape
+    def _norm(self, name: str, x: Picture, operand: Any, *, silu: bool) -> Picture:
+        batch, rows_in, pitch, channels = x.pixels.shape
         weight, bias = self._params[f"{name}.weight"], self._params[f"{name}.bias"]
         scale, shift = torch.empty((2, batch, channels), device=weight.device).unbind(0)
-        num_y, num_x = num_boxes(height, width, x.box)
         kernels.fold_moments[(batch, NUM_GROUPS)](
-            x.moments, weight, bias, scale, shift, height, width, num_y, num_x,
-            channels, channels // NUM_GROUPS, *x.box, 256,
+            x.moments, weight, bias, scale, shift, x.height, x.width, x.run, x.num_boxes,
+            channels, channels // NUM_GROUPS, x.box, 256,
         )  # fmt: skip
         out = torch.empty(x.pixels.shape, dtype=operand, device=weight.device)
         rows = 8192 // channels
-        kernels.scale_silu[(-(-height * width // rows), batch)](
-            x.pixels, scale, shift, out, height * width,
+        kernels.scale_silu[(-(-rows_in * pitch // rows), batch)](
+            x.pixels, scale, shift, out, x.height, x.width, pitch,
             channels, rows, silu, operand == torch.float32, num_warps=8,
         )  # fmt: skip
-        return out
+        return replace(x, pixels=out)
 
-    def _empty(self, name: str, dims: tuple[int, ...], box: tuple[int, int]) -> Picture:
-        device = self._params[f"{name}.bias"].device
-        num_y, num_x = num_boxes(dims[1], dims[2], box)
-        moments = torch.empty((dims[0] * num_y * num_x, 2, dims[3]), device=device)
-        stream = self._format_of(name).stream
-        return Picture(torch.empty(dims, dtype=stream, device=device), moments, box)
+    def _empty(
+        self, name: str, batch: int, height: int, width: int, channels: int, run: int, box: int
+    ) -> Picture:
+        device, stream = self._params[f"{name}.bias"].device, self._format_of(name).stream
+        dims = (batch, height + 1, width + PITCH, channels)
+        boxes = batch * num_boxes(height, run, box)
+        moments = torch.empty((boxes, 2, channels), device=device)
+        pixels = torch.empty(dims, dtype=stream, device=device)
+        return Picture(pixels, moments, height, width, run, box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,21 +224,16 @@ def nearest_on_gpu(vectors: Tensor, codebook: Codebook) -> Tensor:
     return codes.view(vectors.shape[:-1])
 
 
-def choose_tiling(operand: Any, height: int, width: int, channels: int) -> Tiling:
+def choose_tiling(operand: Any, num_out: int) -> Tiling:
     """Return what measured fastest for this operand and this many channels out."""
     if operand == torch.float32:
-        return Tiling((8, 16), 128, 32, 8, 4)
-    return Tiling((8, 16), 128, 64, 4, 3)
+        return Tiling(128, 128, 32, 4, 3)
+    return Tiling(128, 128, 64, 4, 3)
 
 
-def num_boxes(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
-    """Return how many boxes cover the height and the width."""
-    return -(-height // box[0]), -(-width // box[1])
-
-
-def has_edge(height: int, width: int, box: tuple[int, int]) -> bool:
-    """Say whether some box reaches beyond the picture."""
-    return bool(height % box[0] or width % box[1])
+def num_boxes(height: int, run: int, box: int) -> int:
+    """Return how many boxes cover a picture and the row below it."""
+    return -(-(height + 1) * run // box)
 
 
 def describe(tensor: Tensor, block: tuple[int, ...]) -> TensorDescriptor:
@@ -231,13 +245,3 @@ def round_to_tf32(tensor: Tensor) -> Tensor:
     """Return fp32 values whose last 13 bits are zero, rounded to nearest."""
     bits = tensor.float().contiguous().view(torch.int32)
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
-def _describe_input(
-    x: Tensor, box: tuple[int, int], channels: int, stride: int
-) -> TensorDescriptor:
-    if stride == 1:
-        return describe(x, (1, *box, channels))
-    batch, height, width, all_channels = x.shape
-    pairs = x.view(batch, height // 2, 2, width // 2, 2 * all_channels)
-    return describe(pairs, (1, box[0], 1, box[1], channels))

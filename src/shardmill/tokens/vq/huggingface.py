@@ -30,6 +30,9 @@ class HuggingFaceVq:
     weights: str
     fingerprint: str = ""
 
+    def identity(self) -> str:
+        return self.fingerprint
+
     def pinned(self) -> HuggingFaceVq:
         return replace(self, fingerprint=fingerprint(_load_model(self.weights).state_dict()))
 

@@ -1,11 +1,16 @@
 # mypy: ignore-errors
-"""Triton kernels of the encoder on a Hopper GPU; activations are [batch, height, width, channels].
+"""Triton kernels of the encoder on a Hopper GPU.
 
-A convolution is a sum of nine matrix products, one a tap, whose left side is a box of pixels that
-the tensor copy engine fetches shifted, with zeros outside the picture. Its epilogue adds bias and
-residual in fp32 and leaves, for each box and channel, the mean and the sum of squared deviations:
-the next group norm then costs one pass, and is the same in every run, since nothing is added in the
-order of arrival.
+Activations are [batch, height + 1, pitch, channels] with pitch = width + 2: one more row and two
+more columns than the picture, zeros where a kernel reads them. So all pixels of a batch lie on one
+line, where the neighbour of position p in direction (dy, dx) is p + dy * pitch + dx, and a
+convolution is nine matrix products whose left sides are the same rows, shifted: the tensor copy
+engine feeds them to the matrix units directly. The zeros after a row are also those before the next
+one; the zero row below a picture is also the one above the next.
+
+A convolution's epilogue adds bias and residual in fp32 and leaves, for each box (a run of positions
+of one picture) and channel, the mean and the sum of squared deviations. The next group norm then
+costs one pass, and gives the same in every run, since nothing is added in the order of arrival.
 """
 
 from __future__ import annotations
@@ -15,116 +20,119 @@ import triton.language as tl
 
 
 @triton.jit
-def conv3x3(
-    x_desc, w_desc, bias, add_desc, out_desc, moments, height, width, num_y, num_x,
-    CIN: tl.constexpr, COUT: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr,
-    HAS_ADD: tl.constexpr, HAS_EDGE: tl.constexpr,
+def convolve(
+    x_desc, w_desc, bias, add, out, moments,
+    height, width, run, line_in, line_out, pitch_out, num_boxes,
+    CIN: tl.constexpr, COUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    TAPS: tl.constexpr, STRIDE: tl.constexpr, HAS_ADD: tl.constexpr,
 ):  # fmt: skip
-    """out[box, n] = sum over taps and channels of x * w, + bias (+ add); moments of each box.
+    """out = x * w + bias (+ add), and the moments of each box.
 
-    `height` and `width` are those of the output; HAS_EDGE says that boxes reach beyond them.
+    `height` and `width` are those of the output. Positions are counted in rows of `run`: the pitch,
+    or for stride 2, where a box stays in one row, the width rounded up to boxes; x is then seen as
+    pairs of pixels. `line_in` and `line_out` are the rows of a picture in the descriptor and the
+    positions of one in `out`.
     """
-    BM: tl.constexpr = BH * BW
     num_n: tl.constexpr = COUT // BN
+    steps: tl.constexpr = CIN // BK
     program = tl.program_id(0)
     box, co = program // num_n, (program % num_n) * BN
-    image, rest = box // (num_y * num_x), box % (num_y * num_x)
-    y, x = (rest // num_x) * BH, (rest % num_x) * BW
-    steps: tl.constexpr = CIN // BK
+    image, first = box // num_boxes, (box % num_boxes) * BM
+    base = image * line_in + first
+    if STRIDE == 2:
+        base = image * line_in + (first // run) * 2 * (width + 1) + first % run
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(TAPS * steps):
-        tap = k // steps
-        c = (k % steps) * BK
+        tap, c = k // steps, (k % steps) * BK
         dy, dx = tap // 3, tap % 3
         if TAPS == 1:
-            a = x_desc.load([image, y, x, c]).reshape(BM, BK)
+            a = x_desc.load([base, c])
         elif STRIDE == 1:
-            a = x_desc.load([image, y + dy - 1, x + dx - 1, c]).reshape(BM, BK)
-        else:  # [batch, height / 2, 2, width / 2, 2 * channels]: no padding left and above
-            a = x_desc.load([image, y + dy // 2, dy % 2, x + dx // 2, (dx % 2) * CIN + c])
-            a = a.reshape(BM, BK)
+            a = x_desc.load([base + (dy - 1) * run + dx - 1, c])
+        else:
+            a = x_desc.load([base + dy * (width + 1) + dx // 2, (dx % 2) * CIN + c])
         b = w_desc.load([co, tap * CIN + c])
-        acc = tl.dot(a, b.T, acc, input_precision="tf32")
-    acc += tl.load(bias + co + tl.arange(0, BN))[None, :]
+        acc = tl.dot(a, b.T, acc)
+    p = first + tl.arange(0, BM)
+    y, x, n = p // run, p % run, co + tl.arange(0, BN)
+    inside = ((y < height) & (x < width))[:, None]
+    place = (image.to(tl.int64) * line_out + y * pitch_out + x)[:, None] * COUT + n[None, :]
+    acc += tl.load(bias + n)[None, :]
     if HAS_ADD:
-        acc += add_desc.load([image, y, x, co]).reshape(BM, BN).to(tl.float32)
-    _store_moments(acc, moments, box, co, y, x, height, width, COUT, BH, BW, BN, HAS_EDGE)
-    out_desc.store([image, y, x, co], acc.to(out_desc.dtype).reshape(1, BH, BW, BN))
+        acc += tl.load(add + place, mask=inside, other=0.0).to(tl.float32)
+    acc = tl.where(inside, acc, 0.0)
+    _store_moments(acc, inside, moments, box, n, first, height, width, run, COUT, BM)
+    written = (y <= height) & (x < pitch_out)
+    tl.store(out + place, acc.to(out.dtype.element_ty), mask=written[:, None])
 
 
 @triton.jit
-def _store_moments(
-    acc, moments, box, co, y, x, height, width,
-    COUT: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr,
-    HAS_EDGE: tl.constexpr,
-):  # fmt: skip
-    if HAS_EDGE:
-        m = tl.arange(0, BH * BW)
-        inside = ((y + m // BW < height) & (x + m % BW < width))[:, None]
-        count = tl.minimum(BH, height - y) * tl.minimum(BW, width - x)
-        mean = tl.sum(tl.where(inside, acc, 0.0), 0) / count
-        off = tl.where(inside, acc - mean[None, :], 0.0)
-    else:
-        mean = tl.sum(acc, 0) / (BH * BW)
-        off = acc - mean[None, :]
-    place = moments + box.to(tl.int64) * 2 * COUT + co + tl.arange(0, BN)
-    tl.store(place, mean)
-    tl.store(place + COUT, tl.sum(off * off, 0))
-
-
-@triton.jit
-def conv_pixels(
-    pixels, weight, bias, out, moments, height, width, num_y, num_x,
-    COUT: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, HAS_EDGE: tl.constexpr,
+def convolve_pixels(
+    pixels, weight, bias, out, moments, height, width, pitch, num_boxes,
+    COUT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """The first convolution, from bytes [batch, height, width, 3]; weight is [32, COUT], 27 used.
 
     A byte less 127.5 is exact even in fp16; the division by 127.5 comes after the sum, in fp32.
     """
-    BM: tl.constexpr = BH * BW
     box = tl.program_id(0)
-    image, rest = box // (num_y * num_x), box % (num_y * num_x)
-    m = tl.arange(0, BM)
-    y0, x0 = (rest // num_x) * BH, (rest % num_x) * BW
-    y, x = y0 + m // BW, x0 + m % BW
-    k = tl.arange(0, 32)
+    image, first = (box // num_boxes).to(tl.int64), (box % num_boxes) * BM
+    p = first + tl.arange(0, BM)
+    y, x, n, k = p // pitch, p % pitch, tl.arange(0, COUT), tl.arange(0, 32)
     iy, ix = y[:, None] + (k // 9 - 1)[None, :], x[:, None] + ((k % 9) // 3 - 1)[None, :]
-    inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (k < 27)[None, :]
-    place = ((image.to(tl.int64) * height + iy) * width + ix) * 3 + (k % 3)[None, :]
-    value = tl.load(pixels + place, mask=inside, other=0).to(tl.float32) - 127.5
-    a = tl.where(inside, value, 0.0).to(weight.dtype.element_ty)
-    n = tl.arange(0, COUT)
+    there = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (k < 27)[None, :]
+    source = ((image * height + iy) * width + ix) * 3 + (k % 3)[None, :]
+    value = tl.load(pixels + source, mask=there, other=0).to(tl.float32) - 127.5
+    a = tl.where(there, value, 0.0).to(weight.dtype.element_ty)
     b = tl.load(weight + k[:, None] * COUT + n[None, :])
     acc = tl.dot(a, b, input_precision="tf32x3") / 127.5 + tl.load(bias + n)[None, :]
-    _store_moments(acc, moments, box, 0, y0, x0, height, width, COUT, BH, BW, COUT, HAS_EDGE)
-    row = (image.to(tl.int64) * height + y) * width + x
-    place = out + row[:, None] * COUT + n[None, :]
-    tl.store(place, acc.to(out.dtype.element_ty), mask=((y < height) & (x < width))[:, None])
+    inside = ((y < height) & (x < width))[:, None]
+    acc = tl.where(inside, acc, 0.0)
+    _store_moments(acc, inside, moments, box, n, first, height, width, pitch, COUT, BM)
+    place = ((image * (height + 1) + y) * pitch + x)[:, None] * COUT + n[None, :]
+    tl.store(out + place, acc.to(out.dtype.element_ty), mask=(y <= height)[:, None])
+
+
+@triton.jit
+def _store_moments(
+    acc, inside, moments, box, n, first, height, width, run, C: tl.constexpr, BM: tl.constexpr
+):  # fmt: skip
+    count = _count(first + BM, height, width, run) - _count(first, height, width, run)
+    mean = tl.sum(acc, 0) / tl.maximum(count, 1)
+    off = tl.where(inside, acc - mean[None, :], 0.0)
+    place = moments + box.to(tl.int64) * 2 * C + n
+    tl.store(place, mean)
+    tl.store(place + C, tl.sum(off * off, 0))
+
+
+@triton.jit
+def _count(p, height, width, run):
+    """Pixels of the picture before position p."""
+    y = tl.minimum(p // run, height)
+    return y * width + tl.where(p // run < height, tl.minimum(p % run, width), 0)
 
 
 @triton.jit
 def fold_moments(
-    moments, weight, bias, scale, shift, height, width, num_y, num_x,
-    C: tl.constexpr, GROUP: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BLOCK: tl.constexpr,
+    moments, weight, bias, scale, shift, height, width, run, num_boxes,
+    C: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Turn a picture's moments into what group norm multiplies by and adds, for each channel."""
     image, group = tl.program_id(0), tl.program_id(1)
     c = group * GROUP + tl.arange(0, GROUP)
-    num_boxes = num_y * num_x
     base = moments + image.to(tl.int64) * num_boxes * 2 * C
-    count = height.to(tl.float32) * width * GROUP
     total = tl.zeros((BLOCK, GROUP), tl.float32)
-    for first in range(0, num_boxes, BLOCK):
-        box = first + tl.arange(0, BLOCK)
-        pixels = _pixels_of(box, height, width, num_x, num_boxes, BH, BW)[:, None]
+    for start in range(0, num_boxes, BLOCK):
+        box = start + tl.arange(0, BLOCK)
+        pixels = _pixels_of(box, height, width, run, num_boxes, BM)[:, None]
         place = base + box[:, None] * 2 * C + c[None, :]
         total += tl.load(place, mask=pixels > 0, other=0.0) * pixels
+    count = height.to(tl.float32) * width * GROUP
     mean = tl.sum(total) / count
     spread = tl.zeros((BLOCK, GROUP), tl.float32)
-    for first in range(0, num_boxes, BLOCK):
-        box = first + tl.arange(0, BLOCK)
-        pixels = _pixels_of(box, height, width, num_x, num_boxes, BH, BW)[:, None]
+    for start in range(0, num_boxes, BLOCK):
+        box = start + tl.arange(0, BLOCK)
+        pixels = _pixels_of(box, height, width, run, num_boxes, BM)[:, None]
         place = base + box[:, None] * 2 * C + c[None, :]
         off = tl.load(place, mask=pixels > 0, other=0.0) - mean
         spread += tl.load(place + C, mask=pixels > 0, other=0.0) + off * off * pixels
@@ -134,25 +142,23 @@ def fold_moments(
 
 
 @triton.jit
-def _pixels_of(
-    box, height, width, num_x, num_boxes, BH: tl.constexpr, BW: tl.constexpr
-):  # fmt: skip
-    tall = tl.minimum(BH, height - (box // num_x) * BH)
-    wide = tl.minimum(BW, width - (box % num_x) * BW)
-    return tl.where(box < num_boxes, tall * wide, 0).to(tl.float32)
+def _pixels_of(box, height, width, run, num_boxes, BM: tl.constexpr):
+    first = tl.minimum(box, num_boxes) * BM
+    last = tl.minimum(box + 1, num_boxes) * BM
+    return (_count(last, height, width, run) - _count(first, height, width, run)).to(tl.float32)
 
 
 @triton.jit
 def scale_silu(
-    x, scale, shift, out, num_pixels,
+    x, scale, shift, out, height, width, pitch,
     C: tl.constexpr, ROWS: tl.constexpr, SILU: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """out = silu(x * scale + shift); ROUND rounds to tf32, which the matrix units would cut off."""
-    image = tl.program_id(1)
-    pixel = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, C)
-    place = (image.to(tl.int64) * num_pixels + pixel[:, None]) * C + c[None, :]
-    inside = (pixel < num_pixels)[:, None]
+    """out = silu(x * scale + shift) inside the picture, else 0; ROUND rounds to tf32."""
+    image = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    y, c = p // pitch, tl.arange(0, C)
+    place = (image * (height + 1) * pitch + p)[:, None] * C + c[None, :]
+    inside = ((y < height) & (p % pitch < width))[:, None]
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     value = value * tl.load(scale + image * C + c)[None, :]
     value += tl.load(shift + image * C + c)[None, :]
@@ -161,7 +167,8 @@ def scale_silu(
     if ROUND:
         bits = value.to(tl.uint32, bitcast=True)
         value = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+    value = tl.where(inside, value, 0.0)
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=(y <= height)[:, None])
 
 
 @triton.jit

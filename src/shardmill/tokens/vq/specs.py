@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from shardmill.errors import ConfigError
 from shardmill.tokens.vq.live import FusedTokenizer, LiveTokenizer, PlainTokenizer
 from shardmill.tokens.vq.weights import VqWeights, fingerprint, load_weights
 
 
+@runtime_checkable
 class ImageTokenizer(Protocol):
     """A frozen dataclass that names weights."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Which values the weights have, or "" if that was not asked yet."""
+    def identity(self) -> str:
+        """Return the fingerprint of the weights, or "" before they were looked at."""
 
     def pinned(self) -> Self:
         """Return the spec with the fingerprint of its weights as they are now."""
@@ -36,6 +36,9 @@ class ChameleonVq:
     weights: str
     fingerprint: str = ""
 
+    def identity(self) -> str:
+        return self.fingerprint
+
     def pinned(self) -> ChameleonVq:
         return _pinned(self, load_weights(Path(self.weights)))
 
@@ -49,6 +52,9 @@ class LlamaGenVq:
 
     weights: str
     fingerprint: str = ""
+
+    def identity(self) -> str:
+        return self.fingerprint
 
     def pinned(self) -> LlamaGenVq:
         return _pinned(self, load_weights(Path(self.weights), normalised=True))

@@ -1,0 +1,100 @@
+"""`shardmill codes IN OUT`: the pictures of sample shards as VQ codes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.running import run_and_report
+from shardmill.cli.values import parse_plugin
+from shardmill.model.manifest import Manifest
+from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
+
+
+@click.command()
+@folder_argument("folder")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--tokenizer",
+    required=True,
+    metavar="KIND,weights=PATH",
+    help=f"What encodes: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.",
+)
+@click.option("--resolution", type=int, help="Pixels a side of the middle square.  [default: 512]")
+@click.option(
+    "--geometry",
+    metavar="KIND,FIELD=VALUE",
+    help=f"Another way to bring pictures to size: {', '.join(GEOMETRIES)}.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "tf32", "fp16"]),
+    help="What a GPU multiplies.  [default: fp16 on a GPU, fp32 without]",
+)
+@click.option("--allow-truncated", is_flag=True, help="Take pictures whose end is missing.")
+@click.option("--limit", type=click.IntRange(0), help="Only the first N samples.")
+@click.option("--threads", type=click.IntRange(1), help="Threads that decode, of each process.")
+@click.option("--device", help="Such as cuda:1 or cpu.  [default: a free GPU for each process]")
+@click.option("--print-sizes", is_flag=True, help="Print the sizes that can come out, and stop.")
+@run_options
+def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
+    """Turn pictures into VQ codes, written once."""
+    options = RunOptions.taken_from(flags)
+    geometry = make_geometry(flags["geometry"], flags["resolution"])
+    if print_sizes:
+        for width, height in geometry.sizes():
+            click.echo(f"{width} x {height}")
+        return
+    _use(flags["threads"], flags["device"])
+    from shardmill.stages.codes import EncodePictures
+    from shardmill.tokens.vq.devices import count_devices
+
+    num_devices = count_devices()
+    precision: Any = flags["precision"] or ("fp16" if num_devices else "fp32")
+    tokenizer = build(IMAGE_TOKENIZERS, parse_plugin(flags["tokenizer"]), where="--tokenizer")
+    stage = EncodePictures(
+        input_dir=folder.absolute(),
+        tokenizer=tokenizer.pinned(),
+        geometry=geometry,
+        precision=precision,
+        allow_truncated=flags["allow_truncated"],
+        limit=flags["limit"],
+    )
+    if options.workers is None:
+        options = replace(options, workers=max(1, num_devices))
+    manifest = run_and_report(stage, out, options, next_step=f"shardmill show {out}")
+    if not options.as_json:
+        print_precision(manifest, precision)
+
+
+def make_geometry(geometry: str | None, resolution: int | None) -> Any:
+    """Return the geometry that the flags describe; a resolution alone is the middle square."""
+    plain: dict[str, Any] = parse_plugin(geometry) if geometry else {"kind": "square"}
+    if resolution is not None:
+        plain["resolution"] = resolution
+    return build(GEOMETRIES, plain, where="--geometry")
+
+
+def print_precision(manifest: Manifest, precision: str) -> None:
+    """Print which share of the codes was equal to those of fp32."""
+    from shardmill.stages.codes import COMPARED, EQUAL
+
+    compared = manifest.stats.get(COMPARED, 0)
+    if compared:
+        share = manifest.stats.get(EQUAL, 0) / compared
+        text = f"{100 * share:.2f} % of {wording.count(compared)} codes are those of fp32"
+        console.facts([(precision, text)])
+
+
+def _use(threads: int | None, device: str | None) -> None:
+    # Workers inherit the environment; what they run on must not be part of the spec.
+    if threads is not None:
+        os.environ["SHARDMILL_THREADS"] = str(threads)
+    if device is not None:
+        os.environ["SHARDMILL_DEVICE"] = device

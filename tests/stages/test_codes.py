@@ -1,0 +1,213 @@
+"""Pictures become codes: every sample is accounted for, whatever is wrong with its pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from drivers import snapshot
+from sample_folder import write_sample_folder
+from vq_checkpoints import write_original
+
+from shardmill.errors import ConfigError
+from shardmill.io.codefile import open_codes
+from shardmill.io.receipts import open_manifest
+from shardmill.media.geometry import Buckets, Native, Square
+from shardmill.media.image import decode_picture, resize_crop
+from shardmill.model.sample import Document, Sample, Segment
+from shardmill.run.runner import run_stage
+from shardmill.stages.codes import EncodePictures
+from shardmill.tokens.vq.source import ShardCodes
+from shardmill.tokens.vq.specs import ChameleonVq
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def jpeg(width: int, height: int, seed: int) -> bytes:
+    small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(small).resize((width, height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def sample(key: str, *pictures: bytes) -> Sample:
+    names = [f"{i}.jpg" for i in range(len(pictures))]
+    segments = [Segment(kind="text", text=f"about {key}")]
+    segments += [Segment(kind="image", media=name) for name in names]
+    return Sample(key=key, document=Document(tuple(segments)), media=dict(zip(names, pictures)))
+
+
+SIZES = [(40, 40), (60, 40), (40, 60), (48, 44), (64, 64)]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Batches of four pictures, so that there are full ones and a last, partial one."""
+    monkeypatch.setenv("SHARDMILL_BATCH_PIXELS", str(4 * 32 * 32))
+    monkeypatch.setenv("SHARDMILL_DEVICE", "cpu")
+    monkeypatch.setenv("SHARDMILL_THREADS", "2")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> ChameleonVq:
+    write_original(tmp_path / "weights")
+    return ChameleonVq(weights=str(tmp_path / "weights")).pinned()
+
+
+def make_folder(tmp_path: Path) -> tuple[Path, dict[str, list[bytes]]]:
+    good = {f"k{i}": [jpeg(*SIZES[i % 5], seed=i)] for i in range(9)}
+    good["many"] = [jpeg(40, 40, 20), jpeg(60, 40, 21), jpeg(40, 40, 22)]
+    good["text only"] = []
+    whole = jpeg(64, 64, 30)
+    bad = {
+        "cut": [jpeg(40, 40, 31), whole[: len(whole) // 2]],
+        "text": [b"this is no picture"],
+        "long": [jpeg(100, 40, 32)],
+    }
+    rows = [(sample(key, *pictures), {}) for key, pictures in {**good, **bad}.items()]
+    rows.insert(3, rows.pop())
+    return write_sample_folder(tmp_path / "in", [rows[:8], rows[8:]]), good
+
+
+def spec(folder: Path, weights: ChameleonVq, **fields: object) -> EncodePictures:
+    fields = {"geometry": Square(resolution=32), **fields}
+    return EncodePictures(input_dir=folder, tokenizer=weights, **fields)  # type: ignore[arg-type]
+
+
+def codes_of(out: Path) -> dict[str, list[np.ndarray]]:
+    found = {}
+    for shard in open_manifest(out).shards:
+        codes = open_codes(out / shard.files["codes"].path)
+        for number in range(len(codes)):
+            found[codes.keys[number]] = [p.codes for p in codes.pictures(number)]
+    return found
+
+
+def one_by_one(weights: ChameleonVq, picture: bytes, geometry: object) -> np.ndarray:
+    pixels = decode_picture(picture)
+    fit = geometry.fit(pixels.shape[1], pixels.shape[0])  # type: ignore[attr-defined]
+    batch = torch.from_numpy(resize_crop(pixels, fit))[None]
+    return weights.load("fp32", "cpu").encode(batch)[0].numpy()
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [Square(resolution=32), Buckets(pixels=32 * 32, step=8), Native(factor=4)],
+    ids=lambda geometry: type(geometry).__name__,
+)
+def test_each_picture_has_the_codes_it_has_alone(
+    tmp_path: Path, weights: ChameleonVq, geometry: object
+) -> None:
+    folder, good = make_folder(tmp_path)
+    report = run_stage(
+        spec(folder, weights, geometry=geometry), tmp_path / "out", workers=0, max_skip_rate=1
+    )
+    assert report.complete
+    found = codes_of(tmp_path / "out")
+    assert found.keys() == good.keys()
+    for key, pictures in good.items():
+        assert len(found[key]) == len(pictures)
+        for codes, picture in zip(found[key], pictures):
+            expected = one_by_one(weights, picture, geometry)
+            assert codes.dtype == np.uint16
+            assert codes.shape == expected.shape
+            assert (codes == expected).mean() > 0.98
+
+
+def test_the_books_balance_by_reason(tmp_path: Path, weights: ChameleonVq) -> None:
+    folder, good = make_folder(tmp_path)
+    run_stage(spec(folder, weights), tmp_path / "out", workers=0, max_skip_rate=1)
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest.num_in == len(good) + 3
+    assert manifest.num_kept == len(good)
+    assert manifest.skipped == {
+        "aspect ratio over 2": 1,
+        "not a picture": 1,
+        "truncated picture": 1,
+    }
+    assert manifest.stats["images"] == 12
+    assert manifest.stats["codes"] == 12 * 64
+
+
+def test_truncated_pictures_are_taken_if_asked(tmp_path: Path, weights: ChameleonVq) -> None:
+    folder, good = make_folder(tmp_path)
+    stage = spec(folder, weights, allow_truncated=True)
+    run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1)
+    assert codes_of(tmp_path / "out").keys() == {*good, "cut"}
+
+
+def test_workers_and_this_process_write_the_same_bytes(
+    tmp_path: Path, weights: ChameleonVq
+) -> None:
+    folder, _ = make_folder(tmp_path)
+    stage = spec(folder, weights)
+    run_stage(stage, tmp_path / "a", workers=0, max_skip_rate=1)
+    run_stage(stage, tmp_path / "b", workers=1, max_skip_rate=1)
+    assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
+
+
+def test_a_run_goes_on_with_the_units_that_are_missing(
+    tmp_path: Path, weights: ChameleonVq
+) -> None:
+    folder, _ = make_folder(tmp_path)
+    stage, out = spec(folder, weights), tmp_path / "out"
+    run_stage(stage, out, workers=0, max_skip_rate=1, part=(1, 2))
+    report = run_stage(stage, out, workers=0, max_skip_rate=1)
+    assert (report.num_done_before, report.num_done) == (1, 1)
+    assert report.complete
+
+
+def test_codes_of_other_weights_do_not_join(tmp_path: Path, weights: ChameleonVq) -> None:
+    folder, _ = make_folder(tmp_path)
+    run_stage(spec(folder, weights), tmp_path / "out", workers=0, max_skip_rate=1)
+    write_original(tmp_path / "weights", seed=5)
+    other = ChameleonVq(weights=weights.weights).pinned()
+    with pytest.raises(Exception, match="fingerprint"):
+        run_stage(spec(folder, other), tmp_path / "out", workers=0, max_skip_rate=1)
+
+
+def test_a_code_of_zero_is_a_code(tmp_path: Path, weights: ChameleonVq) -> None:
+    path = Path(weights.weights) / "vqgan.ckpt"
+    state = torch.load(path, weights_only=True)
+    picture = jpeg(40, 40, seed=0)
+    codes = one_by_one(weights, picture, Square(resolution=32))
+    book = state["state_dict"]["quantize.embedding.weight"]
+    book[[0, int(codes[0, 0])]] = book[[int(codes[0, 0]), 0]]
+    torch.save(state, path)
+    pinned = ChameleonVq(weights=weights.weights).pinned()
+    folder = write_sample_folder(tmp_path / "in", [[(sample("zero", picture), {})]])
+    run_stage(spec(folder, pinned), tmp_path / "out", workers=0)
+    assert (codes_of(tmp_path / "out")["zero"][0] == 0).any()
+
+
+def test_tokenize_finds_codes_by_key_and_medium(tmp_path: Path, weights: ChameleonVq) -> None:
+    folder, good = make_folder(tmp_path)
+    run_stage(spec(folder, weights), tmp_path / "out", workers=0, max_skip_rate=1)
+    found = codes_of(tmp_path / "out")
+    with ShardCodes(folder=tmp_path / "out").open() as reader:
+        for key in reversed(list(good)):
+            for number, codes in enumerate(found[key]):
+                read = reader.codes(sample(key), f"{number}.jpg")
+                assert np.array_equal(read.values, codes.reshape(-1))
+                assert (read.height, read.width) == codes.shape
+
+
+def test_sizes_that_are_no_whole_codes_are_refused(tmp_path: Path, weights: ChameleonVq) -> None:
+    folder, _ = make_folder(tmp_path)
+    with (
+        pytest.raises(ConfigError, match="one code is 4 x 4"),
+        spec(folder, weights, geometry=Square(resolution=30)).open(),
+    ):
+        pass
+
+
+def test_weights_must_be_pinned(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pinned"):
+        spec(tmp_path, ChameleonVq(weights="anywhere"))

@@ -1,0 +1,176 @@
+"""The network gives the codes of transformers' model, for every layout of the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hf_processors import transformers
+from vq_checkpoints import SMALL, SMALL_LLAMAGEN, random_tensors, write_llamagen, write_original
+
+from shardmill.errors import ConfigError
+from shardmill.tokens.vq.live import PlainTokenizer
+from shardmill.tokens.vq.specs import ChameleonVq, LlamaGenVq
+from shardmill.tokens.vq.weights import fingerprint, load_weights
+
+
+@pytest.fixture(scope="module")
+def chameleon() -> object:
+    """transformers' model with weights that use many codes."""
+    library = transformers()
+    config = library.ChameleonVQVAEConfig(
+        base_channels=SMALL.base_channels,
+        channel_multiplier=list(SMALL.multipliers),
+        latent_channels=SMALL.z_channels,
+        embed_dim=SMALL.embed_dim,
+        num_embeddings=SMALL.num_codes,
+    )
+    model = library.ChameleonVQVAE(config).eval()
+    tensors = random_tensors(SMALL)
+    model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("decoder.")})
+    return model
+
+
+def picture(*shape: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=generator)
+
+
+def reference_codes(model: object, pixels: torch.Tensor) -> torch.Tensor:
+    scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+    with torch.inference_mode():
+        return model.encode(scaled).image_tokens  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 48), (1, 32, 32), (2, 20, 36)])
+def test_codes_are_those_of_transformers_for_both_layouts(
+    chameleon: object, tmp_path: Path, shape: tuple[int, int, int]
+) -> None:
+    pixels = picture(*shape)
+    expected = reference_codes(chameleon, pixels)
+    write_original(tmp_path / "original")
+    chameleon.save_pretrained(tmp_path / "huggingface")  # type: ignore[attr-defined]
+    assert len(expected.unique()) > 10
+    for name in ("original", "huggingface"):
+        live = ChameleonVq(weights=str(tmp_path / name)).load("fp32", "cpu")
+        codes = live.encode(pixels)
+        assert codes.shape == (shape[0], shape[1] // 4, shape[2] // 4)
+        assert torch.equal(codes.flatten().long(), expected)
+
+
+def test_weights_inside_a_whole_model_are_found(chameleon: object, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    own = {f"model.vqmodel.{k}": v for k, v in chameleon.state_dict().items()}  # type: ignore[attr-defined]
+    own["model.layers.0.mlp.weight"] = torch.zeros(3)
+    safetensors.save_file(own, tmp_path / "model.safetensors")
+    weights = load_weights(tmp_path)
+    assert weights.shape == SMALL
+    assert not weights.has_decoder
+
+
+def test_llamagen_names_lead_to_the_same_tensors(tmp_path: Path) -> None:
+    tensors = write_llamagen(tmp_path / "vq.pt")
+    weights = load_weights(tmp_path / "vq.pt", normalised=True)
+    assert weights.shape == SMALL_LLAMAGEN
+    assert weights.has_decoder
+    assert fingerprint(weights.tensors) == fingerprint(tensors)
+
+
+def test_llamagen_codes_are_nearest_by_angle(tmp_path: Path) -> None:
+    tensors = write_llamagen(tmp_path / "vq.pt")
+    live = LlamaGenVq(weights=str(tmp_path / "vq.pt")).load("fp32", "cpu")
+    assert isinstance(live, PlainTokenizer)
+    pixels = picture(1, 16, 16)
+    vectors = torch.nn.functional.normalize(live.vectors(pixels).reshape(-1, 8), dim=-1)
+    codebook = torch.nn.functional.normalize(tensors["quantize.embedding.weight"], dim=-1)
+    assert torch.equal(live.encode(pixels).flatten(), (vectors @ codebook.T).argmax(1).int())
+
+
+def test_codes_decode_to_pictures_of_the_same_size(tmp_path: Path) -> None:
+    write_original(tmp_path)
+    live = ChameleonVq(weights=str(tmp_path)).load("fp32", "cpu")
+    pixels = live.decode(live.encode(picture(2, 24, 32)))
+    assert pixels.shape == (2, 24, 32, 3)
+    assert pixels.dtype == torch.uint8
+
+
+def test_the_fingerprint_knows_values_and_not_layouts(chameleon: object, tmp_path: Path) -> None:
+    write_original(tmp_path / "a")
+    write_original(tmp_path / "same")
+    write_original(tmp_path / "other", seed=1)
+    a, same, other = (
+        ChameleonVq(weights=str(tmp_path / name)).pinned().fingerprint
+        for name in ("a", "same", "other")
+    )
+    assert a == same
+    assert a != other
+
+
+def test_changed_weights_are_refused(tmp_path: Path) -> None:
+    write_original(tmp_path)
+    spec = ChameleonVq(weights=str(tmp_path)).pinned()
+    write_original(tmp_path, seed=1)
+    with pytest.raises(ConfigError, match="do not mix"):
+        spec.load("fp32", "cpu")
+
+
+def save_without(folder: Path, name: str, replacement: object = None) -> None:
+    tensors = write_original(folder)
+    del tensors[name]
+    if replacement is not None:
+        tensors[name] = replacement
+    torch.save({"state_dict": tensors}, folder / "vqgan.ckpt")
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    save_without(tmp_path, "encoder.down.1.block.0.norm2.bias")
+    with pytest.raises(ConfigError, match=r"lack the tensor 'encoder\.down\.1\.block\.0\.norm2"):
+        load_weights(tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    save_without(tmp_path, "encoder.mid.attn_1.q.bias", torch.zeros(3))
+    with pytest.raises(ConfigError, match=r"'encoder\.mid\.attn_1\.q\.bias' is 3, not 64"):
+        load_weights(tmp_path)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    torch.save({"layer.weight": torch.zeros(2)}, tmp_path / "vqgan.ckpt")
+    with pytest.raises(ConfigError, match="no VQ tokenizer"):
+        load_weights(tmp_path)
+
+
+def test_settings_that_disagree_are_refused(tmp_path: Path) -> None:
+    write_original(tmp_path)
+    path = tmp_path / "vqgan.yaml"
+    path.write_text(path.read_text().replace("n_embed: 300", "n_embed: 8192"))
+    with pytest.raises(ConfigError, match="8192"):
+        load_weights(tmp_path)
+
+
+class Evil:
+    """Runs code when it is unpickled by a careless reader."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("ran-the-code"),))  # type: ignore[return-value]
+
+
+def test_a_pickle_with_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {"a": Evil()}}, tmp_path / "vqgan.ckpt")
+    with pytest.raises(ConfigError, match="without running code"):
+        load_weights(tmp_path)
+    assert not (tmp_path / "ran-the-code").exists()
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vqgan.ckpt").write_bytes(b"not weights at all")
+    with pytest.raises(ConfigError, match="cannot read the weights"):
+        load_weights(tmp_path)
+
+
+def test_half_precision_needs_a_gpu(tmp_path: Path) -> None:
+    write_original(tmp_path)
+    with pytest.raises(ConfigError, match="use fp32"):
+        ChameleonVq(weights=str(tmp_path)).load("fp16", "cpu")
