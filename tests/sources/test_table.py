@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_a_table_that_changes_under_the_reader_stops_it(tmp_path: Path) -> None:
     source = TableSource(files=(str(path),))
     part = next(source.parts(10))
     path.write_bytes(path.read_bytes().replace(b"row 5,", b"row 6,"))
+    with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
+        list(read(part.input))
+
+
+def test_a_parquet_file_that_changes_under_the_reader_stops_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.parquet")
+    source = TableSource(files=(str(path),))
+    part = next(source.parts(10))
+    os.utime(path, ns=(1, 1))
     with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
         list(read(part.input))
 

@@ -109,8 +109,17 @@ def test_a_sample_that_is_too_large_is_a_reject(folder: Path) -> None:
 def test_a_tar_that_was_cut_off_stops_with_the_offset(folder: Path) -> None:
     path = folder / "cc-0001.tar"
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(FormatError, match=r"cc-0001\.tar"):
+    with pytest.raises(FormatError, match=r"cc-0001\.tar") as error:
         read_all(TarSource(tars=(str(folder),)))
+    assert error.value.offset is not None
+
+
+def test_a_tar_that_changes_after_it_was_listed_stops_the_reader(folder: Path) -> None:
+    source = TarSource(tars=(str(folder),))
+    part = next(source.parts(None))
+    write_tar(folder / "cc-0000.tar", pairs(0, 11))
+    with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
+        list(read(part.input))
 
 
 def test_the_fingerprint_sees_a_changed_tar(folder: Path) -> None:

@@ -27,6 +27,7 @@ from shardmill.sources.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
 
 MAX_META_BYTES = 16 << 20
+HEAD_BYTES = 4096
 LOOK_AT_FILES = 10_000
 LOOK_AT_ROWS = 64
 # What each kind calls its input, and whether it takes more than one.
@@ -127,6 +128,9 @@ def _kinds_below(folder: Path) -> set[str]:
 def _holds_meta(path: Path) -> bool:
     if not path.is_file() or path.stat().st_size > MAX_META_BYTES:
         return False
+    with path.open("rb") as file:
+        if not file.read(HEAD_BYTES).lstrip().startswith(b"{"):
+            return False  # an array of rows: never read as a whole
     try:
         return is_meta(orjson.loads(path.read_bytes()))
     except orjson.JSONDecodeError:

@@ -160,45 +160,45 @@ class _Reader:
     cursors: Cursors = field(default_factory=Cursors)
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
+        media_dir = self.source.media_root or str(PurePath(part["path"]).parent)
+        is_columnar = part["format"] == "columnar"
+        for number, content in self._columnar(part) if is_columnar else self._text(part):
+            is_problem = isinstance(content, SampleError)
+            yield Row(
+                key=f"{part['name']}-{number:08d}",
+                origin=Origin(source=self.source.name, path=part["relative"], row=number),
+                fields={} if is_problem else content,
+                media_dir=media_dir,
+                problem=content if is_problem else None,
+            )
+
+    def close(self) -> None:
+        self.streams.close()
+        self.cursors.close()
+
+    def _columnar(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         path = Path(part["path"])
-        if part["format"] == "columnar":
-            rows = self.cursors.at(path, part["number"], part["num_rows"])
-            for number, fields in enumerate(rows, part["number"]):
-                yield self._row(part, number, fields)
-            return
+        if size_and_time(path) != [part["size"], part["mtime_ns"]]:
+            raise FormatError("was changed after it was listed", path=path)
+        return enumerate(self.cursors.at(path, part["number"], part["num_rows"]), part["number"])
+
+    def _text(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        """Yield (number, fields or problem) of each record, and check that none was changed."""
+        path, number, offset = Path(part["path"]), part["number"], part["offset"]
         table = TextTable(
             path=path,
             format=part["format"],
             max_row_bytes=self.source.max_row_bytes,
             columns=tuple(part.get("columns", ())),
         )
-        span = Span(self.streams.at(path, part["offset"]), part["num_bytes"])
-        found = Slice(part["number"], part["offset"])
-        for record in table.records(span, part["number"], part["offset"], inside=True):
+        span = Span(self.streams.at(path, offset), part["num_bytes"])
+        found = Slice(number, offset)
+        for record in table.records(span, number, offset, inside=True):
             found.add(record)
             try:
-                row = self._row(part, record.number, table.fields(record))
+                content: Any = table.fields(record)
             except SampleError as problem:
-                row = self._row(part, record.number, {}, problem)
-            yield row
+                content = problem
+            yield record.number, content
         if found.checksum.hexdigest() != part["xxh3"]:
-            raise FormatError("was changed after it was listed", path=path, offset=part["offset"])
-
-    def close(self) -> None:
-        self.streams.close()
-        self.cursors.close()
-
-    def _row(
-        self,
-        part: Mapping[str, Any],
-        number: int,
-        fields: Mapping[str, Any],
-        problem: SampleError | None = None,
-    ) -> Row:
-        return Row(
-            key=f"{part['name']}-{number:08d}",
-            origin=Origin(source=self.source.name, path=part["relative"], row=number),
-            fields=fields,
-            media_dir=self.source.media_root or str(PurePath(part["path"]).parent),
-            problem=problem,
-        )
+            raise FormatError("was changed after it was listed", path=path, offset=offset)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from shardmill.errors import SampleError
+from shardmill.errors import FormatError, SampleError
 from shardmill.io.sampleshard import SampleShard, open_foreign
 from shardmill.io.urls import expand, is_remote, open_blob
 from shardmill.model.codec import Plain
@@ -106,6 +106,8 @@ class _Reader:
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
         shard, bad = self._open(part["url"])
+        if _stamp(part["url"]) != part["stamp"]:
+            raise FormatError("was changed after it was listed", path=part["url"])
         first = part.get("first", 0)
         num_rows = part.get("num_rows", len(shard) + len(bad))
         for number in range(first, first + num_rows):
