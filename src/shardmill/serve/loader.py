@@ -4,41 +4,68 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from shardmill.errors import ShardmillError
-from shardmill.serve.sampler import StepSampler
-from shardmill.serve.state import LoaderState
+from shardmill.errors import ConfigError, ShardmillError
 
 
 class WorkerDied(ShardmillError):
     """A worker process ended without an answer: killed, out of memory, or crashed in a library."""
 
 
+class Steps(Protocol):
+    """What a loader must know of its order; `StepSampler` and `MixSampler` are such."""
+
+    start: Any
+
+    def advance(self, state: Any) -> Any:
+        """Return the state after the step that begins here."""
+
+    def steps_left(self, state: Any) -> int:
+        """Return the steps until the epoch ends."""
+
+    def at_epoch(self, state: Any, epoch: int) -> Any:
+        """Return the head of an epoch."""
+
+    def to_plain(self, state: Any) -> dict[str, Any]:
+        """Return a state as checkpoints keep it."""
+
+    def from_plain(self, plain: dict[str, Any]) -> Any:
+        """Return a state that belongs to this very order, or say why it does not."""
+
+
 class StepLoader(DataLoader[Any]):  # type: ignore[misc]
     """A DataLoader of one epoch after another that can be saved and resumed between batches.
 
     Iterating goes on at the state: from the head of the epoch, or from the middle after
-    `load_state_dict` or a break. A batch that was handed out counts as trained on.
+    `load_state_dict` or a break. A batch that was handed out counts as trained on. The data set is
+    a `PackedDataset` or a `Mix` with its sampler, or a `PackedStream` with the sampler it was made
+    with; options are those of DataLoader.
     """
 
-    def __init__(self, dataset: Any, sampler: StepSampler, **options: Any) -> None:
-        super().__init__(dataset, batch_sampler=sampler, **options)
-        self.steps = sampler
-        self.state = sampler.schedule.settle(sampler.start)
+    def __init__(self, dataset: Any, steps: Steps, **options: Any) -> None:
+        streamed = isinstance(dataset, IterableDataset)
+        if streamed and options.get("persistent_workers"):
+            raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
+        kind = {"batch_size": None} if streamed else {"batch_sampler": steps}
+        super().__init__(dataset, **kind, **options)
+        self.steps, self.state, self._streamed = steps, steps.start, streamed
 
     @property
     def epoch(self) -> int:
         """The epoch from which the next batch comes."""
-        return self.state.epoch
+        return int(self.state.epoch)
 
     def __len__(self) -> int:
-        return self.steps.schedule.steps_left(self.state)
+        return self.steps.steps_left(self.state)
 
     def __iter__(self) -> Iterator[Any]:
-        self.steps.start = self.state
+        if self._streamed:
+            self.dataset.state = self.state
+        else:
+            self.steps.start = self.state
         batches = super().__iter__()
         while True:
             try:
@@ -47,13 +74,12 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
                 return
             except RuntimeError as error:
                 raise self._named(error) from error
-            self.state = self.steps.schedule.advance(self.state)
+            self.state = self.steps.advance(self.state)
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        if epoch != self.state.epoch:
-            self.state = LoaderState(seed=self.state.seed, epoch=epoch)
+        self.state = self.steps.at_epoch(self.state, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the next batch comes from: a few integers and a digest."""
@@ -61,7 +87,7 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
         """Go on where `state_dict` was saved, on any number of ranks, workers, packs a batch."""
-        self.state = self.steps.schedule.settle(self.steps.from_plain(plain))
+        self.state = self.steps.from_plain(plain)
 
     def _named(self, error: RuntimeError) -> Exception:
         # torch tells only process numbers; the watch knows what these processes were reading.

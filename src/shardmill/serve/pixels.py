@@ -13,6 +13,7 @@ a run of visual tokens, and leaves every other token as it is.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from shardmill.serve.document import Document
 from shardmill.tokens.chatspans import answer_spans
 from shardmill.tokens.template_turns import conversation
 
+# Tokenizers of Hugging Face are not made for threads; decoding pictures is.
+LOCK = threading.Lock()
 # What a processor returns beside the tensors that the model gets.
 NOT_MEDIA = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
@@ -65,10 +68,15 @@ class PixelReader:
     def read(self, row: int) -> Document:
         """Return the processor's ids and tensors of a sample, with loss on the answers."""
         sample = self.samples[row]
+        pictures = [_picture(sample, segment) for segment in sample.document.media()]
+        with LOCK:
+            return self._process(sample, pictures)
+
+    def _process(self, sample: Sample, pictures: list[Any]) -> Document:
         messages = [_message(role, segments) for role, segments in conversation(sample)]
         tools = sample.extra.get(self.tools_field)
         rendered = self._render(messages, tools=tools)
-        made = self._process(rendered, sample)
+        made = self.processor(text=[rendered], images=pictures or None, return_tensors="pt")
         ids = np.asarray(made["input_ids"][0], np.int64)
         plain_ids, learned = self._learned(rendered, messages, tools)
         media = self._media(ids, sample, made)
@@ -101,13 +109,6 @@ class PixelReader:
                 listed, tokenize=False, tools=tools, add_generation_prompt=prompt
             )
         )
-
-    def _process(self, rendered: str, sample: Sample) -> Mapping[str, Any]:
-        images = [_picture(sample, segment) for segment in sample.document.media()]
-        made: Mapping[str, Any] = self.processor(
-            text=[rendered], images=images or None, return_tensors="pt"
-        )
-        return made
 
     def _learned(
         self, rendered: str, messages: list[dict[str, Any]], tools: Any

@@ -50,22 +50,33 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
 
     def __len__(self) -> int:
         """The steps left in the epoch, the same on every rank."""
-        return self.schedule.steps_left(self.schedule.settle(self.start))
+        return self.steps_left(self.start)
 
     def __iter__(self) -> StepIterator:
         return StepIterator(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        if epoch != self.start.epoch:
-            self.start = LoaderState(seed=self.seed, epoch=epoch)
+        self.start = self.at_epoch(self.start, epoch)
 
     def state_after(self, num_batches: int) -> dict[str, Any]:
         """Return the state when so many batches since `start` have been trained on."""
         state = self.schedule.settle(self.start)
         for _ in range(num_batches):
-            state = self.schedule.advance(state)
+            state = self.advance(state)
         return self.to_plain(state)
+
+    def advance(self, state: LoaderState) -> LoaderState:
+        """Return the state after the step that begins here."""
+        return self.schedule.advance(self.schedule.settle(state))
+
+    def steps_left(self, state: LoaderState) -> int:
+        """Return the steps until the epoch ends."""
+        return self.schedule.steps_left(self.schedule.settle(state))
+
+    def at_epoch(self, state: LoaderState, epoch: int) -> LoaderState:
+        """Return the head of an epoch, or the state itself if it is in this epoch already."""
+        return state if epoch == state.epoch else LoaderState(seed=self.seed, epoch=epoch)
 
     def to_plain(self, state: LoaderState) -> dict[str, Any]:
         """Return a state as checkpoints keep it."""
@@ -74,7 +85,8 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
     def from_plain(self, plain: dict[str, Any]) -> LoaderState:
         """Return a state that belongs to this very order, or say why it does not."""
         num_packs = self.schedule.num_packs
-        return state_from_plain(plain, self.digest, seed=self.seed, num_packs=num_packs)
+        found = state_from_plain(plain, self.digest, seed=self.seed, num_packs=num_packs)
+        return self.schedule.settle(found)
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
         """Begin where `state_after`, or a loader, was saved."""

@@ -1,0 +1,80 @@
+"""A stream gives the packs of the loader in the order of the loader, however it is read."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from packed_folder import Made
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from shardmill.errors import ConfigError
+from shardmill.serve.loader import StepLoader
+from shardmill.serve.packed import PackedDataset, TrainPack
+from shardmill.serve.stream import PackedStream
+
+
+def numbers_of(packs: list[TrainPack]) -> list[int]:
+    return [pack.number for pack in packs]
+
+
+def stream(made: Made, threads: int = 0) -> PackedStream:
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    return PackedStream(packs, packs.sampler(micro_batch=2), numbers_of, threads=threads)
+
+
+def two_epochs(made: Made) -> list[list[list[int]]]:
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    loader = StepLoader(packs, packs.sampler(micro_batch=2), collate_fn=numbers_of)
+    return [list(loader), list(loader)]
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_by_itself(made: Made, threads: int) -> None:
+    one = stream(made, threads)
+    whole = two_epochs(made)
+    assert len(one) == len(whole[0])
+    assert [list(one), list(one)] == whole
+
+
+def test_threads_stop_when_the_loop_does(made: Made) -> None:
+    one = stream(made, threads=2)
+    whole = two_epochs(made)
+    batches = iter(one)
+    got = [next(batches) for _ in range(5)]
+    state = one.state_dict()
+    batches.close()
+    assert state["consumed"] == 10
+    other = stream(made)
+    other.load_state_dict(state)
+    assert got + list(other) == whole[0]
+
+
+def test_with_workers_more_than_needed(made: Made) -> None:
+    one = stream(made)
+    loader = StepLoader(one, one.steps, num_workers=3)
+    whole = two_epochs(made)
+    assert [list(loader), list(loader)] == whole
+    with pytest.raises(ConfigError, match="cannot persist"):
+        StepLoader(one, one.steps, num_workers=1, persistent_workers=True)
+
+
+def test_torchdatas_loader_without_workers(made: Made) -> None:
+    whole = two_epochs(made)
+    first = StatefulDataLoader(stream(made), batch_size=None)
+    batches = iter(first)
+    got = [next(batches) for _ in range(4)]
+    later = StatefulDataLoader(stream(made), batch_size=None)
+    later.load_state_dict(first.state_dict())
+    assert got + list(later) == whole[0]
+    with pytest.raises(ConfigError, match="no state to save"):
+        next(iter(StatefulDataLoader(stream(made), batch_size=None, num_workers=1)))
+
+
+def test_a_plain_loader_keeps_the_order(made: Made) -> None:
+    one = stream(made)
+    assert list(DataLoader(one, batch_size=None, num_workers=2)) == two_epochs(made)[0]
+    with pytest.raises(ConfigError, match="threads"):
+        PackedStream(one.packs, one.steps, numbers_of, threads=-1)
