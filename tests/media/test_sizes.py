@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,17 @@ def test_a_turned_picture_has_the_size_it_is_shown_in(format: str, orientation: 
     exif[274] = orientation
     content = encode(format, pixels(33, 21), exif=exif)
     assert sides(probe("image", content)) == shown(content)
+
+
+def test_a_png_may_say_at_its_end_how_it_is_turned() -> None:
+    content = picture("PNG", 33, 21)
+    exif = Image.Exif()
+    exif[274] = 5
+    block = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = b"eXIf" + block
+    chunk = len(block).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    turned = content[:-12] + chunk + content[-12:]
+    assert sides(probe("image", turned)) == shown(turned) == (21, 33)
 
 
 @pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG", "AVIF"])
@@ -200,3 +212,24 @@ def test_damaged_headers_never_do_worse_than_a_reject(data: st.DataObject, clips
         return
     assert 0 < size.width < 1 << 31
     assert 0 <= size.num_frames < 1 << 31
+
+
+DEMO = Path(__file__).parents[2] / "demo" / "data"
+
+
+@pytest.mark.parametrize("path", sorted((DEMO / "photos").iterdir()), ids=lambda path: path.name)
+def test_real_photographs(path: Path) -> None:
+    assert sides(probe("image", path.read_bytes())) == shown(path.read_bytes())
+
+
+def test_a_real_clip() -> None:
+    import av
+
+    path = DEMO / "tour.mp4"
+    size = probe("video", path.read_bytes()).size
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        num_frames = sum(1 for _ in container.decode(stream))
+        assert (size.width, size.height) == (stream.width, stream.height)
+        assert size.fps == pytest.approx(float(stream.average_rate), rel=0.01)
+    assert size.num_frames == num_frames

@@ -69,13 +69,12 @@ def _png(data: Bytes) -> Size | None:
     if data[12:16] != b"IHDR":
         return None
     size = unpack_from(">II", data, 16)
+    # The orientation may come after the pixels, so all chunks are passed over.
     at = 8
     while at + 8 <= len(data):
         length, kind = unpack_from(">I4s", data, at)
         if kind == b"eXIf":
             return _turned(size, _exif_orientation(data[at + 8 : at + 8 + length]))
-        if kind in (b"IDAT", b"IEND"):
-            break
         at += 12 + length
     return size
 
