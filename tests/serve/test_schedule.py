@@ -119,6 +119,20 @@ def test_steps_left_counts_the_steps(n: int, world: int, micro: int, policy: str
     assert steps == expected
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(0, 100), st.integers(0, 59))
+def test_skipping_is_advancing(n: int, micro: int, steps: int, start: int) -> None:
+    for policy in ("borrow", "pad", "drop"):
+        if policy != "pad" and micro > n:
+            continue
+        schedule = Schedule(n, Split(micro_batch=micro, remainder=policy))  # type: ignore[arg-type]
+        state = schedule.settle(LoaderState(consumed=start % n))
+        skipped = schedule.skip(state, steps)
+        for _ in range(steps):
+            state = schedule.advance(state)
+        assert skipped == state
+
+
 def test_ranks_of_a_step_stand_beside_each_other() -> None:
     takes = [
         Schedule(10, Split(dp_rank=r, dp_world=2, micro_batch=2)).take(LoaderState(consumed=4))

@@ -31,6 +31,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Count the tokens of samples for a model that takes pixels.",
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
+    "why": (
+        "shardmill.cli.why:why",
+        "Name the packs, documents and source files of a training step.",
+    ),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples or tokens as a person reads them."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),

@@ -117,6 +117,14 @@ class Schedule:
         after = replace(state, consumed=min(state.consumed + per_step, state.consumed + left))
         return self.settle(after)
 
+    def skip(self, state: LoaderState, num_steps: int) -> LoaderState:
+        """Return where the step begins that comes after so many others, epoch by epoch."""
+        state, per_step = self.settle(state), self.split.per_step
+        while num_steps >= (left := self.steps_left(state)):
+            last = replace(state, consumed=state.consumed + (left - 1) * per_step)
+            state, num_steps = self.advance(last), num_steps - left
+        return replace(state, consumed=state.consumed + num_steps * per_step)
+
     def settle(self, state: LoaderState) -> LoaderState:
         """Return the same place, or the next epoch if no step is left in this one."""
         return state if self.steps_left(state) else self.next_epoch(state)

@@ -1,0 +1,114 @@
+"""`shardmill why PLAN --step N`: the packs, documents and source files behind a training step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shardmill.cli import console, wording
+from shardmill.cli.options import json_option
+
+if TYPE_CHECKING:
+    from shardmill.serve.provenance import PackOrigin, Source
+
+
+@click.command()
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--step", type=click.IntRange(0), required=True, help="The step, from 0.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="dp_rank.")
+@click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="dp_world.")
+@click.option(
+    "--micro-batch",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Packs a rank and step.",
+)
+@click.option(
+    "--remainder",
+    type=click.Choice(["borrow", "pad", "drop"]),
+    default="borrow",
+    show_default=True,
+    help="What the loader does with packs that do not fill a step.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The loader's seed.")
+@click.option("--epoch", type=click.IntRange(0), default=0, help="Of the state to count from.")
+@click.option("--consumed", type=click.IntRange(0), default=0, help="Of the state to count from.")
+@click.option("--borrowed", type=click.IntRange(0), default=0, help="Of the state to count from.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of token shards or samples, to name documents and source files.",
+)
+@json_option
+def why(
+    plan: Path,
+    step: int,
+    rank: int,
+    world: int,
+    micro_batch: int,
+    remainder: str,
+    seed: int,
+    epoch: int,
+    consumed: int,
+    borrowed: int,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Name the packs, documents and source files of a training step.
+
+    Steps count from the beginning, or from the state that a run was resumed from, given by --epoch,
+    --consumed and --borrowed as the loader's state_dict has them.
+
+    \b
+        shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
+    """
+    from shardmill.io.plans import open_plan
+    from shardmill.serve.provenance import open_finder, packs_of_step
+    from shardmill.serve.schedule import Split
+    from shardmill.serve.state import LoaderState
+
+    split = Split(
+        dp_rank=rank,
+        dp_world=world,
+        micro_batch=micro_batch,
+        remainder=remainder,  # type: ignore[arg-type]
+    )
+    start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
+    finder = None if data is None else open_finder(data)
+    packs = packs_of_step(open_plan(plan), split, start, step, finder)
+    if as_json:
+        console.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
+        return
+    console.say(
+        "✓", f"step {step:,} of rank {rank} of {world}: {wording.plural(len(packs), 'pack')}"
+    )
+    for pack in packs:
+        _print_pack(pack)
+    if data is None:
+        console.hint("--data FOLDER names the documents and the files they came from")
+
+
+def _print_pack(pack: PackOrigin) -> None:
+    if pack.pack < 0:
+        console.heading("an empty pack: the epoch does not fill this step")
+        return
+    console.heading(
+        f"pack {pack.pack:,}, position {pack.position:,} of epoch {pack.epoch}: "
+        f"{wording.plural(len(pack.rows), 'document')}"
+    )
+    if pack.documents:
+        header = ("row", "key", "lies in", "at byte", "bytes", "came from")
+        console.table(header, [_row(*item) for item in zip(pack.rows, pack.documents)])
+    else:
+        click.echo(f"  rows {', '.join(map(str, pack.rows))}")
+
+
+def _row(row: int, source: Source) -> tuple[str, ...]:
+    origin = source.origin
+    came_from = "" if origin is None else f"{origin.path}, row {origin.row}"
+    where = f"{source.path} [{source.row_in_shard}]"
+    return str(row), source.key, where, str(source.offset), str(source.num_bytes), came_from

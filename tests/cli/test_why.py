@@ -1,0 +1,60 @@
+"""`shardmill why` names what a step was made of, quickly and without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from packed_folder import Made, make_packed
+
+from shardmill.cli.main import cli
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_packed(tmp_path_factory.mktemp("why"))
+
+
+def test_it_names_documents_and_files(made: Made) -> None:
+    args = ["why", str(made.plan_path), "--step", "7", "--rank", "1", "--world", "2"]
+    told = CliRunner().invoke(cli, [*args, "--data", str(made.tokens)])
+    assert told.exit_code == 0, told.output
+    plain = CliRunner().invoke(cli, [*args, "--data", str(made.tokens), "--json"])
+    (pack,) = orjson.loads(plain.output)["packs"]
+    for source in pack["documents"]:
+        assert source["key"] in told.output
+        assert source["origin"]["path"] in told.output
+        assert f"{source['offset']}" in told.output
+    bare = CliRunner().invoke(cli, args)
+    assert f"pack {pack['pack']}" in bare.output
+    assert ", ".join(map(str, pack["rows"])) in bare.output
+    assert "--data" in bare.output
+
+
+def test_steps_count_from_a_state(made: Made) -> None:
+    def packs(*args: str) -> list:
+        base = ["why", str(made.plan_path), "--json", "--world", "4", "--micro-batch", "2"]
+        return orjson.loads(CliRunner().invoke(cli, [*base, *args]).output)["packs"]
+
+    assert packs("--step", "5") == packs("--step", "3", "--consumed", "16")
+    assert packs("--step", "0", "--epoch", "1") != packs("--step", "0")
+
+
+def test_torch_is_not_needed(made: Made) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.cli.main import cli\n"
+        f"cli.main(['why', {str(made.plan_path)!r}, '--step', '3'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"no plan")
+    told = CliRunner().invoke(cli, ["why", str(tmp_path / "x"), "--step", "0"])
+    assert "is not an array file" in str(told.exception)
