@@ -8,7 +8,7 @@ a new name in one folder and a lost one in another, and each of the two may surv
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,10 @@ class TracingDisk(Disk):
             self.contents[inode] = path.read_bytes()
             self.synced.add(inode)
         self._remember()
+
+    def sync_files(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.sync_file(path)
 
     def sync_dir(self, path: Path) -> None:
         if f"sync_dir {path.name}" not in self.skip:

@@ -94,8 +94,7 @@ def _withdraw(ledger: Ledger, group: Sequence[Sealed]) -> None:
 
 
 def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
-    for source, _ in moves:
-        ledger.disk.sync_file(source)
+    ledger.disk.sync_files([source for source, _ in moves])
     for source, target in moves:
         ledger.disk.rename(source, target)
     for folder in sorted({target.parent for _, target in moves}):

@@ -86,8 +86,10 @@ def digest(value: object) -> str:
 
 def canonical(value: object) -> bytes:
     """Return the one JSON text of `value`: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8", "surrogatepass")
+    try:
+        return _ENCODER.encode(value).encode("utf-8", "surrogatepass")
+    except ValueError as error:
+        raise ConfigError(f"cannot store {value!r} in a spec: {error}") from error
 
 
 def differences(old: Plain, new: Plain, where: str = "") -> list[str]:
@@ -126,6 +128,16 @@ def field_types(cls: type) -> dict[str, Any]:
     """Return the annotation of each field of a dataclass that its constructor takes."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+# Plain values are encoded in C; only what is not plain yet comes back to `to_plain`.
+_ENCODER = json.JSONEncoder(
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=False,
+    allow_nan=False,
+    default=to_plain,
+)
 
 
 def _build(plain: dict[str, Any], expected: Any, where: str) -> Any:

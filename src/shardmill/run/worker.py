@@ -2,8 +2,8 @@
 
 Standard input carries lines from the driver, the descriptor FD carries lines back, all JSON:
 
-    in    the job (first line), {"unit": {...}}, {"end": true}, {"quit": true}
-    out   {"kind": "ask"} for the next unit, events, {"kind": "broken", "message": ...}
+    in    {"job": {...}, "path": [...]} first, {"unit": {...}}, {"end": true}, {"quit": true}
+    out   {"kind": "ask", "count": n} for the next units, events, {"kind": "broken", "message": ...}
 
 Whatever the stage prints goes to the log file that the driver opened as standard output and error.
 The end of standard input without {"end"} means that the driver is gone: the worker exits at once.
@@ -29,7 +29,9 @@ from shardmill.run.events import Event, event_to_plain
 from shardmill.run.job import Job, work_off
 
 EXIT_ORPHANED = 3
-QUIT_GRACE_S = 5.0
+QUIT_GRACE_S = 5
+QUICK_S = 0.005
+MAX_ASKED = 16
 CHUNK_BYTES = 1 << 16
 
 
@@ -47,18 +49,28 @@ class Channel:
         line = next(self._lines, b"")
         if not line:
             os._exit(EXIT_ORPHANED)
-        job: Job = from_plain(parse_json(line), Job, where="job")
+        message = parse_json(line)
+        sys.path += [folder for folder in message["path"] if folder not in sys.path]
+        job: Job = from_plain(message["job"], Job, where="job")
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         return job
 
     def units(self) -> Iterator[Unit]:
-        """Ask for a unit and yield it, until the driver has no more."""
+        """Ask for a unit and yield it, until the driver has no more.
+
+        Units that take no time are asked for by the handful, so that the pipe is not the work.
+        """
+        count = 1
         while True:
-            self.send({"kind": "ask"})
+            if self._inbox.empty():
+                self.send({"kind": "ask", "count": count})
             unit = self._inbox.get()
             if unit is None:
                 return
+            began_s = time.monotonic()
             yield unit
+            quick = time.monotonic() - began_s < QUICK_S
+            count = min(2 * count, MAX_ASKED) if quick else 1
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one line; called from the work's thread and from the committer's."""
@@ -135,8 +147,10 @@ def _leave_signals_to_the_driver() -> None:
 
 def _interrupt_work() -> None:
     """End the unit at work with `KeyboardInterrupt`, let finished units be committed, and exit."""
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-    time.sleep(QUIT_GRACE_S)
+    # More than once, because an exception that is raised inside of a finalizer gets lost.
+    for _ in range(QUIT_GRACE_S):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        time.sleep(1)
     os._exit(EXIT_ORPHANED)
 
 

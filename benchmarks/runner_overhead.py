@@ -1,0 +1,113 @@
+"""What the runner itself costs: python benchmarks/runner_overhead.py [NUM_UNITS]
+
+Empty units leave nothing but planning, handing out, committing and collecting. Goal: under 1 ms a
+unit for 10,000 of them; listing what is done, a finished folder and the status in well under 2 s.
+Each figure is the best of several rounds into a fresh folder.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.run.runner import run_stage
+from shardmill.run.status import read_status
+
+NUM_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blank:
+    """Units with `num_files` files of 100 bytes each."""
+
+    num_units: int
+    num_files: int = 0
+    version: ClassVar[int] = 1
+
+    def units(self) -> Iterator[Unit]:
+        """Yield numbered units."""
+        return (Unit(name=f"{i:06d}", input={"i": i}) for i in range(self.num_units))
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return nothing: there is no input."""
+        return {}
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Yield work that writes the files."""
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            for number in range(self.num_files):
+                draft.file(unit.name, f"f{number}").write_bytes(bytes(100))
+                draft.finish(unit.name, num_samples=0)
+
+        yield work
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Wall and processor seconds, of this process and of its children."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def measure(work: Callable[[], object]) -> Cost:
+    """Return what a call costs."""
+    began_s, cpu_s = time.perf_counter(), cpu_seconds()
+    work()
+    return Cost(time.perf_counter() - began_s, cpu_seconds() - cpu_s)
+
+
+def cpu_seconds() -> float:
+    """Return the processor time so far, of this process and of the children that ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def run_all(folder: Path, num_units: int) -> dict[str, Cost]:
+    """Return the cost of each case, once."""
+    costs = {}
+    for num_files in (0, 2):
+        stage = Blank(num_units=num_units, num_files=num_files)
+        for workers in (0, 1, 2):
+            out = folder / f"{num_files}-{workers}-{time.monotonic_ns()}"
+            name = f"{num_files} files a unit, workers={workers}"
+            costs[name] = measure(lambda: run_stage(stage, out, workers=workers))
+    costs["run again, finished"] = measure(lambda: run_stage(stage, out, workers=0))
+    costs["status, finished"] = measure(lambda: read_status(out))
+    (out / "manifest.json").unlink()
+    costs["status, not collected"] = measure(lambda: read_status(out))
+    costs["run again, not collected"] = measure(lambda: run_stage(stage, out, workers=0))
+    return costs
+
+
+def main() -> None:
+    """Print the table."""
+    num_units = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    folder = Path(tempfile.mkdtemp(prefix="runner-overhead-", dir=os.environ.get("TMPDIR")))
+    rounds = [run_all(folder, num_units) for _ in range(NUM_ROUNDS)]
+    print(f"{num_units:,} units, best of {NUM_ROUNDS} rounds\n")
+    print(f"{'case':<32}{'wall s':>9}{'ms a unit':>11}{'cpu ms a unit':>15}")
+    for name in rounds[0]:
+        wall_s = min(costs[name].wall_s for costs in rounds)
+        cpu_s = min(costs[name].cpu_s for costs in rounds)
+        per_unit = f"{1e3 * wall_s / num_units:>11.3f}{1e3 * cpu_s / num_units:>15.3f}"
+        print(f"{name:<32}{wall_s:>9.2f}{per_unit}")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    sys.modules.setdefault("runner_overhead", sys.modules["__main__"])
+    Blank.__module__ = "runner_overhead"  # workers import it from this folder
+    main()
