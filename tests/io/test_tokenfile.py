@@ -181,6 +181,11 @@ def test_a_wrong_offset_is_an_error(tmp_path: Path, offset: int) -> None:
     [
         ("loss_bounds", [0, 9]),
         ("loss_bounds", [1, 0]),
+        ("loss_bounds", [2]),
+        ("loss_bounds", [0, 1, 1]),
+        ("key_prefix", [1]),
+        ("key_width", [19]),
+        ("key_width", []),
         ("loss_length", [4]),
         ("media_position", [0]),
         ("media_length", [9]),

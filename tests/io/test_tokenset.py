@@ -36,6 +36,7 @@ def test_numbers_run_through_all_shards(tmp_path: Path) -> None:
     assert [row.key for row in tokens] == ["a-0", "a-1", "c-0"]
     assert [tokens.ids(n).tolist() for n in range(len(tokens))] == [[1], [2, 3], [4]]
     assert tokens.locate(2) == (2, 0)
+    assert [tokens.find(key) for key in ("a-1", "c-0", "b-0")] == [1, 2, None]
     for outside in (-1, 3):
         with pytest.raises(IndexError):
             tokens[outside]

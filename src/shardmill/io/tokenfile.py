@@ -1,7 +1,7 @@
 """Token shards: Megatron's `.bin` and `.idx`, and beside them a `.spans` file that says the rest.
 
-The spans file is an array container (`io.arrays`) of format "token-spans". For S rows, M media and
-L loss spans; an unsigned column is as narrow as its largest value allows:
+The spans file is an array container (`io.arrays`) of format "token-spans", with columns as narrow
+as they can be (`io.columns`). For S rows, M media and L loss spans:
 
     num_visual, num_fixed     S    tokens inside media; the same with their delimiters
     loss_bounds               S+1  the loss spans of row i are loss_bounds[i] to loss_bounds[i+1]
@@ -10,12 +10,12 @@ L loss spans; an unsigned column is as narrow as its largest value allows:
     media_position, media_length, media_before, media_after   M
     media_grid                M,3  (t, h, w)
     media_kind, media_name    M    modality number; index into meta["media_names"]
-    key_bytes, key_bounds          text columns of `io.strings`
+    key_*                          the keys (`io.keycolumn`)
     origin_file, origin_row   S    index into origin_path (0: no origin); row number in it
     origin_path_*, origin_source, origin_name_*   per file; `origin_name` for rows that are names
 
-Meta: "space" (the TokenSpace), "media_names", "sources", "about". Rows are found without reading
-the others; every bound is checked against the file before it is used.
+Meta: "num_media", "num_loss", "space" (the TokenSpace), "media_names", "sources", "about". Rows are
+found without reading the others; every bound is checked against the file before it is used.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.io.arrays import Arrays, open_arrays
+from shardmill.io.columns import row_slice, wide_column
+from shardmill.io.keycolumn import KeyColumn, open_keys
 from shardmill.io.megatron import map_bytes, open_index
-from shardmill.io.strings import Strings, open_strings
+from shardmill.io.strings import open_strings
 from shardmill.model.codec import from_plain
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 
 FORMAT = "token-spans"
+MAX_ENTRIES = 1 << 40
 ROLES = ("bin", "idx", "spans")
 ROW_COLUMNS = ("num_visual", "num_fixed", "origin_file", "origin_row")
+LOSS_COLUMNS = ("start", "length")
 MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
 
 
@@ -54,7 +58,8 @@ class TokenShard:
     documents: NDArray[np.int64]
     data: NDArray[Any]
     spans: Arrays
-    keys: Strings
+    keys: KeyColumn
+    columns: Mapping[str, NDArray[Any]]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -75,18 +80,21 @@ class TokenShard:
     @property
     def num_visual(self) -> NDArray[Any]:
         """The tokens inside media, of each row."""
-        return self.spans["num_visual"]
+        return self.columns["num_visual"]
 
     @property
     def num_fixed(self) -> NDArray[Any]:
         """The tokens of media with their delimiters, of each row."""
-        return self.spans["num_fixed"]
+        return self.columns["num_fixed"]
 
     @property
     def sources(self) -> list[str]:
         """The name of the source of each row, "" where a row has no origin."""
-        names = [""] + [self.spans.meta["sources"][i] for i in self.spans["origin_source"].tolist()]
-        return [names[file] for file in self.spans["origin_file"].tolist()]
+        files = wide_column(
+            self.spans, "origin_source", len(open_strings(self.spans, "origin_path"))
+        )
+        names = [""] + [self.spans.meta["sources"][i] for i in files.tolist()]
+        return [names[file] for file in self.columns["origin_file"].tolist()]
 
     def ids(self, row: int) -> NDArray[Any]:
         """Return the ids of a row, mapped and not copied."""
@@ -103,35 +111,33 @@ class TokenShard:
 
     def loss(self, row: int) -> NDArray[np.int64]:
         """Return the (start, length) of each run of tokens that is trained on."""
-        mine = self._slice("loss_bounds", row, len(self.spans["loss_start"]))
-        start, length = self.spans["loss_start"][mine], self.spans["loss_length"][mine]
-        spans = np.stack([start, length], axis=1).astype(np.int64)
+        start, length = (self.columns[f"loss_{name}"] for name in LOSS_COLUMNS)
+        mine = row_slice(self.spans, "loss_bounds", row, len(self), len(start))
+        spans = np.stack([start[mine], length[mine]], axis=1).astype(np.int64)
         if len(spans) and int(spans.sum(axis=1).max()) > int(self.lengths[row]):
             raise FormatError(f"row {row} has loss beyond its end", path=self.spans.path)
         return spans
 
     def media(self, row: int) -> tuple[MediaSpan, ...]:
         """Return the media of a row in order."""
-        mine = self._slice("media_bounds", row, len(self.spans["media_position"]))
-        if mine.start == mine.stop:
-            return ()
-        columns = {name: self.spans[f"media_{name}"][mine].tolist() for name in MEDIA_COLUMNS}
-        grids = self.spans["media_grid"][mine].tolist()
+        grid = self.columns["media_grid"]
+        mine = row_slice(self.spans, "media_bounds", row, len(self), len(grid))
+        values = {name: self.columns[f"media_{name}"][mine].tolist() for name in MEDIA_COLUMNS}
         return tuple(
-            self._medium(row, {name: columns[name][i] for name in MEDIA_COLUMNS}, tuple(grids[i]))
-            for i in range(len(grids))
+            self._medium(row, {name: values[name][i] for name in MEDIA_COLUMNS}, (t, h, w))
+            for i, (t, h, w) in enumerate(grid[mine].tolist())
         )
 
     def origin(self, row: int) -> Origin | None:
         """Return where the row's sample came from."""
-        file = int(self.spans["origin_file"][row])
+        file = int(self.columns["origin_file"][row])
         if file == 0:
             return None
         names = open_strings(self.spans, "origin_name")
         return Origin(
-            source=self.spans.meta["sources"][int(self.spans["origin_source"][file - 1])],
+            source=self.spans.meta["sources"][int(self.columns["origin_source"][file - 1])],
             path=open_strings(self.spans, "origin_path")[file - 1],
-            row=names[row] if len(names) and names[row] else int(self.spans["origin_row"][row]),
+            row=names[row] if len(names) and names[row] else int(self.columns["origin_row"][row]),
         )
 
     def continues(self, row: int) -> bool:
@@ -158,12 +164,6 @@ class TokenShard:
             after=at["after"],
         )
 
-    def _slice(self, bounds: str, row: int, end: int) -> slice:
-        start, stop = (int(bound) for bound in self.spans[bounds][row : row + 2])
-        if not start <= stop <= end:
-            raise FormatError(f"{bounds!r} of row {row} leave the table", path=self.spans.path)
-        return slice(start, stop)
-
 
 def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
     """Map a shard from the paths of its roles "bin", "idx" and "spans"."""
@@ -174,7 +174,7 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
         raise FormatError(
             f"holds {index.dtype.name} ids, its space says {space.dtype.name}", path=files["idx"]
         )
-    _check_columns(spans, len(index.lengths))
+    columns = _columns(spans, len(index.lengths))
     raw = map_bytes(files["bin"])
     if len(raw) != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
         raise FormatError(f"has {len(raw)} bytes, its index says otherwise", path=files["bin"])
@@ -186,7 +186,8 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
         index.documents,
         np.frombuffer(raw, index.dtype),
         spans,
-        open_strings(spans, "key"),
+        open_keys(spans, len(index.lengths)),
+        columns,
     )
 
 
@@ -199,24 +200,36 @@ def _space(spans: Arrays) -> TokenSpace:
     return space
 
 
-def _check_columns(spans: Arrays, num_rows: int) -> None:
-    num_media, num_loss = len(spans["media_position"]), len(spans["loss_start"])
-    shapes = dict.fromkeys(ROW_COLUMNS, (num_rows,))
-    shapes |= {"loss_bounds": (num_rows + 1,), "media_bounds": (num_rows + 1,)}
-    shapes |= {"key_bounds": (num_rows + 1,), "loss_length": (num_loss,)}
-    shapes |= {f"media_{name}": (num_media,) for name in MEDIA_COLUMNS}
-    for name, shape in {**shapes, "media_grid": (num_media, 3)}.items():
-        column = spans[name]
-        if column.shape != shape or column.dtype.kind != "u":
-            raise FormatError(f"array {name!r} must be unsigned {shape}", path=spans.path)
-    files = len(open_strings(spans, "origin_path"))
+def _columns(spans: Arrays, num_rows: int) -> dict[str, NDArray[Any]]:
+    """Return the columns by name, each as long as its table, checked."""
+    num_media, num_loss = (_count(spans, name) for name in ("num_media", "num_loss"))
     names, sources = spans.meta.get("media_names"), spans.meta.get("sources")
     if not isinstance(names, list) or not isinstance(sources, list):
         raise FormatError("its meta lacks 'media_names' or 'sources'", path=spans.path)
+    columns = {name: wide_column(spans, name, num_rows) for name in ROW_COLUMNS}
+    for name in (f"media_{name}" for name in MEDIA_COLUMNS):
+        columns[name] = wide_column(spans, name, num_media)
+    for name in (f"loss_{name}" for name in LOSS_COLUMNS):
+        columns[name] = wide_column(spans, name, num_loss)
+    columns["media_grid"] = wide_column(spans, "media_grid", num_media, width=3)
+    num_files = len(open_strings(spans, "origin_path"))
+    columns["origin_source"] = wide_column(spans, "origin_source", num_files)
+    _check_origins(spans, columns, len(sources))
+    return columns
+
+
+def _count(spans: Arrays, name: str) -> int:
+    count = spans.meta.get(name)
+    if not isinstance(count, int) or not 0 <= count <= MAX_ENTRIES:
+        raise FormatError(f"its meta says {name} = {count!r}", path=spans.path)
+    return count
+
+
+def _check_origins(spans: Arrays, columns: Mapping[str, NDArray[Any]], num_sources: int) -> None:
+    file, source = columns["origin_file"], columns["origin_source"]
     if (
-        (num_rows and int(spans["origin_file"].max()) > files)
-        or spans["origin_source"].shape != (files,)
-        or (files and int(spans["origin_source"].max()) >= len(sources))
-        or len(open_strings(spans, "origin_name")) not in (0, num_rows)
+        int(file.max(initial=0)) > len(source)
+        or (len(source) and int(source.max()) >= num_sources)
+        or len(open_strings(spans, "origin_name")) not in (0, len(file))
     ):
         raise FormatError("its origins do not fit its rows", path=spans.path)

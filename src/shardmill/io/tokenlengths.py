@@ -28,12 +28,12 @@ def token_lengths(folder: Path) -> LengthTable:
 def shard_lengths(name: str, shard: TokenShard) -> LengthTable:
     """Return the lengths of one shard; a row without tokens is rejected with that reason."""
     # Files of origin count from 1, sources of files from 0; source 0 here is "unknown".
-    source_of_file = np.concatenate([[0], shard.spans["origin_source"].astype(np.int64) + 1])
+    source_of_file = np.concatenate([[0], shard.columns["origin_source"].astype(np.int64) + 1])
     return length_table(
         shard.lengths,
         num_visual=shard.num_visual.astype(np.int32),
         num_fixed=shard.num_fixed.astype(np.int32),
-        source=source_of_file[shard.spans["origin_file"]],
+        source=source_of_file[shard.columns["origin_file"]],
         source_names=[UNKNOWN_SOURCE, *shard.spans.meta["sources"]],
         reject=shard.lengths == 0,
         reject_reasons=[NO_TOKENS],

@@ -61,6 +61,14 @@ class TokenSet:
         shard = bisect_right(self._starts, number) - 1
         return shard, number - self._starts[shard]
 
+    def find(self, key: str) -> int | None:
+        """Return the number of the row with this key, or None."""
+        for shard, start in enumerate(self._starts[:-1]):
+            row = self.shard(shard).keys.find(key)
+            if row is not None:
+                return start + row
+        return None
+
     def ids(self, number: int) -> Any:
         """Return the ids of a row, mapped and not copied."""
         shard, row = self.locate(number)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.io.arrays import write_arrays
+from shardmill.io.columns import narrow_bounds, narrow_column
+from shardmill.io.keycolumn import pack_keys
 from shardmill.io.megatron import write_index
 from shardmill.io.strings import pack_strings
 from shardmill.io.tokenfile import FORMAT, MEDIA_COLUMNS
@@ -49,7 +51,7 @@ class TokenWriter:
     _bin: BinaryIO | None = None
     _lengths: array[int] = field(default_factory=_numbers)
     _documents: array[int] = field(default_factory=_numbers)
-    _keys: list[bytes] = field(default_factory=list)
+    _keys: list[str] = field(default_factory=list)
     _num_loss: array[int] = field(default_factory=_numbers)
     _loss: array[int] = field(default_factory=_numbers)
     _num_media: array[int] = field(default_factory=_numbers)
@@ -85,7 +87,7 @@ class TokenWriter:
         self._lengths.append(len(row.ids))
         if not row.continues:
             self._documents.append(self.num_rows)
-        self._keys.append(row.key.encode("utf-8", "surrogateescape"))
+        self._keys.append(row.key)
         self._num_loss.append(len(row.loss))
         self._loss.extend(row.loss.ravel().tolist())
         self._num_media.append(len(row.media))
@@ -116,7 +118,7 @@ class TokenWriter:
         self._lengths.frombytes(as_int64.tobytes())
         starts = np.arange(count) if continues is None else np.flatnonzero(~continues)
         self._documents.frombytes((starts + self.num_rows).astype(np.int64).tobytes())
-        self._keys.extend(key.encode("utf-8", "surrogateescape") for key in keys)
+        self._keys.extend(keys)
         filled = as_int64[as_int64 > 0]
         self._num_loss.frombytes((as_int64 > 0).astype(np.int64).tobytes())
         self._loss.frombytes(np.stack([np.zeros_like(filled), filled], axis=1).tobytes())
@@ -168,10 +170,8 @@ class TokenWriter:
         narrow = {
             "num_visual": _int64(self._visual),
             "num_fixed": _int64(self._fixed),
-            "loss_bounds": _bounds(self._num_loss),
             "loss_start": loss[:, 0],
             "loss_length": loss[:, 1],
-            "media_bounds": _bounds(self._num_media),
             **{f"media_{name}": _int64(self._media[name]) for name in MEDIA_COLUMNS},
             "media_grid": _int64(self._media["grid"]).reshape(-1, 3),
             "origin_file": _int64(self._origin_file),
@@ -180,8 +180,10 @@ class TokenWriter:
         }
         names = self._origin_names
         return {
-            **{name: narrowest(column) for name, column in narrow.items()},
-            **pack_strings("key", self._keys),
+            **{name: narrow_column(column) for name, column in narrow.items()},
+            "loss_bounds": narrow_bounds(_int64(self._num_loss)),
+            "media_bounds": narrow_bounds(_int64(self._num_media)),
+            **pack_keys(self._keys),
             **pack_strings("origin_path", [_encoded(path) for _, path in self._files]),
             **pack_strings(
                 "origin_name", [names.get(i, b"") for i in range(self.num_rows if names else 0)]
@@ -195,6 +197,8 @@ class TokenWriter:
 
     def _meta(self) -> dict[str, Any]:
         return {
+            "num_media": len(self._media["position"]),
+            "num_loss": len(self._loss) // 2,
             "space": to_plain(self.space),
             "media_names": list(self._media_names),
             "sources": list(self._sources),
@@ -202,18 +206,8 @@ class TokenWriter:
         }
 
 
-def narrowest(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values in the narrowest unsigned dtype that holds them all."""
-    largest = int(values.max()) if values.size else 0
-    return values.astype(np.min_scalar_type(largest))
-
-
 def _int64(values: array[int]) -> NDArray[np.int64]:
     return np.frombuffer(values, np.int64) if len(values) else np.empty(0, np.int64)
-
-
-def _bounds(counts: array[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(_int64(counts))]).astype(np.int64)
 
 
 def _encoded(text: str) -> bytes:

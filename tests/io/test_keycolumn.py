@@ -1,0 +1,30 @@
+"""Keys come back as they were, whatever stands at their ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.io.arrays import Arrays
+from shardmill.io.keycolumn import open_keys, pack_keys, split_key
+
+KEYS = st.lists(
+    st.from_regex(r"[ab/é٣-]{0,3}[0-9]{0,25}", fullmatch=True), unique=True, max_size=12
+)
+
+
+@given(KEYS)
+def test_keys_come_back_and_are_found(keys: list[str]) -> None:
+    column = open_keys(Arrays(Path("x"), "f", {}, pack_keys(keys)), len(keys))
+    assert list(column) == keys
+    assert [column.find(key) for key in keys] == list(range(len(keys)))
+    assert column.find("absent") is None
+    assert column.find("absent-7") is None
+
+
+def test_a_number_keeps_its_zeros() -> None:
+    assert split_key("a-007") == ("a-", 3, 7)
+    assert split_key("a") == ("a", 0, 0)
+    assert split_key("7" * 20) == ("77", 18, int("7" * 18))
