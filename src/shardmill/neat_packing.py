@@ -15,8 +15,6 @@ from typing import Any
 from shardmill.serve.neat import (
     BalancedPackSampler,
     PackedDatasetWrapper,
-    greedy_knapsack,
-    greedy_knapsack_vt_balanced,
     neat_pack_dataset_vlm,
 )
 from shardmill.serve.neatbuild import MEDIA_KEYS
@@ -26,6 +24,7 @@ from shardmill.serve.neatbuild import shift_sample as _shift_sample
 from shardmill.serve.neatlengths import estimate_image_tokens as _estimate_image_tokens
 from shardmill.serve.neatlengths import estimate_sample_length
 from shardmill.serve.neatlengths import estimate_video_tokens as _estimate_video_tokens
+from shardmill.serve.neatplan import greedy_knapsack, greedy_knapsack_vt_balanced
 
 __all__ = [
     "MEDIA_KEYS",

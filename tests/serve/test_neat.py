@@ -10,13 +10,7 @@ import torch
 from packing_lengths import draw
 
 from shardmill.errors import ConfigError
-from shardmill.serve.neat import (
-    PackBins,
-    PackedDatasetWrapper,
-    greedy_knapsack,
-    greedy_knapsack_vt_balanced,
-    neat_pack_dataset_vlm,
-)
+from shardmill.serve.neat import PackedDatasetWrapper, neat_pack_dataset_vlm
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -184,24 +178,6 @@ def test_all_ranks_get_equally_many_packs(drop_last: bool, steps: int) -> None:
     assert len(set(flat[:9])) == 9
     with pytest.raises(ConfigError, match="rank must be"):
         packed.balanced_sampler(num_replicas=3, rank=3)
-
-
-def test_knapsacks_return_lists_without_overlong_samples() -> None:
-    packs = greedy_knapsack([5, 3, 9, 2, 20, 0], 10)
-    assert sorted(number for pack in packs for number in pack) == [0, 1, 2, 3, 5]
-    assert len(packs) == 2
-    assert all(type(number) is int for pack in packs for number in pack)
-    visual = greedy_knapsack_vt_balanced([5, 3, 9, 2, 20], 10, [5, 0, 1, 2, 0])
-    assert sorted(map(sorted, visual)) == sorted(map(sorted, greedy_knapsack([5, 3, 9, 2, 20], 10)))
-
-
-def test_bins_behave_like_a_list(large: Any) -> None:
-    bins = large[0].bins
-    assert isinstance(bins, PackBins)
-    assert bins[-1] == bins[len(bins) - 1]
-    assert bins[:2] == [bins[0], bins[1]]
-    with pytest.raises(IndexError):
-        bins[len(bins)]
 
 
 def test_packs_are_built_in_loader_workers() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,15 @@ import torch
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackPlan, PackSpec
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, shuffled
-from shardmill.pack.plan import plan_packs
 from shardmill.serve.neatbuild import (
     build_packed_sample,
     mrope_position_ids,
     shift_sample,
     text_positions,
 )
-from shardmill.serve.neatlengths import estimate_sample_length, image_config, video_config
+from shardmill.serve.neatplan import PackBins, estimate_lengths, ordered, plan_lengths
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +44,6 @@ SAMPLE_ERRORS = (
 )
 
 GetRopeIndex = Callable[..., Any]
-
-
-class PackBins(Sequence[list[int]]):
-    """The packs of a plan as lists of sample numbers, made when asked."""
-
-    def __init__(self, plan: PackPlan) -> None:
-        self.plan = plan
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
-        return self.plan[range(len(self))[place]].tolist()
 
 
 class PackedDatasetWrapper(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -226,17 +207,17 @@ def neat_pack_dataset_vlm(
             f"pack_size {pack_size} x packing_ratio {packing_ratio} leaves {capacity} tokens, "
             f"less than sequence_alignment {sequence_alignment}"
         )
-    lengths, visual = _estimate(dataset, ds_raw, processor, capacity)
+    lengths, visual = estimate_lengths(dataset, ds_raw, processor, capacity)
     aligned = -(-lengths // sequence_alignment) * sequence_alignment
     too_long = aligned > pack_size if drop_long_samples and ds_raw is not None else aligned < 0
     # A sample whose estimate exceeds a pack gets one of its own: the estimate may be wrong.
     room = capacity // sequence_alignment * sequence_alignment
-    plan = _plan(
+    plan = plan_lengths(
         np.minimum(lengths, room), visual, too_long, capacity, max_packs, sequence_alignment
     )
     packed = PackedDatasetWrapper(
         dataset,
-        PackBins(_ordered(plan) if balance_media_tokens else plan),
+        PackBins(ordered(plan) if balance_media_tokens else plan),
         pack_size,
         padding_idx,
         sequence_alignment,
@@ -246,65 +227,3 @@ def neat_pack_dataset_vlm(
         packed.dropped["estimated longer than a pack"] = int(too_long.sum())
         logger.warning("left out %d samples longer than a pack", int(too_long.sum()))
     return packed
-
-
-def greedy_knapsack(lengths: Sequence[int], max_length: int) -> list[list[int]]:
-    """Return packs of sample numbers; samples longer than `max_length` are in none."""
-    return greedy_knapsack_vt_balanced(lengths, max_length, np.zeros(len(lengths), np.int64))
-
-
-def greedy_knapsack_vt_balanced(
-    lengths: Sequence[int], max_length: int, visual_tokens: Sequence[int] | NDArray[Any]
-) -> list[list[int]]:
-    """Return packs in an order in which neighbours have like visual and attention cost."""
-    tokens = np.maximum(1, np.asarray(lengths, np.int64))
-    visual = np.asarray(visual_tokens, np.int64)
-    plan = _plan(tokens, visual, tokens > max_length, max_length, None, 1)
-    return list(PackBins(_ordered(plan)))
-
-
-def _estimate(
-    dataset: Any, ds_raw: Any, processor: Any, capacity: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    # Length after the shift, at least one place; without raw rows, half a pack each.
-    if ds_raw is None:
-        logger.warning("no ds_raw: every sample is taken for half a pack")
-        size = len(dataset)
-        return np.full(size, max(1, capacity // 2)), np.zeros(size, np.int64)
-    configs = image_config(processor), video_config(processor)
-    if processor is None:
-        logger.warning("no processor: media of unknown rules count as 500 tokens each")
-    rows = (ds_raw[number] for number in range(len(ds_raw)))
-    counts = np.array([estimate_sample_length(row, *configs) for row in rows], np.int64)
-    counts = counts.reshape(-1, 2)
-    return np.maximum(1, counts[:, 0] - 1), counts[:, 1]
-
-
-def _plan(
-    lengths: NDArray[np.int64],
-    visual: NDArray[np.int64],
-    left_out: NDArray[np.bool_],
-    capacity: int,
-    max_packs: int | None,
-    alignment: int,
-) -> PackPlan:
-    table = length_table(
-        lengths,
-        num_visual=np.minimum(visual, lengths),
-        reject=left_out,
-        reject_reasons=["longer than a pack"],
-    )
-    return plan_packs(table, PackSpec(capacity=capacity, alignment=alignment, max_packs=max_packs))
-
-
-def _ordered(plan: PackPlan) -> PackPlan:
-    """Return the same packs, numbered in the order of an epoch: alike, and no curriculum."""
-    order = EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs()
-    counts = np.diff(plan.starts)[order]
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    places = np.arange(len(plan.members)) + np.repeat(plan.starts[order] - starts[:-1], counts)
-    number = np.empty(len(plan), np.uint32)
-    number[order] = np.arange(len(plan), dtype=np.uint32)
-    return replace(
-        plan, members=plan.members[places], starts=starts, balanced=number[plan.balanced]
-    )

@@ -8,7 +8,7 @@ A row is `{"conversation": [{"role", "content": text or [{"type": "text" | "imag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shardmill.errors import SampleError
@@ -106,9 +106,8 @@ def _estimate_kind(
 ) -> int:
     # As many as the conversation shows; one without a size, or without a processor, counts 500.
     count = sum(isinstance(item, Mapping) and item.get("type") == kind for item in contents)
-    known = list(metas or [])[: max(count, len(metas or []))]
-    missing = max(0, count - len(known))
-    tokens = missing * TOKENS_PER_MEDIUM
+    known = list(metas or [])
+    tokens = max(0, count - len(known)) * TOKENS_PER_MEDIUM
     for meta in known:
         counted = _counted(meta)
         if counted is None:
