@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from shardmill.errors import LockedError
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holder, read_locks
+from shardmill.run.holder import read_holder, read_locks
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
 
 FAST = LockTiming(beat_s=0.05, stale_s=0.6)
 

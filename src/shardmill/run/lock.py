@@ -14,22 +14,29 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-import orjson
-
 from shardmill.errors import LockedError
+from shardmill.io.atomic import DISK, removed_on_error
+from shardmill.run.holder import (
+    LOCK_BYTES,
+    Holder,
+    age_s,
+    describe_holder,
+    holder_page,
+    is_running,
+    myself,
+    parse_holder,
+    read_holder,
+)
 
-LOCK_BYTES = 1024
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
 
 
@@ -39,18 +46,6 @@ class LockTiming:
 
     beat_s: float = 3.0
     stale_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who holds a lock. `place` names the machine's boot and process namespace."""
-
-    token: str
-    host: str
-    pid: int
-    place: str
-    started: str
-    beat: int = 0
 
 
 class FolderLock:
@@ -71,7 +66,7 @@ class FolderLock:
     ) -> None:
         self.path = locks_dir / f"{name}.json"
         self.lost = False
-        self._holder = replace(_myself(), token=token)
+        self._holder = myself(token)
         self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
@@ -113,14 +108,14 @@ class FolderLock:
 
     def _is_dead(self, path: Path, holder: Holder | None) -> bool:
         if holder is not None and holder.place == self._holder.place:
-            if not _is_running(holder):
+            if not is_running(holder):
                 return True
-            if 0 <= _age_s(path) < self._timing.stale_s:
+            if 0 <= age_s(path) < self._timing.stale_s:
                 return False
         return self._stands_still(path, holder)
 
     def _stands_still(self, path: Path, holder: Holder | None) -> bool:
-        self._on_wait(f"looking whether {_describe(path, holder)} is alive")
+        self._on_wait(f"looking whether {describe_holder(path, holder)} is alive")
         began = time.monotonic()
         while time.monotonic() - began < self._timing.stale_s:
             time.sleep(min(0.2, self._timing.beat_s / 2))
@@ -132,9 +127,9 @@ class FolderLock:
 
     def _refuse(self, path: Path, holder: Holder | None) -> NoReturn:
         raise LockedError(
-            f"{path.parent.parent} is being worked on by {_describe(path, holder)}. Wait for it, "
-            "or stop it and run this command again; if that machine is gone, its lock is taken "
-            f"over {self._timing.stale_s:g} s after its last sign of life"
+            f"{path.parent.parent} is being worked on by {describe_holder(path, holder)}. "
+            "Wait for it, or stop it and run this command again; if that machine is gone, its lock "
+            f"is taken over {self._timing.stale_s:g} s after its last sign of life"
         )
 
     def _create(self) -> bool:
@@ -142,8 +137,8 @@ class FolderLock:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return False
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(_page(self._holder))
+        with os.fdopen(descriptor, "wb", buffering=0) as file, removed_on_error(DISK, self.path):
+            file.write(holder_page(self._holder))
         return True
 
     def _release(self) -> None:
@@ -161,10 +156,10 @@ class FolderLock:
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         try:
             with self.path.open("r+b", buffering=0) as file:
-                found = _parse(file.read(LOCK_BYTES))
+                found = parse_holder(file.read(LOCK_BYTES))
                 if found is not None and found.token == self._holder.token:
                     file.seek(0)
-                    file.write(_page(self._holder))
+                    file.write(holder_page(self._holder))
                     return
         except FileNotFoundError:
             if self._create():
@@ -198,94 +193,3 @@ def rival_paths(path: Path) -> list[Path]:
         if mine and theirs and mine[2] != theirs[2]:
             rivals.append(other)
     return rivals
-
-
-def read_holder(path: Path) -> Holder | None:
-    """Return who made a lock, or None if it is gone or cannot be read."""
-    try:
-        return _parse(path.read_bytes())
-    except OSError:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class LockState:
-    """A lock as an onlooker sees it at once: `alive` is a guess where the clocks may differ."""
-
-    name: str
-    holder: Holder
-    age_s: float
-    alive: bool
-
-
-def read_locks(locks_dir: Path) -> list[LockState]:
-    """Return the locks of a folder."""
-    states = []
-    for path in sorted(locks_dir.glob("*.json")):
-        holder, age_s = read_holder(path), max(0.0, _age_s(path))
-        if holder is not None:
-            here = holder.place == _place()
-            alive = _is_running(holder) if here else age_s < LockTiming().stale_s
-            states.append(LockState(path.stem, holder, age_s, alive))
-    return states
-
-
-def _parse(content: bytes) -> Holder | None:
-    try:
-        return Holder(**orjson.loads(content))
-    except (orjson.JSONDecodeError, TypeError):
-        return None
-
-
-def _page(holder: Holder) -> bytes:
-    # Always the same length, so that one write replaces it whole.
-    return orjson.dumps(asdict(holder)).ljust(LOCK_BYTES - 1) + b"\n"
-
-
-def _describe(path: Path, holder: Holder | None) -> str:
-    who = f"process {holder.pid} on {holder.host}" if holder else f"an unknown run ({path})"
-    return f"{who} ({path.stem}, last sign of life {max(0.0, _age_s(path)):.0f} s ago)"
-
-
-def _age_s(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-@cache
-def _place() -> str:
-    """Return a name for where process ids mean the same as here."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _myself() -> Holder:
-    pid = os.getpid()
-    return Holder(
-        token="", host=socket.gethostname(), pid=pid, place=_place(), started=_start_of(pid)
-    )
-
-
-def _is_running(holder: Holder) -> bool:
-    """Say whether the very process lives: a process id may have been given to another since."""
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return _start_of(holder.pid) == holder.started
-
-
-def _start_of(pid: int) -> str:
-    """Return when a process started, in ticks since boot, or '' where that cannot be read."""
-    try:
-        # The name in parentheses may hold spaces; field 22 counts from before it.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""

@@ -20,9 +20,10 @@ from shardmill.model.manifest import Manifest, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.run.cpus import count_cpus
 from shardmill.run.events import Event, EventLog, OnEvent
+from shardmill.run.holder import read_locks
 from shardmill.run.job import Job, is_fatal
 from shardmill.run.local import Fleet, run_inline
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_locks
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
 from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
 from shardmill.run.report import RunBooks, RunReport
 from shardmill.run.signals import Interrupted, StopSignals

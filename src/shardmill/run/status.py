@@ -17,7 +17,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, Receipt, receipt_digest, sum_books
 from shardmill.model.stage import Reject, Unit
 from shardmill.run.events import LoggedEvent, read_log
-from shardmill.run.lock import LockState, read_locks
+from shardmill.run.holder import LockState, read_locks
 from shardmill.run.progress import Progress
 
 NUM_EXAMPLES = 3
