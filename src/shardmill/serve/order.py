@@ -15,6 +15,8 @@ from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, permute
 from shardmill.serve.schedule import NO_PACK, Taken
 
+STRETCH = 8192
+
 
 class Order(Protocol):
     """One epoch: position -> number, each number once."""
@@ -53,29 +55,41 @@ class ShuffledSamples:
 
 
 class Numbers:
-    """The numbers that a rank takes; the orders of the last two epochs are kept."""
+    """The numbers that a rank takes, looked up in stretches of the order.
 
-    def __init__(self, order_of: Callable[[int], Order]) -> None:
+    Steps take positions one after another, and arithmetic on a few numbers at a time costs mostly
+    the calls; so the order is worked out for 8192 positions at once and the last few are kept.
+    """
+
+    def __init__(self, size: int, order_of: Callable[[int], Order]) -> None:
+        self._size = size
         self._order_of = lru_cache(maxsize=2)(order_of)
+        self._stretch = lru_cache(maxsize=4)(self._work_out)
 
     def of(self, taken: Taken) -> list[int]:
         """Return the number at each position taken, -1 where a step is padded."""
-        numbers = np.full(len(taken.positions), NO_PACK, np.int64)
-        real = taken.positions != NO_PACK
-        for epoch in np.unique(taken.epochs[real]).tolist():
-            mine = real & (taken.epochs == epoch)
-            numbers[mine] = self._order_of(epoch).packs(taken.positions[mine])
-        found: list[int] = numbers.tolist()
+        stretches, insides = np.divmod(taken.positions, STRETCH)
+        places = zip(taken.epochs.tolist(), stretches.tolist(), insides.tolist())
+        return [
+            NO_PACK if stretch < 0 else self._stretch(epoch, stretch)[inside]
+            for epoch, stretch, inside in places
+        ]
+
+    def _work_out(self, epoch: int, stretch: int) -> list[int]:
+        first = stretch * STRETCH
+        positions = np.arange(first, min(first + STRETCH, self._size), dtype=np.int64)
+        found: list[int] = self._order_of(epoch).packs(positions).tolist()
         return found
 
 
 def pack_numbers(plan: PackPlan, seed: int) -> Numbers:
     """Return the packs of a plan in the order of this seed."""
-    return Numbers(lambda epoch: EpochOrder(plan, seed=seed, epoch=epoch))
+    return Numbers(len(plan), lambda epoch: EpochOrder(plan, seed=seed, epoch=epoch))
 
 
 def sample_numbers(num_samples: int, seed: int, window: int | None = None) -> Numbers:
     """Return shuffled samples."""
     return Numbers(
-        lambda epoch: ShuffledSamples(num_samples, seed=seed, epoch=epoch, window=window)
+        num_samples,
+        lambda epoch: ShuffledSamples(num_samples, seed=seed, epoch=epoch, window=window),
     )

@@ -10,20 +10,21 @@ Files and not queues, because a worker that dies takes its queue with it.
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import struct
 import tempfile
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from shardmill.errors import ShardmillError
 
 NUM_SLOTS = 1024
+SLOT = struct.Struct("<4q")
 MAX_DETAIL = 300
 MAX_LISTED = 20
 
@@ -62,13 +63,13 @@ class Watch:
 
     def __init__(self, max_faults: int, folder: Path | None = None) -> None:
         self.max_faults = max_faults
-        self._slots: NDArray[np.int64] | None = None
+        self._slots: mmap.mmap | None = None
         if folder is not None:
             self.folder = folder
             return
         self.folder = Path(tempfile.mkdtemp(prefix="shardmill-watch-"))
         weakref.finalize(self, _remove, self.folder, os.getpid())
-        (self.folder / "at").write_bytes(bytes(NUM_SLOTS * 32))
+        (self.folder / "at").write_bytes(bytes(NUM_SLOTS * SLOT.size))
         (self.folder / "faults").touch()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -76,15 +77,15 @@ class Watch:
 
     def reading(self, worker: int, pack: int, row: int) -> None:
         """Note that this worker now reads this row."""
-        self._notes()[worker % NUM_SLOTS] = (os.getpid(), pack, row, 1)
+        SLOT.pack_into(self._notes(), worker % NUM_SLOTS * SLOT.size, os.getpid(), pack, row, 1)
 
     def resting(self, worker: int) -> None:
         """Note that this worker reads nothing."""
-        self._notes()[worker % NUM_SLOTS, 3] = 0
+        SLOT.pack_into(self._notes(), worker % NUM_SLOTS * SLOT.size, os.getpid(), 0, 0, 0)
 
     def places(self) -> list[Place]:
         """Return where each worker is that was reading when it was last heard of."""
-        return [Place(*at[:3]) for at in self._notes().tolist() if at[0] and at[3]]
+        return [Place(*at[:3]) for at in SLOT.iter_unpack(self._notes()) if at[0] and at[3]]
 
     def add(self, fault: Fault) -> None:
         """Note a fault; raise `TooManyFaults` with the list when there are more than allowed."""
@@ -104,9 +105,10 @@ class Watch:
         found = {tuple(at[:2]): Fault(*at) for at in map(orjson.loads, lines)}
         return list(found.values())
 
-    def _notes(self) -> NDArray[np.int64]:
+    def _notes(self) -> mmap.mmap:
         if self._slots is None:
-            self._slots = np.memmap(self.folder / "at", np.int64, "r+", shape=(NUM_SLOTS, 4))
+            with (self.folder / "at").open("r+b") as file:
+                self._slots = mmap.mmap(file.fileno(), 0)
         return self._slots
 
 

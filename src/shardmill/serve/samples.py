@@ -1,0 +1,173 @@
+"""SampleStream: raw or decoded samples, shuffled, without packing and without a shuffle buffer.
+
+The order is a permutation of (seed, epoch), so any sample of the epoch can come next, and the state
+is a number. With threads, each reads a whole batch of samples ahead, straight from the files into
+one private buffer that is used again when the batch is gone; payload bytes never pass a pipe.
+Without threads, samples are views of the mapped tars: the best for data that is in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.utils.data import IterableDataset
+
+from shardmill.errors import FormatError, SampleError
+from shardmill.io.index import ShardIndex
+from shardmill.io.sampleset import SampleSet, open_samples
+from shardmill.io.sampleshard import Raw, SampleShard
+from shardmill.model.codec import digest
+from shardmill.serve.ahead import in_order
+from shardmill.serve.buffers import Buffers
+from shardmill.serve.order import sample_numbers
+from shardmill.serve.sampler import StepSampler, split_of
+from shardmill.serve.schedule import NO_PACK, Remainder
+from shardmill.serve.state import LoaderState
+from shardmill.serve.watch import Fault, Watch
+
+log = logging.getLogger(__name__)
+
+
+class RawSample(NamedTuple):
+    """A sample as it lies in its tar: key, and members by extension."""
+
+    key: str
+    members: Raw
+
+
+class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
+    """Batches of samples until the epoch ends; iterating again gives the next epoch.
+
+    `decode` makes of a `RawSample` what the loop wants, in the threads if there are any. A sample
+    that cannot be read is left out of its batch, named and counted. `window` shuffles only inside
+    windows of so many samples, for data that is slow to reach at random.
+    """
+
+    def __init__(
+        self,
+        samples: SampleSet | Path | str,
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        dp_rank: int | None = None,
+        dp_world: int | None = None,
+        remainder: Remainder = "borrow",
+        window: int | None = None,
+        decode: Callable[[RawSample], Any] | None = None,
+        threads: int = 0,
+        ahead: int = 4,
+        max_faults: int = 100,
+    ) -> None:
+        self.samples = samples if isinstance(samples, SampleSet) else open_samples(Path(samples))
+        self.decode, self.threads, self.ahead = decode, threads, ahead
+        self.watch, self.buffers = Watch(max_faults), Buffers()
+        files = [
+            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
+            for entry in self.samples.entries
+        ]
+        self.steps = StepSampler(
+            len(self.samples),
+            sample_numbers(len(self.samples), seed, window),
+            split_of(dp_rank, dp_world, batch_size, remainder),
+            seed=seed,
+            digest=digest(["samples", window, files]),
+        )
+        self.state = self.steps.start
+
+    def __len__(self) -> int:
+        return self.steps.steps_left(self.state)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        starts = self._starts()
+        for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
+            self.state = state
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the next batch comes from."""
+        return self.steps.to_plain(self.state)
+
+    def load_state_dict(self, plain: dict[str, Any]) -> None:
+        """Go on where `state_dict` was saved, with any number of ranks, threads, samples."""
+        self.state = self.steps.from_plain(plain)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin at the head of an epoch; nothing happens if this is the epoch already."""
+        self.state = self.steps.at_epoch(self.state, epoch)
+
+    def _starts(self) -> Iterator[LoaderState]:
+        state = self.steps.schedule.settle(self.state)
+        epoch = state.epoch
+        while state.epoch == epoch:
+            yield state
+            state = self.steps.schedule.advance(state)
+
+    def _make(self, state: LoaderState) -> tuple[LoaderState, list[Any]]:
+        numbers = self.steps.numbers.of(self.steps.schedule.take(state))
+        real = [number for number in numbers if number != NO_PACK]
+        batch: list[Any] = (
+            read_private(self.samples, real, self.buffers)
+            if self.threads
+            else read_mapped(self.samples, real)
+        )
+        if self.decode is not None:
+            batch = list(self._decoded(real, batch))
+        return self.steps.schedule.advance(state), batch
+
+    def _decoded(self, numbers: Sequence[int], batch: Sequence[RawSample]) -> Iterator[Any]:
+        assert self.decode is not None
+        for number, sample in zip(numbers, batch):
+            try:
+                yield self.decode(sample)
+            except (SampleError, FormatError) as error:
+                shard, inside = self.samples.locate(number)
+                name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
+                log.warning("cannot read %s: %s", name, error)
+                self.watch.add(Fault(NO_PACK, number, name, str(error)))
+
+
+def read_mapped(samples: SampleSet, numbers: Sequence[int]) -> list[RawSample]:
+    """Return samples as views of the mapped tars, or as fetched, if the tars are remote."""
+    batch = []
+    for number in numbers:
+        at, inside = samples.locate(number)
+        shard = samples.shard(at)
+        batch.append(RawSample(shard.index.keys[inside], shard.raw(inside)))
+    return batch
+
+
+def read_private(samples: SampleSet, numbers: Sequence[int], buffers: Buffers) -> list[RawSample]:
+    """Return samples in one buffer of their own, read without holding the interpreter."""
+    places = [(samples.shard(at), inside) for at, inside in map(samples.locate, numbers)]
+    if any(not hasattr(shard.blob, "fileno") for shard, _ in places):
+        return read_mapped(samples, numbers)
+    spans = [shard.index.span(inside) for shard, inside in places]
+    whole = buffers.take(sum(end - start for start, end in spans))
+    batch, used = [], 0
+    for (shard, inside), (start, end) in zip(places, spans):
+        part = whole[used : used + end - start]
+        used += end - start
+        _read_into(shard, part, start)
+        batch.append(
+            RawSample(shard.index.keys[inside], slice_members(shard.index, inside, part, start))
+        )
+    return batch
+
+
+def slice_members(index: ShardIndex, number: int, part: memoryview, start: int) -> Raw:
+    """Return the members of a sample that was read from byte `start` of its tar."""
+    exts, ext, offset, size = index.exts, index.ext, index.offset, index.size
+    return {
+        exts[ext[m]]: part[(at := offset[m] - start) : at + size[m]]
+        for m in range(index.first[number], index.first[number + 1])
+    }
+
+
+def _read_into(shard: SampleShard, part: memoryview, start: int) -> None:
+    got = os.preadv(shard.blob.fileno(), [part], start)  # type: ignore[attr-defined]
+    if got != len(part):
+        part[:] = shard.blob.read(start, len(part))
