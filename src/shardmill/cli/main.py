@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Count the tokens of samples for a model that takes pixels.",
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
+    "pack": ("shardmill.cli.pack:pack", "Write the packs of a plan to disk."),
     "why": (
         "shardmill.cli.why:why",
         "Name the packs, documents and source files of a training step.",

@@ -102,7 +102,7 @@ def _estimate_kind(
     kind: str,
     metas: Sequence[Any] | None,
     config: Config | None,
-    estimate: Any,
+    estimate: Callable[[Any, Config], int],
 ) -> int:
     # As many as the conversation shows; one without a size, or without a processor, counts 500.
     count = sum(isinstance(item, Mapping) and item.get("type") == kind for item in contents)

@@ -1,0 +1,49 @@
+"""`shardmill pack TOKENS PLAN OUT`: the packs of a plan as shards on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.running import run_and_report
+
+
+@click.command()
+@folder_argument("tokens")
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    type=click.Choice(["megatron", "tar"]),
+    default="megatron",
+    show_default=True,
+    help="Megatron's bin and idx with a document a pack, or WebDataset tars with a sample a pack.",
+)
+@click.option(
+    "--samples",
+    "samples_dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of samples whose pictures are copied into the tars.",
+)
+@click.option("--packs-per-shard", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="For the order of packs.")
+@click.option("--epoch", type=int, default=0, help="Another number gives another order.")
+@run_options
+def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
+    """Write the packs of a plan to disk.
+
+    The packs come in the order of an epoch, so that neighbours cost alike; every token that was
+    planned is written.
+
+    \b
+        shardmill pack tokens packs.plan packs
+        shardmill pack tokens packs.plan packs --format tar --samples shards
+    """
+    from shardmill.stages.materialize import Materialize
+
+    options = RunOptions.taken_from(flags)
+    stage = Materialize(tokens_dir=tokens, plan_path=plan, **flags)
+    run_and_report(stage, out, options, next_step=f"shardmill status {out}")
