@@ -81,10 +81,10 @@ def pax_override(content: bytes, before: Override) -> Override:
 def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
     records, at = [], 0
     while at < len(content) and content[at]:
-        digits = content[at : at + 20].partition(b" ")[0]
-        end = at + int(digits) if digits.isdigit() else 0
-        key, equals, value = content[at + len(digits) + 1 : end - 1].partition(b"=")
-        if end > len(content) or not equals or content[end - 1] != ord("\n"):
+        digits = content[at : at + 8].partition(b" ")[0]
+        body, end = at + len(digits) + 1, at + int(digits) if digits.isdigit() else 0
+        key, equals, value = content[body : end - 1].partition(b"=")
+        if not body < end <= len(content) or not equals or content[end - 1] != ord("\n"):
             raise ValueError(f"a broken PAX record {content[at : at + 40]!r}")
         records.append((key, value))
         at = end
