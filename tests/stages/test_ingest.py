@@ -289,6 +289,17 @@ def test_keys_of_the_user_and_their_duplicates(tmp_path: Path, photos: Path) -> 
     assert manifest.skipped == {"bad key": 2, "duplicate key": 1, "missing field": 1}
 
 
+def test_a_key_may_not_come_again_in_another_shard_of_its_unit(
+    tmp_path: Path, photos: Path
+) -> None:
+    rows = [{"image": f"photos/{n}.jpg", "id": n % 5} for n in range(8)]
+    table = write_lines(tmp_path / "a.jsonl", rows)
+    stage = ingest_of(table, key="id", max_shard_bytes=8_000)
+    manifest = run(stage, tmp_path / "out", max_skip_rate=1)
+    assert len(manifest.shards) > 2
+    assert manifest.skipped == {"duplicate key": 3}
+
+
 @pytest.mark.parametrize(
     ("limit", "counts"), [(0, []), (3, [3]), (4, [4]), (5, [4, 1]), (99, [4, 4])]
 )
