@@ -75,6 +75,8 @@ def main() -> None:
     look(demo)
     kill_and_resume(demo)
     others(demo)
+    tokens(demo)
+    packs(demo)
     demo.title("where to look next")
     click.echo(f"  all of it took {time.monotonic() - began:.0f} s and lies in {demo.folder}/")
     click.echo(f"  {DATA}/   the raw data, three broken rows included")
@@ -122,6 +124,23 @@ def others(demo: Demo) -> None:
     demo.run("shardmill filter pairs sharp --filter picture_size,min_side=300 --drop-duplicates")
     demo.run("shardmill check sharp")
     demo.run("tar tf sharp/shards/000001.tar")
+
+
+def tokens(demo: Demo) -> None:
+    demo.title("tokens: what is learned is marked")
+    recipe = 'layout = "patches"\n\n[space]\nadded = ["im_patch", "im_start", "im_end"]\n'
+    (demo.folder / "patches.toml").write_text(recipe)
+    demo.tell("Each picture stands as im_start, 256 x im_patch, im_end:")
+    click.secho(recipe, dim=True)
+    demo.run("shardmill tokenize chats tokens --recipe patches.toml --template chat")
+    demo.run("shardmill show tokens --sample 2 --sample 16")
+
+
+def packs(demo: Demo) -> None:
+    demo.title("packs: planned from lengths, balanced across ranks")
+    demo.run("shardmill plan tokens packs.plan --capacity 2048")
+    demo.run("shardmill pack tokens packs.plan packs")
+    demo.run("shardmill why packs.plan --data tokens --step 0 --rank 1 --world 2")
 
 
 if __name__ == "__main__":

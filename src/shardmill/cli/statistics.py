@@ -9,19 +9,22 @@ import click
 from shardmill.cli import console, wording
 
 MAX_ROWS = 12
+# Groups that count samples: their shares are of all samples, those of others of the group.
+OF_SAMPLES = ("samples", "source", "missing")
 
 
 def print_statistics(stats: Mapping[str, int], num_samples: int) -> None:
-    """Print "samples|with pictures" under the heading "samples", "text chars|<=64" as bars."""
+    """Print "tokens" as a fact, "source|web" in a table "source", "text chars|<=64" as bars."""
     groups: dict[str, dict[str, int]] = {}
     for name, amount in stats.items():
-        group, _, rest = name.partition("|")
-        groups.setdefault(group, {})[rest] = amount
+        group, bar, rest = name.partition("|")
+        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
+    console.facts((name, wording.count(n)) for name, n in groups.pop("", {}).items())
     for group, values in groups.items():
         if "sum" in values:
             _print_histogram(group, values)
         else:
-            _print_counts(group, values, num_samples)
+            _print_counts(group, values, num_samples if group in OF_SAMPLES else None)
 
 
 def histogram(values: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -33,13 +36,14 @@ def histogram(values: Mapping[str, int]) -> list[tuple[int, int]]:
     return [(limit, counts.get(limit, 0)) for limit in limits]
 
 
-def _print_counts(group: str, values: Mapping[str, int], num_samples: int) -> None:
+def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None) -> None:
     console.heading(group)
+    whole = sum(values.values()) if num_samples is None else num_samples
     rows = sorted(values.items(), key=lambda item: -item[1])
     console.table(
         ("", "count", "share"),
         [
-            (name, wording.count(n), wording.percent(n / num_samples) if num_samples else "-")
+            (name, wording.count(n), wording.percent(n / whole) if whole else "-")
             for name, n in rows[:MAX_ROWS]
         ],
     )
