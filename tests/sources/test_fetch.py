@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from make_media import picture
+from web_server import serving
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Origin
@@ -81,6 +82,9 @@ def test_media_come_in_many_ways(fetcher: Fetcher, row: Row) -> None:
         ("../x.tar::a", "path outside its folder"),
         ("data:image/png,abc", "bad data url"),
         ("data:image/png;base64,@@@", "bad base64"),
+        ("gopher://x/a.png", "unknown scheme"),
+        ("gopher://x/a.tar::b", "unknown scheme"),
+        ("pipe:cat a.png", "unknown scheme"),
         ("gone.tar::a.png", "missing file"),
         ("gone.lmdb::a", "missing file"),
         (bytes(2 << 20), "too large"),
@@ -92,6 +96,21 @@ def test_what_cannot_be_fetched_has_a_reason(
     with pytest.raises(SampleError) as error:
         fetcher.fetch(reference, row)
     assert error.value.reason == reason
+
+
+def test_media_on_the_web(fetcher: Fetcher, row: Row) -> None:
+    files = {"a/b.png": PHOTO, "large.png": bytes(2 << 20), "empty.png": b""}
+    with serving(files) as url:
+        assert bytes(fetcher.fetch(f"{url}/a/b.png", row)) == PHOTO
+        assert bytes(fetcher.fetch({"url": f"{url}/a/b.png"}, row)) == PHOTO
+        for name, reason in (
+            ("gone.png", "cannot be fetched"),
+            ("large.png", "too large"),
+            ("empty.png", "empty file"),
+        ):
+            with pytest.raises(SampleError) as error:
+                fetcher.fetch(f"{url}/{name}", row)
+            assert error.value.reason == reason
 
 
 def test_a_large_file_is_not_read(fetcher: Fetcher, row: Row) -> None:

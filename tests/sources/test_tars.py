@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from web_server import serving
 
 from shardmill.errors import FormatError
 from shardmill.sources.part import Row
@@ -128,6 +129,17 @@ def test_the_fingerprint_sees_a_changed_tar(folder: Path) -> None:
     write_tar(folder / "cc-0001.tar", pairs(0, 11))
     after = dict(source.inputs())
     assert [key for key in before if before[key] != after[key]] == [f"{folder}/cc-0001.tar"]
+
+
+def test_tars_on_the_web_are_read_by_range(folder: Path) -> None:
+    files = {f"{n}.tar": (folder / f"cc-{n:04d}.tar").read_bytes() for n in range(3)}
+    with serving(files) as url:
+        source = TarSource(tars=(f"{url}/{{0..2}}.tar",))
+        assert list(source.inputs().values()) == [[len(content)] for content in files.values()]
+        rows = read_all(source, 4)
+    assert [row.fields["text"] for row in rows] == [f"picture {n}" for n in range(30)]
+    assert (rows[12].key, rows[12].origin.path) == ("1/0012", "1.tar")
+    assert bytes(rows[12].media["jpg"]) == b"J12"
 
 
 def test_stems() -> None:
