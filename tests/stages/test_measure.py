@@ -11,7 +11,7 @@ from hf_processors import chat_template, make_tokenizer, random_chat, their_leng
 from make_media import clip, encode, pixels
 from sample_folder import write_sample_folder
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, ShardmillError
 from shardmill.io.lengths import open_lengths
 from shardmill.media.sizes import probe
 from shardmill.model.codec import from_plain, to_plain
@@ -209,6 +209,7 @@ def test_a_file_can_hold_the_template(tmp_path: Path, model: Path) -> None:
         (lambda f: f.update(today="tomorrow"), "YYYY-MM-DD"),
         (lambda f: f.update(limit=-1), "0 or more"),
         (lambda f: f.update(tokenizer=Path("/nowhere")), "does not exist"),
+        (lambda f: f.update(template=Path("/nowhere")), "does not exist"),
     ],
 )
 def test_bad_settings_say_what_to_do(
@@ -219,6 +220,11 @@ def test_bad_settings_say_what_to_do(
     folder = write_sample_folder(tmp_path / "in", [[(GOOD, {"jpg": SIZE})]])
     with pytest.raises(ConfigError, match=problem):
         measure(folder, tmp_path / "out", **fields)
+
+
+def test_an_unfinished_folder_is_refused(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ShardmillError, match="is not a dataset"):
+        measure(tmp_path, tmp_path / "out", tokenizer=model)
 
 
 def test_the_spec_survives_its_plain_form(tmp_path: Path) -> None:

@@ -145,6 +145,10 @@ def their_length(
             VideoMetadata(total_num_frames=s.num_frames, fps=s.fps) for s in sizes
         ]
         media |= settings["video"]
+    # As `apply_chat_template` does: what a template has begun with is not added again.
+    begun = processor.tokenizer.bos_token
+    if begun and rendered.startswith(begun):
+        media["add_special_tokens"] = False
     return len(processor(text=[rendered], return_tensors="pt", **media)["input_ids"][0])
 
 

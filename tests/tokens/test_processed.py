@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
-from hf_processors import make_tokenizer
+from hf_processors import make_tokenizer, transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,33 @@ def test_counts_are_those_of_the_tokenizer_in_transformers(
     tokenizer, counter = pair
     expected = [len(tokenizer(text)["input_ids"]) for text in texts]
     np.testing.assert_array_equal(counter.rendered_lengths(texts), expected)
+
+
+@pytest.mark.parametrize("setting", [{}, {"legacy": True}, {"add_prefix_space": False}])
+def test_llama_is_counted_as_transformers_loads_it(
+    setting: dict[str, bool], tmp_path: Path
+) -> None:
+    """Whatever tokenizer.json says of spaces: here, as in old files, one before every text."""
+    hf = transformers()
+    from tokenizers import Tokenizer, models, normalizers, trainers
+
+    engine = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    engine.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    special = ["<unk>", "<s>", "</s>", "<image>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=special, show_progress=False)
+    engine.train_from_iterator(["a cat sits. two  cats", "the mat\n"] * 9, trainer)
+    plain = orjson.loads(engine.to_str())
+    plain["added_tokens"] = [t for t in plain["added_tokens"] if not t["content"].startswith("<0")]
+    (tmp_path / "tokenizer.json").write_bytes(orjson.dumps(plain))
+    config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", **setting}
+    (tmp_path / "tokenizer_config.json").write_bytes(orjson.dumps(config))
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["a cat", " a cat", "a<image>cat <image> sits", "<s>two  cats", "", " ", "\n<image>"]
+    expected = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    counter = load_counter(tmp_path)
+    np.testing.assert_array_equal(counter.lengths(texts), expected)
 
 
 def test_the_reference_and_the_fast_engine_agree(tmp_path: Path) -> None:

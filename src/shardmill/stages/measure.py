@@ -86,13 +86,20 @@ class Measure:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the input's manifest and of the files that decide the counts."""
-        paths = [self.input_dir / "manifest.json", *self._files()]
+        manifest = self.input_dir / "manifest.json"
+        if not manifest.exists():
+            open_manifest(self.input_dir)  # says what is missing and what to do
+        paths = [manifest, *self._files()]
         stats = {str(path): path.stat() for path in paths}
         return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
 
     def _files(self) -> list[Path]:
         files = [] if self.tokenizer is None else counter_files(self.tokenizer)
-        return files if self.template is None else [*files, self.template]
+        if self.template is None:
+            return files
+        if not self.template.is_file():
+            raise ConfigError(f"{self.template} does not exist: name a file with a chat template")
+        return [*files, self.template]
 
     def _writing(self) -> ChatWriting:
         try:

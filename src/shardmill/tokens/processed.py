@@ -53,7 +53,8 @@ class TextCounter:
 def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> TextCounter:
     """Return the counter of a tokenizer.json or of the model folder that holds it."""
     file = counter_files(path)[0]
-    raw = orjson.loads(file.read_bytes())
+    config = read_config(file.parent)
+    raw = as_transformers_loads(orjson.loads(file.read_bytes()), config)
     library = need("tokenizers", extra="text")
     num_added = _num_added(library.Tokenizer.from_str(orjson.dumps(raw).decode()))
     raw.update(post_processor=None, truncation=None, padding=None)
@@ -67,7 +68,6 @@ def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> T
     specials = tuple(read_specials(raw))
     engines = json_engines(bare_json) if engine == "fast" else []
     name, encode = choose_engine(str(path), encode_batch, engines, specials)
-    config = read_config(file.parent)
     tokens = {key: token_text(config[key]) for key in config if key.endswith("_token")}
     return TextCounter(
         name=str(path),
@@ -90,6 +90,26 @@ def counter_files(path: Path) -> list[Path]:
         )
     beside = ("tokenizer_config.json", "chat_template.jinja", "chat_template.json")
     return [file, *(file.with_name(name) for name in beside if file.with_name(name).is_file())]
+
+
+def as_transformers_loads(tokenizer: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer.json as transformers 5 takes it.
+
+    It builds Llama's tokenizers anew from vocabulary and merges: a space is put before the first
+    text of a chat (`legacy`: before each text between control tokens), whatever the file says.
+    """
+    if config.get("tokenizer_class") not in ("LlamaTokenizer", "LlamaTokenizerFast"):
+        return tokenizer
+    scheme = "always" if config.get("legacy") else "first"
+    if config.get("add_prefix_space") is False:
+        scheme = "never"
+    spaces = {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": scheme,
+        "split": False,
+    }
+    return {**tokenizer, "normalizer": None, "pre_tokenizer": spaces}
 
 
 def _num_added(full: Any) -> int:

@@ -154,14 +154,6 @@ def test_short_clips_keep_their_own_number_of_frames() -> None:
     assert Qwen2VL(videos=QwenVideos(fps=2.0)).count("video", clip).grid[0] == 1
 
 
-def test_processors_of_version_4_drop_the_delimiters_of_the_template() -> None:
-    old = Qwen3VL(keep_delimiters=False)
-    assert old.placeholders()["video"] == "<|vision_start|><|video_pad|><|vision_end|>"
-    clip = MediaSize(width=56, height=56, num_frames=9, fps=10.0)
-    assert old.count("video", clip).num_outer == 0
-    assert old.count("image", clip).num_outer == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "size", "reason"),
     [

@@ -169,18 +169,13 @@ class Qwen3Videos(QwenVideos):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3VL:
-    """Qwen3-VL.
-
-    The processors of transformers 4 write a video in place of the template's placeholder with its
-    delimiters (`keep_delimiters` False), those of transformers 5 between the delimiters.
-    """
+    """Qwen3-VL."""
 
     images: Qwen3Images = field(default_factory=Qwen3Images)
     videos: Qwen3Videos = field(default_factory=Qwen3Videos)
-    keep_delimiters: bool = True
 
     def placeholders(self) -> Mapping[str, str]:
-        return {"image": IMAGE, "video": VIDEO if self.keep_delimiters else START + VIDEO + END}
+        return {"image": IMAGE, "video": VIDEO}
 
     def count(self, kind: str, size: MediaSize) -> Visual:
         if kind == "image":
@@ -201,8 +196,7 @@ class Qwen3VL:
         times = patch_times_s(frames, size.fps, temporal_patch=self.videos.temporal_patch_size)
         text = "".join(f"<{time_s:.1f} seconds>{START}{VIDEO}{END}" for time_s in times)
         num_visual = grid[0] * (prod(grid[1:]) // self.videos.merge_size**2)
-        num_outer = 2 if self.keep_delimiters else 0
-        return Visual(text, num_visual, num_runs=grid[0], grid=grid, num_outer=num_outer)
+        return Visual(text, num_visual, num_runs=grid[0], grid=grid, num_outer=2)
 
     def frames(self, size: MediaSize) -> FrameNumbers:
         """Return which frames the processor takes."""
