@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -116,6 +117,26 @@ def test_a_committed_unit_is_not_written_again(tmp_path: Path) -> None:
     (ledger.draft_dir / "a-a").rename(ledger.draft_dir / "done")
     commit(ledger, [draft_unit(ledger, "a", {"tar": b"second"})], "stage")
     assert (tmp_path / "shards" / "a.tar").read_bytes() == b"first"
+
+
+def test_a_run_that_was_taken_over_leaves_the_receipts_of_the_other_alone(tmp_path: Path) -> None:
+    other = Ledger(tmp_path, "other")
+
+    class SuspendedHere(TracingDisk):
+        """Wakes up after somebody else has done the unit and removed the drafts of this run."""
+
+        def sync_files(self, paths: Sequence[Path]) -> None:
+            other.draft_dir.mkdir()
+            commit(other, [draft_unit(other, "a", {"tar": b"theirs"})], "stage")
+            shutil.rmtree(ledger.draft_dir)
+            super().sync_files(paths)
+
+    ledger = make_ledger(tmp_path, SuspendedHere())
+    mine = draft_unit(ledger, "a", {"tar": b"mine"}, num_rejects=1)
+    with pytest.raises(FileNotFoundError):
+        commit(ledger, [mine], "stage")
+    assert other.valid_receipt(mine.unit, "stage") is not None
+    assert (tmp_path / "shards" / "a.tar").read_bytes() == b"theirs"
 
 
 def test_rejects_of_an_older_try_do_not_stay(tmp_path: Path) -> None:

@@ -13,19 +13,20 @@ import time
 from pathlib import Path
 
 from drivers import children_of, signal_quietly, snapshot, start_driver
-from stages_for_tests import Lines
+from stages_for_tests import Lines, Noise
 
 from shardmill.io.receipts import open_manifest
 from shardmill.run.runner import run_stage
+from shardmill.stages.check import check_folder
 
 NUM_KILLS = int(os.environ.get("SHARDMILL_KILLS", "60"))
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))
 STAGE = Lines(num_units=48, num_samples=5, sleep_s=0.02)
 
 
-def kill_something(out: Path, dice: random.Random) -> int:
+def kill_something(stage: Lines, out: Path, dice: random.Random) -> int:
     """Run a driver for a random while, kill it or its workers, and return the number of kills."""
-    driver = start_driver(STAGE, out, workers=dice.choice([0, 1, 2, 3]), retries=1000)
+    driver = start_driver(stage, out, workers=dice.choice([0, 1, 2, 3]), retries=1000)
     wait_a_while(out, driver, dice)
     num_kills = 0
     target = dice.choice(["group", "driver", "workers"])
@@ -60,10 +61,21 @@ def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(tmp_path: Path) ->
         out = tmp_path / f"killed-{num_folders}"
         num_folders += 1
         while not (out / "manifest.json").exists() and num_kills < NUM_KILLS:
-            num_kills += kill_something(out, dice)
+            num_kills += kill_something(STAGE, out, dice)
         report = run_stage(STAGE, out, workers=2)
         assert snapshot(out) == calm
         assert open_manifest(out).num_in == 48 * 5
         if report.num_done:
             assert list((out / ".draft").iterdir()) == []
             assert list((out / "locks").iterdir()) == []
+
+
+def test_files_of_different_tries_are_never_mixed(tmp_path: Path) -> None:
+    stage, out = Noise(num_units=48, sleep_s=0.01), tmp_path / "out"
+    dice, num_kills = random.Random(SEED), 0
+    while num_kills < NUM_KILLS // 5 and not (out / "manifest.json").exists():
+        num_kills += kill_something(stage, out, dice)
+        if (out / "stage.json").exists():
+            assert check_folder(out).broken_units == ()
+    assert run_stage(stage, out, workers=2).complete
+    assert check_folder(out).sound

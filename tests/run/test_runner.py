@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import threading
 import time
@@ -12,14 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from drivers import snapshot, start_driver
-from stages_for_tests import Lines, Nothing, Unruly
+from drivers import signal_quietly, snapshot, start_driver
+from stages_for_tests import Lines, Noise, Nothing, Unruly
 
 from shardmill.errors import ConfigError, LockedError, ShardmillError, StaleError
 from shardmill.io.receipts import open_manifest
 from shardmill.run.events import Event
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
+from shardmill.stages.check import check_folder
 
 
 def unruly(tmp_path: Path, **deeds: str) -> Unruly:
@@ -190,6 +192,27 @@ def test_a_race_of_two_drivers_loses_nothing(tmp_path: Path) -> None:
         driver.communicate()
     run_stage(stage, out, workers=1)
     assert snapshot(out) == snapshot(tmp_path / "calm")
+
+
+def test_a_run_that_was_suspended_and_taken_over_does_no_harm(tmp_path: Path) -> None:
+    """It wakes up in the middle of its work; its drafts are gone, so it cannot commit a thing."""
+    stage, out = Noise(num_units=30, sleep_s=0.02), tmp_path / "out"
+    drivers = []
+    for _ in range(3):
+        driver = start_driver(stage, out, workers=2, beat_s=0.1, stale_s=0.5)
+        drivers.append(driver)
+        num_before = len(list(out.glob("receipts/*")))
+        while driver.poll() is None and len(list(out.glob("receipts/*"))) < num_before + 4:
+            time.sleep(0.001)
+        signal_quietly(-driver.pid, signal.SIGSTOP)
+        time.sleep(0.6)
+    run_stage(stage, out, workers=2, timing=LockTiming(beat_s=0.1, stale_s=0.5))
+    for driver in drivers:
+        signal_quietly(-driver.pid, signal.SIGCONT)
+    for driver in drivers:
+        driver.communicate()
+    assert check_folder(out).problems == ()
+    assert run_stage(stage, out, workers=0).complete
 
 
 def test_a_driver_whose_lock_was_taken_over_stops(tmp_path: Path) -> None:

@@ -157,3 +157,16 @@ DEEDS: dict[str, Callable[[Tally | None], object]] = {
     "lose": _lose,
     "shout": _shout,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise(Lines):
+    """Writes other bytes each time, as a model on a GPU may: what a mix of two tries shows."""
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        time.sleep(self.sleep_s)
+        for role in ("one", "two", "three"):
+            draft.file(unit.name, role).write_bytes(os.urandom(64))
+        with tally.sample(unit.name):
+            pass
+        draft.finish(unit.name, num_samples=1)

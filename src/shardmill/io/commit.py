@@ -68,12 +68,16 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
 
 def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     """Put finished units in place; a unit that someone else finished first keeps what is there."""
-    fresh = [s for s in group if ledger.valid_receipt(s.unit, stage_digest) is None]
-    _withdraw(ledger, fresh)
+    known = [s for s in group if ledger.receipt_path(s.unit.name).exists()]
+    done = {s.unit.name for s in known if ledger.valid_receipt(s.unit, stage_digest)}
+    # Only what was seen to be wrong is removed. If this run is suspended right here and somebody
+    # takes over, a receipt that they write meanwhile stays, and our drafts are gone.
+    outdated = [s.unit.name for s in known if s.unit.name not in done]
+    remove_files(map(ledger.receipt_path, outdated), disk=ledger.disk)
+    fresh = [s for s in group if s.unit.name not in done]
     _move_files(ledger, [move for sealed in fresh for move in sealed.moves])
     _vouch(ledger, fresh)
-    for sealed in group:
-        ledger.disk.unlink(ledger.failure_path(sealed.unit.name))
+    _tidy(ledger, group, fresh)
 
 
 def checksum_file(path: Path) -> FileEntry:
@@ -84,13 +88,6 @@ def checksum_file(path: Path) -> FileEntry:
             state.update(chunk)
             num_bytes += len(chunk)
     return FileEntry(path.name, num_bytes, state.hexdigest())
-
-
-def _withdraw(ledger: Ledger, group: Sequence[Sealed]) -> None:
-    """Remove what vouches for older files of these units, so that no crash brings it back."""
-    names = [sealed.unit.name for sealed in group]
-    remove_files((ledger.receipt_path(name) for name in names), disk=ledger.disk)
-    remove_files((ledger.rejects_path(name) for name in names), disk=ledger.disk)
 
 
 def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
@@ -107,6 +104,14 @@ def _vouch(ledger: Ledger, group: Sequence[Sealed]) -> None:
     for sealed, (draft_path, _) in zip(group, paths):
         ledger.disk.write(draft_path, dump_page(receipt_to_plain(sealed.receipt)))
     _move_files(ledger, paths)
+
+
+def _tidy(ledger: Ledger, group: Sequence[Sealed], fresh: Sequence[Sealed]) -> None:
+    """Remove what earlier tries of these units left behind."""
+    names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
+    remove_files(map(ledger.rejects_path, names), disk=ledger.disk)
+    for sealed in group:
+        ledger.disk.unlink(ledger.failure_path(sealed.unit.name))
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

@@ -152,7 +152,11 @@ def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> list[Unit]
 
 
 def _remove_dead_drafts(ledger: Ledger) -> set[str]:
-    """Clean up after runs that were killed, and return the tokens of the others that live."""
+    """Clean up after runs that were killed, and return the tokens of the others that live.
+
+    This is also a fence: a run that was only suspended, and wakes up after it was taken over, finds
+    its drafts gone and can commit nothing.
+    """
     # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
     # The drafts are listed first, so that a run which starts meanwhile is not in the list.
     drafts = list((ledger.out_dir / ".draft").iterdir())

@@ -1,0 +1,132 @@
+"""Real servers on loopback: a web server that answers range requests, and an S3 store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ACCESS_KEY, SECRET_KEY = "devkey", "devsecret"
+START_TIMEOUT_S = 90
+
+
+class RangeHandler(SimpleHTTPRequestHandler):
+    """Serves the files of a folder, whole or by one byte range."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data, wanted = path.read_bytes(), self.headers.get("Range")
+        first, last = 0, len(data) - 1
+        if wanted:
+            low, _, high = wanted.removeprefix("bytes=").partition("-")
+            first, last = int(low), min(int(high or last), last)
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("Content-Length", str(last - first + 1))
+        self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
+        self.end_headers()
+        self.wfile.write(data[first : last + 1])
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    """Serve a folder; yield the url."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def find_weed() -> str | None:
+    """Return the program of SeaweedFS, if it is installed."""
+    return shutil.which(
+        "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[str]:
+    """Run SeaweedFS with its data in a folder; yield the endpoint's url."""
+    weed = find_weed()
+    assert weed is not None
+    config = folder / "s3.json"
+    keys = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "dev", "credentials": keys, "actions": actions}
+    config.write_text(json.dumps({"identities": [identity]}))
+    ports = free_ports(4)
+    command = [weed, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=8", "-filer", "-s3"]
+    command += [f"-{role}.port={port}" for role, port in zip(PORTS, ports)]
+    command += [f"-{role}.port.grpc={port + 10000}" for role, port in zip(PORTS, ports)]
+    command += [f"-s3.config={config}"]
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    endpoint = f"http://127.0.0.1:{ports[3]}"
+    try:
+        wait_for(endpoint, process)
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+PORTS = ("master", "volume", "filer", "s3")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free, and free with 10000 added, which SeaweedFS uses for gRPC."""
+    found: list[int] = []
+    for port in range(20000 + os.getpid() % 8000, 40000):
+        if len(found) == count:
+            break
+        if all(is_free(candidate) for candidate in (port, port + 10000)):
+            found.append(port)
+    return found
+
+
+def is_free(port: int) -> bool:
+    """Say whether nobody listens on a port of loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def wait_for(endpoint: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when the endpoint answers; without a signature it answers 403."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(endpoint, timeout=5)
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise RuntimeError("the S3 server does not answer")
