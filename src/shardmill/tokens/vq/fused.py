@@ -20,7 +20,9 @@ from shardmill.tokens.vq import kernels
 from shardmill.tokens.vq.shape import NUM_GROUPS, VqShape
 
 Tensor = Any
-PITCH = 2  # columns of zeros beside a picture
+PITCH = 2  # zeros after each row
+MIN_CHANNELS = 64
+LINE = 256  # what the positions of a picture are rounded up to
 NEAREST_ROWS, NEAREST_CODES, NEAREST_SIZE = 128, 128, 32
 
 
@@ -45,7 +47,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A batch of activations [batch, height + 1, pitch, channels], and the moments of its boxes.
+    """A batch of activations [batch, line, channels], and the moments of its boxes.
 
     A box is `box` positions, counted in rows of `run`; see kernels.py.
     """
@@ -60,17 +62,19 @@ class Picture:
     @property
     def num_boxes(self) -> int:
         """Boxes of one picture."""
-        return num_boxes(self.height, self.run, self.box)
+        return num_boxes(self.height, self.width, self.run, self.box)
 
     def inner(self) -> Tensor:
-        """Return the pixels without what surrounds them, contiguous."""
-        return self.pixels[:, : self.height, : self.width].contiguous()
+        """Return the pixels [batch, height, width, channels] without the zeros, contiguous."""
+        pitch = self.width + PITCH
+        rows = self.pixels[:, : self.height * pitch].unflatten(1, (self.height, pitch))
+        return rows[:, :, : self.width].contiguous()
 
 
 def can_fuse(shape: VqShape) -> bool:
     """Say whether the kernels take these widths: powers of two, at least 64 channels."""
     widths = (*shape.widths, shape.z_channels)
-    return all(width >= 64 and width & (width - 1) == 0 for width in widths)
+    return all(width >= MIN_CHANNELS and width & (width - 1) == 0 for width in widths)
 
 
 class FusedLayers:
@@ -80,7 +84,7 @@ class FusedLayers:
         self, weights: Mapping[str, Tensor], format_of: Callable[[str], Format], device: Any
     ) -> None:
         self._format_of = format_of
-        self._params = {name: t.to(device) for name, t in weights.items() if t.ndim == 1}
+        self._params = {n: fill_up(t, 0).to(device) for n, t in weights.items() if t.ndim == 1}
         self._weights = {
             name.removesuffix(".weight"): self._prepare(name, t).to(device)
             for name, t in weights.items()
@@ -106,8 +110,7 @@ class FusedLayers:
         scores = torch.bmm(query, key.transpose(1, 2)).float() * query.shape[-1] ** -0.5
         shares = F.softmax(scores, dim=2).to(value.dtype)
         seen = torch.bmm(shares, value).unflatten(1, (x.height, x.width))
-        surrounded = F.pad(seen, (0, 0, 0, PITCH, 0, 1))
-        operand = self._operand(f"{name}.proj_out", replace(normed, pixels=surrounded))
+        operand = self._operand(f"{name}.proj_out", replace(normed, pixels=spread_out(seen)))
         return self._conv(f"{name}.proj_out", operand, add=x)
 
     def halve(self, name: str, x: Picture) -> Picture:
@@ -121,7 +124,7 @@ class FusedLayers:
         if name == "encoder.conv_in.weight":
             rows = weight.permute(2, 3, 1, 0).reshape(27, -1)
             return F.pad(rows, (0, 0, 0, 5)).to(operand).contiguous()
-        flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
+        flat = fill_up(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 0)
         return (round_to_tf32(flat) if operand == torch.float32 else flat.to(operand)).contiguous()
 
     def _operand(self, name: str, x: Picture) -> Picture:
@@ -133,38 +136,40 @@ class FusedLayers:
         channels = weight.shape[1]
         out = self._empty(name, batch, height, width, channels, width + PITCH, 128)
         kernels.convolve_pixels[(batch * out.num_boxes,)](
-            pixels, weight, bias, out.pixels, out.moments, height, width, out.run, out.num_boxes,
-            channels, out.box, num_warps=4,
+            pixels, weight, bias, out.pixels, out.moments, height, width, out.run,
+            out.pixels.shape[1], out.num_boxes, channels, out.box, num_warps=4,
         )  # fmt: skip
         return out
 
     def _conv(self, name: str, x: Picture, add: Picture | None = None, stride: int = 1) -> Picture:
-        batch, rows_in, pitch, channels = x.pixels.shape
-        weight, bias = self._weights[name], self._params[f"{name}.bias"]
-        num_out, line_in = len(weight), rows_in * pitch // stride
-        tiling = choose_tiling(x.pixels.dtype, num_out)
-        block_out = min(tiling.channels_out, num_out)
-        block_in = min(tiling.channels_in, channels)
-        height, width = x.height // stride, x.width // stride
-        run = pitch if stride == 1 else -(-width // tiling.positions) * tiling.positions
+        batch, line, channels = x.pixels.shape
+        weight = self._weights[name]
+        height, width, num_out = x.height // stride, x.width // stride, len(weight)
+        tiling = choose_tiling(x.pixels.dtype, channels, num_out, stride)
+        run = width + PITCH if stride == 1 else round_up(width, tiling.positions)
         out = self._empty(name, batch, height, width, num_out, run, tiling.positions)
-        line = x.pixels.view(batch * line_in, stride * channels)
-        kernels.convolve[(batch * out.num_boxes * (num_out // block_out),)](
-            describe(line, (tiling.positions, block_in)),
-            describe(weight, (block_out, block_in)),
-            bias,
-            out.pixels if add is None else add.pixels,
+        block = (tiling.positions, tiling.channels_out)
+        stored = describe(out.pixels.flatten(0, 1), block)
+        kernels.convolve[(batch * out.num_boxes * (num_out // tiling.channels_out),)](
+            describe(
+                x.pixels.view(batch * line // stride, stride * channels),
+                (tiling.positions, tiling.channels_in),
+            ),
+            describe(weight, (tiling.channels_out, tiling.channels_in)),
+            self._params[f"{name}.bias"],
+            stored if add is None else describe(add.pixels.flatten(0, 1), block),
+            stored,
             out.pixels,
             out.moments,
-            height, width, run, line_in, (height + 1) * (width + PITCH), width + PITCH,
-            out.num_boxes, channels, num_out, tiling.positions, block_out, block_in,
+            height, width, run, line // stride, out.pixels.shape[1], width + PITCH, out.num_boxes,
+            channels, num_out, *block, tiling.channels_in,
             weight.shape[1] // channels, stride, add is not None,
             num_warps=tiling.num_warps, num_stages=tiling.num_stages,
         )  # fmt: skip
         return out
 
     def _norm(self, name: str, x: Picture, operand: Any, *, silu: bool) -> Picture:
-        batch, rows_in, pitch, channels = x.pixels.shape
+        batch, line, channels = x.pixels.shape
         weight, bias = self._params[f"{name}.weight"], self._params[f"{name}.bias"]
         scale, shift = torch.empty((2, batch, channels), device=weight.device).unbind(0)
         kernels.fold_moments[(batch, NUM_GROUPS)](
@@ -172,10 +177,10 @@ class FusedLayers:
             channels, channels // NUM_GROUPS, x.box, 256,
         )  # fmt: skip
         out = torch.empty(x.pixels.shape, dtype=operand, device=weight.device)
-        rows = 8192 // channels
-        kernels.scale_silu[(-(-rows_in * pitch // rows), batch)](
-            x.pixels, scale, shift, out, x.height, x.width, pitch,
-            channels, rows, silu, operand == torch.float32, num_warps=8,
+        positions = 8192 // channels
+        kernels.scale_silu[(-(-line // positions), batch)](
+            x.pixels, scale, shift, out, x.height, x.width, x.width + PITCH, line,
+            channels, positions, silu, operand == torch.float32, num_warps=8,
         )  # fmt: skip
         return replace(x, pixels=out)
 
@@ -183,9 +188,9 @@ class FusedLayers:
         self, name: str, batch: int, height: int, width: int, channels: int, run: int, box: int
     ) -> Picture:
         device, stream = self._params[f"{name}.bias"].device, self._format_of(name).stream
-        dims = (batch, height + 1, width + PITCH, channels)
-        boxes = batch * num_boxes(height, run, box)
+        boxes = batch * num_boxes(height, width, run, box)
         moments = torch.empty((boxes, 2, channels), device=device)
+        dims = (batch, line_length(height, width), channels)
         pixels = torch.empty(dims, dtype=stream, device=device)
         return Picture(pixels, moments, height, width, run, box)
 
@@ -224,16 +229,45 @@ def nearest_on_gpu(vectors: Tensor, codebook: Codebook) -> Tensor:
     return codes.view(vectors.shape[:-1])
 
 
-def choose_tiling(operand: Any, num_out: int) -> Tiling:
-    """Return what measured fastest for this operand and this many channels out."""
-    if operand == torch.float32:
-        return Tiling(128, 128, 32, 4, 3)
-    return Tiling(128, 128, 64, 4, 3)
+def choose_tiling(operand: Any, channels: int, num_out: int, stride: int) -> Tiling:
+    """Return what measured fastest on an H200."""
+    single = operand == torch.float32
+    channels_in = min(32 if single else 64, channels)
+    if stride == 2 or num_out <= 128:
+        return Tiling(128, min(128, num_out), channels_in, 4, 3)
+    if single and num_out == 256:
+        return Tiling(128, 256, channels_in, 8, 4)
+    return Tiling(256, 128, channels_in, 8, 4 if num_out > 256 else 3)
 
 
-def num_boxes(height: int, run: int, box: int) -> int:
-    """Return how many boxes cover a picture and the row below it."""
-    return -(-(height + 1) * run // box)
+def line_length(height: int, width: int) -> int:
+    """Return the positions of a picture with its zeros."""
+    return round_up((height + 1) * (width + PITCH), LINE)
+
+
+def num_boxes(height: int, width: int, run: int, box: int) -> int:
+    """Return how many boxes cover a picture and its zeros, or its rows if they are of `run`."""
+    if run == width + PITCH:
+        return line_length(height, width) // box
+    return (height + 1) * run // box
+
+
+def spread_out(pixels: Tensor) -> Tensor:
+    """Return pixels [batch, height, width, channels] as a line with its zeros."""
+    _, height, width, _ = pixels.shape
+    line = F.pad(pixels, (0, 0, 0, PITCH)).flatten(1, 2)
+    return F.pad(line, (0, 0, 0, line_length(height, width) - line.shape[1]))
+
+
+def fill_up(tensor: Tensor, dim: int) -> Tensor:
+    """Return the tensor with at least 64 channels, the new ones zero."""
+    missing = max(0, MIN_CHANNELS - tensor.shape[dim])
+    return F.pad(tensor, (0, 0) * (tensor.ndim - 1 - dim) + (0, missing))
+
+
+def round_up(number: int, step: int) -> int:
+    """Return the next multiple of `step`."""
+    return -(-number // step) * step
 
 
 def describe(tensor: Tensor, block: tuple[int, ...]) -> TensorDescriptor:

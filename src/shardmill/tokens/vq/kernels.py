@@ -1,12 +1,12 @@
 # mypy: ignore-errors
 """Triton kernels of the encoder on a Hopper GPU.
 
-Activations are [batch, height + 1, pitch, channels] with pitch = width + 2: one more row and two
-more columns than the picture, zeros where a kernel reads them. So all pixels of a batch lie on one
-line, where the neighbour of position p in direction (dy, dx) is p + dy * pitch + dx, and a
-convolution is nine matrix products whose left sides are the same rows, shifted: the tensor copy
-engine feeds them to the matrix units directly. The zeros after a row are also those before the next
-one; the zero row below a picture is also the one above the next.
+Activations are [batch, line, channels]: the rows of a picture one after the other, each followed by
+two zeros, then a row of zeros, then zeros up to a multiple of 256. So the neighbour of position p
+in direction (dy, dx) is p + dy * pitch + dx with pitch = width + 2, and a convolution is nine
+matrix products whose left sides are the same positions, shifted: the tensor copy engine feeds them
+to the matrix units directly. The zeros after a row are also those before the next one; the zeros
+below a picture are also those above the next.
 
 A convolution's epilogue adds bias and residual in fp32 and leaves, for each box (a run of positions
 of one picture) and channel, the mean and the sum of squared deviations. The next group norm then
@@ -21,7 +21,7 @@ import triton.language as tl
 
 @triton.jit
 def convolve(
-    x_desc, w_desc, bias, add, out, moments,
+    x_desc, w_desc, bias, add_desc, out_desc, out, moments,
     height, width, run, line_in, line_out, pitch_out, num_boxes,
     CIN: tl.constexpr, COUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, HAS_ADD: tl.constexpr,
@@ -30,8 +30,7 @@ def convolve(
 
     `height` and `width` are those of the output. Positions are counted in rows of `run`: the pitch,
     or for stride 2, where a box stays in one row, the width rounded up to boxes; x is then seen as
-    pairs of pixels. `line_in` and `line_out` are the rows of a picture in the descriptor and the
-    positions of one in `out`.
+    pairs of pixels. `line_in` and `line_out` are the rows of a picture in the descriptors.
     """
     num_n: tl.constexpr = COUT // BN
     steps: tl.constexpr = CIN // BK
@@ -53,22 +52,25 @@ def convolve(
             a = x_desc.load([base + dy * (width + 1) + dx // 2, (dx % 2) * CIN + c])
         b = w_desc.load([co, tap * CIN + c])
         acc = tl.dot(a, b.T, acc)
-    p = first + tl.arange(0, BM)
-    y, x, n = p // run, p % run, co + tl.arange(0, BN)
+    p, n = first + tl.arange(0, BM), co + tl.arange(0, BN)
+    y, x = p // run, p % run
     inside = ((y < height) & (x < width))[:, None]
-    place = (image.to(tl.int64) * line_out + y * pitch_out + x)[:, None] * COUT + n[None, :]
     acc += tl.load(bias + n)[None, :]
     if HAS_ADD:
-        acc += tl.load(add + place, mask=inside, other=0.0).to(tl.float32)
+        acc += add_desc.load([base, co]).to(tl.float32)
     acc = tl.where(inside, acc, 0.0)
+    if STRIDE == 1:
+        out_desc.store([base, co], acc.to(out_desc.dtype))
+    else:
+        place = (image.to(tl.int64) * line_out + y * pitch_out + x)[:, None] * COUT + n[None, :]
+        written = (y <= height) & (x < pitch_out)
+        tl.store(out + place, acc.to(out.dtype.element_ty), mask=written[:, None])
     _store_moments(acc, inside, moments, box, n, first, height, width, run, COUT, BM)
-    written = (y <= height) & (x < pitch_out)
-    tl.store(out + place, acc.to(out.dtype.element_ty), mask=written[:, None])
 
 
 @triton.jit
 def convolve_pixels(
-    pixels, weight, bias, out, moments, height, width, pitch, num_boxes,
+    pixels, weight, bias, out, moments, height, width, pitch, line, num_boxes,
     COUT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """The first convolution, from bytes [batch, height, width, 3]; weight is [32, COUT], 27 used.
@@ -89,8 +91,8 @@ def convolve_pixels(
     inside = ((y < height) & (x < width))[:, None]
     acc = tl.where(inside, acc, 0.0)
     _store_moments(acc, inside, moments, box, n, first, height, width, pitch, COUT, BM)
-    place = ((image * (height + 1) + y) * pitch + x)[:, None] * COUT + n[None, :]
-    tl.store(out + place, acc.to(out.dtype.element_ty), mask=(y <= height)[:, None])
+    place = (image * line + p)[:, None] * COUT + n[None, :]
+    tl.store(out + place, acc.to(out.dtype.element_ty), mask=(p < line)[:, None])
 
 
 @triton.jit
@@ -150,15 +152,15 @@ def _pixels_of(box, height, width, run, num_boxes, BM: tl.constexpr):
 
 @triton.jit
 def scale_silu(
-    x, scale, shift, out, height, width, pitch,
+    x, scale, shift, out, height, width, pitch, line,
     C: tl.constexpr, ROWS: tl.constexpr, SILU: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """out = silu(x * scale + shift) inside the picture, else 0; ROUND rounds to tf32."""
     image = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y, c = p // pitch, tl.arange(0, C)
-    place = (image * (height + 1) * pitch + p)[:, None] * C + c[None, :]
-    inside = ((y < height) & (p % pitch < width))[:, None]
+    c = tl.arange(0, C)
+    place = (image * line + p)[:, None] * C + c[None, :]
+    inside = ((p // pitch < height) & (p % pitch < width))[:, None]
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     value = value * tl.load(scale + image * C + c)[None, :]
     value += tl.load(shift + image * C + c)[None, :]
@@ -168,7 +170,7 @@ def scale_silu(
         bits = value.to(tl.uint32, bitcast=True)
         value = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
     value = tl.where(inside, value, 0.0)
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=(y <= height)[:, None])
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=(p < line)[:, None])
 
 
 @triton.jit

@@ -100,7 +100,7 @@ class FusedTokenizer:
     def vectors(self, pixels: Tensor) -> Tensor:
         """Return what is quantized, [batch, height, width, size]."""
         with torch.inference_mode():
-            return encode(self._layers, self.shape, pixels).inner()
+            return encode(self._layers, self.shape, pixels).inner()[..., : self.shape.embed_dim]
 
     def decode(self, codes: Tensor) -> Tensor:
         return PlainTokenizer(*self._plain).decode(codes)
