@@ -5,19 +5,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from shardmill.run.committer import MAX_WAITING, Committer, Finished
+from shardmill.io.commit import Sealed
+from shardmill.model.manifest import FileEntry, Receipt, ShardEntry
+from shardmill.model.stage import Unit
+from shardmill.run.committer import MAX_WAITING, MAX_WAITING_BYTES, Committer, Finished
 
 
-def item(number: int) -> Finished:
-    return Finished(cast("Any", number), 0.0)
+def item(number: int, num_bytes: int = 0) -> Finished:
+    receipt = Receipt(
+        unit=str(number),
+        digest="",
+        num_in=0,
+        num_kept=0,
+        skipped={},
+        shards=(ShardEntry("s", 0, {"tar": FileEntry("shards/s.tar", num_bytes, "")}),),
+    )
+    return Finished(Sealed(Unit(name=str(number), input={}), Path(), receipt, ()), 0.0)
 
 
 def numbers(groups: Sequence[Sequence[Finished]]) -> list[int]:
-    return [cast("int", finished.sealed) for group in groups for finished in group]
+    return [int(finished.sealed.unit.name) for group in groups for finished in group]
 
 
 def test_all_are_committed_in_order_and_in_groups() -> None:
@@ -58,6 +68,14 @@ def test_a_slow_disk_holds_up_the_work() -> None:
         go_on.set()
         thread.join()
         assert num_added == 3 * MAX_WAITING
+
+
+def test_large_units_do_not_wait_for_others() -> None:
+    groups: list[Sequence[Finished]] = []
+    with Committer(groups.append) as committer:
+        for number in range(3):
+            committer.add(item(number, MAX_WAITING_BYTES + 1))
+            assert numbers(groups) == list(range(number + 1))
 
 
 def test_a_bug_in_the_commit_comes_out() -> None:

@@ -57,6 +57,16 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0" * 99])
+def test_a_manifest_that_cannot_be_read_is_made_again(tmp_path: Path, content: bytes) -> None:
+    run_stage(Lines(), tmp_path / "out", workers=0)
+    before = snapshot(tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_bytes(content)
+    report = run_stage(Lines(), tmp_path / "out", workers=0)
+    assert report.complete and report.num_done == 0
+    assert snapshot(tmp_path / "out") == before
+
+
 def test_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
     run_stage(Lines(), tmp_path / "out", workers=0)
     with pytest.raises(StaleError, match=r"salt: \"\" -> \"pepper\""):

@@ -1,7 +1,8 @@
 """Commits finished units beside the work, in groups that form by themselves.
 
 While one group is being committed, the units that finish meanwhile wait and become the next group:
-a slow disk gives larger groups and fewer fsyncs a unit, and no finished unit waits for a timer.
+a slow disk gives larger groups and fewer fsyncs a unit, and no finished unit waits for a timer. Few
+wait: what waits is lost when the process is killed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Semaphore
 from types import TracebackType
 
 from shardmill.io.commit import Sealed
 
 MAX_WAITING = 64
+MAX_WAITING_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Committer:
     def __init__(self, commit_group: Callable[[Sequence[Finished]], None]) -> None:
         self._commit_group = commit_group
         self._waiting: deque[Finished] = deque()
-        self._room = Semaphore(MAX_WAITING)
-        self._futures: deque[Future[None]] = deque()
+        self._futures: deque[tuple[Future[None], int]] = deque()
+        self._num_bytes = 0
         self._pool = ThreadPoolExecutor(1, "commit")
 
     def __enter__(self) -> Committer:
@@ -44,22 +45,25 @@ class Committer:
     ) -> None:
         self._pool.shutdown(wait=True)
         if error is None:
-            for future in self._futures:
+            for future, _num_bytes in self._futures:
                 future.result()
 
     def add(self, finished: Finished) -> None:
         """Queue a finished unit; waits while too many wait already."""
-        while self._futures and self._futures[0].done():
-            self._futures.popleft().result()
-        self._room.acquire()
+        num_bytes = finished.sealed.receipt.num_bytes
         self._waiting.append(finished)
-        self._futures.append(self._pool.submit(self._commit_waiting))
+        self._futures.append((self._pool.submit(self._commit_waiting), num_bytes))
+        self._num_bytes += num_bytes
+        while self._futures and (self._is_full() or self._futures[0][0].done()):
+            future, num_bytes = self._futures.popleft()
+            future.result()
+            self._num_bytes -= num_bytes
+
+    def _is_full(self) -> bool:
+        return len(self._futures) > MAX_WAITING or self._num_bytes > MAX_WAITING_BYTES
 
     def _commit_waiting(self) -> None:
         # One call takes all that wait; the calls submitted for the others then find nothing.
         group = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if group:
-            try:
-                self._commit_group(group)
-            finally:
-                self._room.release(len(group))
+            self._commit_group(group)

@@ -10,10 +10,10 @@ import secrets
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shardmill.errors import ConfigError, LockedError, ShardmillError
+from shardmill.errors import ConfigError, FormatError, LockedError, ShardmillError
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Manifest, stage_digest
@@ -122,7 +122,10 @@ def _part_lock(
 def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:
     if not ledger.manifest_path.exists() or not check_fresh(ledger, stage):
         return None
-    return ledger.read_manifest()
+    # A manifest that cannot be read is made again from the receipts.
+    with suppress(FormatError):
+        return ledger.read_manifest()
+    return None
 
 
 def _check_options(
