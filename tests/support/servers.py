@@ -71,8 +71,8 @@ def find_weed() -> str | None:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
-    """Run SeaweedFS with its data in a folder; yield the endpoint's url."""
+def s3_server(folder: Path, bucket: str) -> Iterator[str]:
+    """Run SeaweedFS with its data in a folder, and one bucket; yield the endpoint's url."""
     weed = find_weed()
     assert weed is not None
     config = folder / "s3.json"
@@ -84,17 +84,18 @@ def s3_server(folder: Path) -> Iterator[str]:
     command = [weed, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-master.volumeSizeLimitMB=64", "-volume.max=8", "-filer", "-s3"]
     command += [f"-{role}.port={port}" for role, port in zip(PORTS, ports)]
-    command += [f"-{role}.port.grpc={port + 10000}" for role, port in zip(PORTS, ports)]
     command += [f"-s3.config={config}"]
     with (folder / "log.txt").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     endpoint = f"http://127.0.0.1:{ports[3]}"
     try:
         wait_for(endpoint, process)
+        # A bucket is a folder of the filer.
+        make_folder(f"http://127.0.0.1:{ports[2]}/buckets/{bucket}/")
         yield endpoint
     finally:
-        process.terminate()
-        process.wait(30)
+        process.kill()  # nothing of it is kept, and a polite end takes it ten seconds
+        process.wait()
 
 
 PORTS = ("master", "volume", "filer", "s3")
@@ -115,6 +116,20 @@ def is_free(port: int) -> bool:
     """Say whether nobody listens on a port of loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def make_folder(url: str) -> None:
+    """Create a folder of SeaweedFS' filer, which may still be starting."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            request = urllib.request.Request(url, method="POST")
+            urllib.request.urlopen(request, timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def wait_for(endpoint: str, process: subprocess.Popen[bytes]) -> None:

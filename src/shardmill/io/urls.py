@@ -17,7 +17,7 @@ from pathlib import Path
 from shardmill.errors import ConfigError
 from shardmill.io.blob import Blob, LocalBlob, RemoteBlob
 
-MAX_NAMES = 10_000_000
+MAX_NAMES = 1_000_000
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 
