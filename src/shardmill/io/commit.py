@@ -2,8 +2,8 @@
 
 For a group of units, each line ends before the next begins:
 
-    1. remove receipts that vouch for older files of these units, fsync receipts/
-    2. fsync the drafts' files
+    1. fsync the drafts' files
+    2. remove receipts that vouch for older files of these units, fsync receipts/
     3. rename them into shards/ and rejects/, fsync both
     4. write the new receipts in the drafts, fsync each
     5. rename them into receipts/, fsync it
@@ -73,9 +73,11 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     # Only what was seen to be wrong is removed. If this run is suspended right here and somebody
     # takes over, a receipt that they write meanwhile stays, and our drafts are gone.
     outdated = [s.unit.name for s in known if s.unit.name not in done]
-    remove_files(map(ledger.receipt_path, outdated), disk=ledger.disk)
     fresh = [s for s in group if s.unit.name not in done]
-    _move_files(ledger, [move for sealed in fresh for move in sealed.moves])
+    moves = [move for sealed in fresh for move in sealed.moves]
+    ledger.disk.sync_files([source for source, _ in moves])
+    remove_files(map(ledger.receipt_path, outdated), disk=ledger.disk)
+    _move_files(ledger, moves)
     _vouch(ledger, fresh)
     _tidy(ledger, group, fresh)
 
@@ -91,7 +93,6 @@ def checksum_file(path: Path) -> FileEntry:
 
 
 def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
-    ledger.disk.sync_files([source for source, _ in moves])
     for source, target in moves:
         ledger.disk.rename(source, target)
     for folder in sorted({target.parent for _, target in moves}):
@@ -103,6 +104,7 @@ def _vouch(ledger: Ledger, group: Sequence[Sealed]) -> None:
     paths = [(ledger.draft_dir / f"{n}.receipt", ledger.receipt_path(n)) for n in names]
     for sealed, (draft_path, _) in zip(group, paths):
         ledger.disk.write(draft_path, dump_page(receipt_to_plain(sealed.receipt)))
+    ledger.disk.sync_files([draft_path for draft_path, _ in paths])
     _move_files(ledger, paths)
 
 
