@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from make_media import picture
 
 from shardmill.errors import SampleError
+from shardmill.io.samples import sample_members
+from shardmill.io.sampleshard import parse_sample
 from shardmill.model.sample import Origin
+from shardmill.plugins import SHAPES, build
 from shardmill.sources.fetch import Fetcher
 from shardmill.sources.part import Row
 from shardmill.sources.shapes.document import DocumentShape
@@ -55,3 +60,36 @@ def test_a_problem_of_the_row_is_the_problem_of_the_sample() -> None:
 def test_a_document_without_segments_is_a_reject() -> None:
     with pytest.raises(SampleError, match="empty document"):
         assemble({"segments": []}, DocumentShape())
+
+
+NAMES = ["image", "images", "video", "text", "caption", "conversations", "messages", "text_list"]
+NAMES += ["image_info", "segments", "origin", "extra", "image_path", "data_type", "system"]
+INNER = ["from", "value", "role", "content", "type", "text", "image", "path", "bytes", "url"]
+INNER += ["matched_text_index", "image_name", "turn", "time_s", "media", "source", "row"]
+WORDS = ["human", "gpt", "user", "assistant", "<image>", "a <video> b", "image", "text", "../x.jpg"]
+WORDS += ["gone.jpg", "data:image/png;base64,AAAA", "x.tar::y", "x.lmdb::y", "\0", "pipe:ls", "::"]
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.floats()
+    | st.sampled_from(WORDS)
+    | st.sampled_from([b"", b"text", picture("PNG", 3, 2)]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+rows = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows, st.sampled_from(sorted(SHAPES)))
+def test_any_row_is_a_sample_or_a_reject(fields: dict[str, Any], kind: str) -> None:
+    try:
+        found = assemble(fields, build(SHAPES, {"kind": kind}), media_dir="/nowhere")
+        members = dict(sample_members(found.sample))
+    except SampleError:
+        return
+    again = parse_sample("k", {name: memoryview(content) for name, content in members.items()})
+    assert again.document == found.sample.document
