@@ -101,14 +101,14 @@ def _decode_any(content: Content, allow_truncated: bool) -> Pixels:
 def _to_rgb(picture: Any) -> Pixels:
     mode = picture.mode
     if mode == "RGB" and "transparency" not in picture.info:
-        return np.asarray(picture, np.uint8)
+        return np.array(picture, np.uint8)
     if mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
         return _blend_on_white(np.asarray(picture.convert("RGBA"), np.uint8))
     if mode == "I" or mode.startswith("I;16"):
         return _from_16_bits(np.asarray(picture))
     if mode == "F":
         raise SampleError("unknown range of values", "the picture holds floating point numbers")
-    return np.asarray(picture.convert("RGB"), np.uint8)
+    return np.array(picture.convert("RGB"), np.uint8)
 
 
 def _blend_on_white(rgba: Pixels) -> Pixels:
