@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.llava import LlavaShape
 from shardmill.sources.shapes.messages import MessagesShape
 from shardmill.sources.shapes.shaped import Shaped
 
@@ -107,31 +106,6 @@ def test_what_is_no_conversation_is_a_reject(row: dict[str, Any], reason: str) -
     with pytest.raises(SampleError) as error:
         MessagesShape().shape(row)
     assert error.value.reason == reason
-
-
-def test_llava_rows() -> None:
-    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."}]
-    for image in ("a.jpg", ["a.jpg"], {"bytes": b"x", "path": None}):
-        shaped = LlavaShape().shape({"id": "7", "image": image, "conversations": turns})
-        (first,) = image if isinstance(image, list) else [image]
-        assert said(shaped) == [
-            (0, "user", ("image", first)),
-            (0, "user", "What?"),
-            (1, "assistant", "A cat."),
-        ]
-        assert shaped.extra == {"id": "7"}
-
-
-def test_cambrian_rows_may_have_no_picture() -> None:
-    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
-    for image in (None, "", []):
-        shaped = LlavaShape().shape({"image": image, "conversations": turns})
-        assert said(shaped) == [(0, "user", "Hi"), (1, "assistant", "Hello")]
-
-
-def test_a_system_column_is_the_first_turn() -> None:
-    row = {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]}
-    assert said(LlavaShape().shape(row)) == [(0, "system", "Be kind."), (1, "user", "Hi")]
 
 
 def test_columns_and_tags_can_be_named() -> None:
