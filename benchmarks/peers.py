@@ -31,6 +31,18 @@ PEERS: dict[str, tuple[str, ...]] = {
         "multiprocess==0.70.19",
     ),
     "megatron": ("megatron-core==0.16.0",),
+    "nemo": ("nemo-automodel==0.7.0",),
+    "llamafactory": ("llamafactory==0.9.5",),
+    "binpacking": ("binpacking==2.0.1",),
+    "litdata": (
+        "litdata==0.2.76",
+        "lightning-utilities==0.15.3",
+        "tifffile==2025.5.10",
+        "boto3",
+        "botocore",
+        "s3transfer",
+        "jmespath",
+    ),
     "streaming": (
         "mosaicml-streaming==0.13.0",
         "brotli",

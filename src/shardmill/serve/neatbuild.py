@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shardmill.pack.layout import Layout, lay_out
 
@@ -117,16 +118,21 @@ def _token_types(sample: Tensors, get_rope_index: Callable[..., Any]) -> Any:
 
 def _place(layout: Layout, samples: Sequence[Tensors], key: str, fill: int) -> Any:
     parts = [
-        np.zeros(length, np.int64) if sample.get(key) is None else _numpy(sample[key])
-        for sample, length in zip(samples, layout.lengths.tolist())
+        torch.zeros_like(sample["input_ids"]) if sample.get(key) is None else sample[key]
+        for sample in samples
     ]
-    return torch.from_numpy(layout.place(parts, fill, np.int64))
+    return torch.from_numpy(layout.place(_joined(parts), fill, np.int64))
 
 
 def _index_mask(layout: Layout, samples: Sequence[Tensors]) -> Any:
     # Padding inside a document keeps its number; a token that the sample masks out has none.
-    seen = layout.place([_numpy(s["attention_mask"]) != 0 for s in samples], 1, np.bool_)
-    return torch.from_numpy(layout.index_mask() * seen)
+    masks = [part != 0 for part in _joined([sample["attention_mask"] for sample in samples])]
+    return torch.from_numpy(layout.index_mask() * layout.place(masks, 1, np.bool_))
+
+
+def _joined(parts: Sequence[Any]) -> list[NDArray[Any]]:
+    # One array for all samples: joining tensors is cheaper than turning each into an array.
+    return [torch.cat([torch.as_tensor(part) for part in parts]).numpy()] if parts else []
 
 
 def _positions(layout: Layout, samples: Sequence[Tensors], has_mrope: bool) -> Any:
@@ -162,7 +168,3 @@ def _join_media(key: str, parts: list[Any]) -> Any:
     if any(lists):
         raise TypeError(f"{key} must be tensors in all samples of a pack, or lists in all")
     return torch.cat(parts, dim=0)
-
-
-def _numpy(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

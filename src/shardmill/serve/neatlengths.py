@@ -105,7 +105,7 @@ def _estimate_kind(
     estimate: Callable[[Any, Config], int],
 ) -> int:
     # As many as the conversation shows; one without a size, or without a processor, counts 500.
-    count = sum(isinstance(item, Mapping) and item.get("type") == kind for item in contents)
+    count = sum(bool(isinstance(i, Mapping) and i.get("type") == kind) for i in contents)
     known = list(metas or [])
     tokens = max(0, count - len(known)) * TOKENS_PER_MEDIUM
     for meta in known:
