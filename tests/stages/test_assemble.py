@@ -62,6 +62,20 @@ def test_a_document_without_segments_is_a_reject() -> None:
         assemble({"segments": []}, DocumentShape())
 
 
+@pytest.mark.parametrize("kind", sorted(SHAPES))
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"url": v}, lambda v: {"content": [v]}])
+def test_a_row_nested_deeper_than_the_stack_is_a_reject(kind: str, wrap: Any) -> None:
+    deep: Any = "x"
+    for _ in range(100_000):
+        deep = wrap(deep)
+    names = [*NAMES, "url", "content"]
+    with pytest.raises(SampleError):
+        assemble(dict.fromkeys(names, deep), build(SHAPES, {"kind": kind}))
+    for name in names:
+        with pytest.raises(SampleError):
+            assemble({"text": "t", "image": picture(), name: deep}, build(SHAPES, {"kind": kind}))
+
+
 NAMES = ["image", "images", "video", "text", "caption", "conversations", "messages", "text_list"]
 NAMES += ["image_info", "segments", "origin", "extra", "image_path", "data_type", "system"]
 INNER = ["from", "value", "role", "content", "type", "text", "image", "path", "bytes", "url"]

@@ -53,7 +53,19 @@ def list_files(inputs: Iterable[str], wanted: Callable[[str], str | None]) -> It
 def walk(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
     """Yield (relative folder, its files sorted by name) for a folder and all below it."""
     info = root.stat()
-    yield from _walk(root, "", ((info.st_dev, info.st_ino),))
+    # (relative path, the folders on the way to it), the next one at the end
+    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ((info.st_dev, info.st_ino),))]
+    while waiting:
+        relative, above = waiting.pop()
+        entries = _sorted_entries(root / relative)
+        yield relative, [entry for entry in entries if not _is_folder(entry)]
+        for entry in reversed(entries):
+            if _is_folder(entry) and not entry.name.startswith("."):
+                info = entry.stat()
+                here = (info.st_dev, info.st_ino)
+                if here not in above:
+                    below = f"{relative}/{entry.name}" if relative else entry.name
+                    waiting.append((below, (*above, here)))
 
 
 def fingerprint(paths: Iterable[Path]) -> dict[str, list[int]]:
@@ -96,22 +108,12 @@ def _fixed_folder(pattern: str) -> Path:
     return Path(*takewhile(lambda part: not WILD.intersection(part), Path(pattern).parts[:-1]))
 
 
-def _walk(
-    path: Path, relative: str, above: tuple[tuple[int, int], ...]
-) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+def _sorted_entries(path: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as scan:
-            entries = sorted(scan, key=lambda entry: entry.name)
+            return sorted(scan, key=lambda entry: entry.name)
     except OSError as error:
         raise FormatError(f"cannot be listed: {error.strerror}", path=path) from error
-    yield relative, [entry for entry in entries if not _is_folder(entry)]
-    for entry in entries:
-        if _is_folder(entry) and not entry.name.startswith("."):
-            info = entry.stat()
-            here = (info.st_dev, info.st_ino)
-            if here not in above:
-                below = f"{relative}/{entry.name}" if relative else entry.name
-                yield from _walk(path / entry.name, below, (*above, here))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

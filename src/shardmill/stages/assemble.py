@@ -36,6 +36,13 @@ class Assembler:
         """Return the sample of a row, or raise the `SampleError` that makes it a reject."""
         if row.problem is not None:
             raise row.problem
+        try:
+            return self._assemble(row)
+        except RecursionError as error:
+            # JSON may be nested deeper than Python's stack; whatever met it, it is the row's fault.
+            raise SampleError("nested too deep", str(error)) from error
+
+    def _assemble(self, row: Row) -> Assembled:
         shaped = self.shape.shape(row.fields)
         if not shaped.pieces:
             raise SampleError("empty document", "it has neither text nor media")
