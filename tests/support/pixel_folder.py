@@ -71,3 +71,28 @@ def lengths_by(reader: Any) -> LengthTable:
         num_visual=[row.num_visual for row in rows],
         num_fixed=[row.num_fixed for row in rows],
     )
+
+
+def save_model(folder: Path, processor: Any) -> Path:
+    """Save the processor and the config of a tiny random Qwen2-VL; returns the folder."""
+    tokenizer = processor.tokenizer
+    names = ("vision_start", "vision_end", "image", "video")
+    special = dict(zip(names, tokenizer.convert_tokens_to_ids(list(MARKS))))
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+    }
+    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2}
+    config = transformers().Qwen2VLConfig(
+        text_config=text,
+        vision_config=vision,
+        **{f"{name}_token_id": number for name, number in special.items()},
+    )
+    config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder

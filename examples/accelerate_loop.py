@@ -1,0 +1,40 @@
+"""accelerate on several processes: kill it anywhere, run it again on any number of them.
+
+accelerate launch --cpu --num_processes 2 examples/accelerate_loop.py packs.plan tokens OUT
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from shardmill.serve.collate import Collate
+from shardmill.serve.loader import StepLoader
+from shardmill.serve.packed import PackedDataset
+
+accelerator = Accelerator(cpu=True)
+packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
+sampler = packs.sampler(micro_batch=8 // accelerator.num_processes)  # every process is a rank
+loader = StepLoader(packs, sampler, collate_fn=Collate(attention="4d", labels="unshifted"))
+torch.manual_seed(0)
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+vocab_size = packs.reader.tokens.space.size
+model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes))
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3))
+accelerator.register_for_checkpointing(loader)
+for latest in sorted(out.glob("step-*[0-9]"))[-1:]:
+    accelerator.load_state(str(latest))
+while loader.epoch < 1:
+    for batch in loader:
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        mean = accelerator.reduce(loss.detach(), reduction="mean")
+        name = f"step-{loader.epoch:03d}-{loader.state.consumed:06d}"
+        accelerator.save_state(str(out / f"{name}.draft"))
+        accelerator.wait_for_everyone()
+        accelerator.is_main_process and (out / f"{name}.draft").rename(out / name)
+        accelerator.print(f"{name} loss {mean:.5f}", flush=True)

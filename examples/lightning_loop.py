@@ -1,0 +1,39 @@
+"""Lightning on packed tokens: python examples/lightning_loop.py packs.plan tokens OUT"""
+
+import sys
+from pathlib import Path
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from shardmill.serve.collate import Collate
+from shardmill.serve.loader import StepLoader
+from shardmill.serve.packed import PackedDataset
+
+
+class Training(lightning.LightningModule):
+    def __init__(self, config):
+        super().__init__()
+        self.model = LlamaForCausalLM(config)
+
+    def training_step(self, batch):
+        loss = self.model(**batch).loss
+        print(f"step {self.global_step} loss {loss:.5f}", flush=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 1e-3)
+
+
+packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
+collate = Collate(attention="4d", labels="unshifted")
+loader = StepLoader(packs, packs.sampler(micro_batch=4), collate_fn=collate)
+torch.manual_seed(0)
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+config = LlamaConfig(packs.reader.tokens.space.size, num_attention_heads=4, **sizes)
+saving = ModelCheckpoint(out, every_n_train_steps=4, save_last=True)
+trainer = lightning.Trainer(accelerator="cpu", max_steps=12, callbacks=[saving], logger=False)
+last = next(out.glob("last.ckpt"), None)
+trainer.fit(Training(config), loader, ckpt_path=last)

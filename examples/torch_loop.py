@@ -1,0 +1,40 @@
+"""A plain PyTorch loop on packed chats with pictures: kill it anywhere and run it again.
+
+python examples/torch_loop.py packs.plan lengths.bin samples MODEL_DIR checkpoint.pt
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from shardmill.pack.build import BuildSpec
+from shardmill.pack.mrope import QWEN2_VL
+from shardmill.serve.collate import Collate
+from shardmill.serve.dummy import dummy_image
+from shardmill.serve.loader import StepLoader
+from shardmill.serve.packed import PackedDataset
+from shardmill.serve.pixels import PixelReader
+
+plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
+reader = PixelReader.open(samples, model_dir)
+packs = PackedDataset(plan, reader, lengths=lengths, build=BuildSpec(mrope=QWEN2_VL))
+collate = Collate(attention="4d", labels="unshifted", dummy=dummy_image(reader.processor))
+loader = StepLoader(packs, packs.sampler(micro_batch=2), collate_fn=collate, num_workers=1)
+torch.manual_seed(0)
+model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(model_dir))
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+parts = {"model": model, "optimizer": optimizer, "loader": loader}
+if checkpoint.exists():
+    for name, state in torch.load(checkpoint, weights_only=True).items():
+        parts[name].load_state_dict(state)
+while loader.epoch < 2:
+    for batch in loader:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.save({n: part.state_dict() for n, part in parts.items()}, f"{checkpoint}.draft")
+        Path(f"{checkpoint}.draft").rename(checkpoint)
+        print(f"epoch {loader.epoch} consumed {loader.state.consumed} loss {loss:.6f}", flush=True)

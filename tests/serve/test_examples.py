@@ -1,0 +1,167 @@
+"""The examples as a user runs them: killed in the middle and run again, to the same losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packed_folder import Made
+from pixel_folder import lengths_by, make_processor, save_model, write_pixel_folder
+
+from shardmill.io.lengths import write_lengths
+from shardmill.io.plans import write_plan
+from shardmill.model.plan import PackSpec
+from shardmill.pack.plan import plan_packs
+from shardmill.serve.pixels import PixelReader
+
+ROOT = Path(__file__).parents[2]
+RUN = str(ROOT / "tests" / "support" / "run_example.py")
+NUM_BEFORE_KILL = 5
+
+
+class Job:
+    """An example on one or several processes of this machine, as a launcher starts them."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, world: int = 1) -> None:
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, RUN, *command],
+                cwd=cwd,
+                env=environment(rank, world, self._port()),
+                stdout=subprocess.PIPE,
+                stderr=(cwd / f"errors-{rank}").open("w"),
+                text=True,
+                start_new_session=True,
+            )
+            for rank in range(world)
+        ]
+        self.cwd = cwd
+
+    def losses(self) -> Iterator[str]:
+        """Yield the lines of the first process that tell a loss."""
+        assert self.processes[0].stdout is not None
+        return (line.rstrip() for line in self.processes[0].stdout if "loss" in line)
+
+    def end(self) -> None:
+        """Wait until all have ended well."""
+        for rank, process in enumerate(self.processes):
+            process.communicate(timeout=300)
+            assert process.returncode == 0, (self.cwd / f"errors-{rank}").read_text()[-3000:]
+
+    def kill(self) -> None:
+        """Kill all, and what they started."""
+        for process in self.processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    @staticmethod
+    @cache
+    def _port() -> int:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return int(free.getsockname()[1])
+
+
+def environment(rank: int, world: int, port: int) -> dict[str, str]:
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if world == 1:
+        return found
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return found | {name: str(value) for name, value in (numbers | place).items()}
+
+
+def run_to_the_end(command: Sequence[str], cwd: Path, world: int = 1) -> list[str]:
+    job = Job(command, cwd, world)
+    told = list(job.losses())
+    job.end()
+    return told
+
+
+def run_killed(command: Sequence[str], cwd: Path, world: int = 1) -> list[str]:
+    """Kill everything after some steps; returns the steps that were told."""
+    job = Job(command, cwd, world)
+    told = list(islice(job.losses(), NUM_BEFORE_KILL))
+    job.kill()
+    return told
+
+
+def check_curve(command: Sequence[str], tmp_path: Path, world: int = 1) -> None:
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = run_to_the_end(command, tmp_path / "whole", world)
+    before = run_killed(command, tmp_path / "killed", world)
+    after = run_to_the_end(command, tmp_path / "killed", world)
+    assert before == whole[:NUM_BEFORE_KILL]
+    assert after == whole[-len(after) :]
+    # Steps since the last checkpoint are done again; and the kill may have come between a
+    # checkpoint and the line that tells of it.
+    assert len(whole) - len(before) - 1 <= len(after) < len(whole)
+    losses = [float(line.split()[-1]) for line in whole]
+    assert losses[-1] < losses[0]
+
+
+def test_torch_loop_on_pictures(tmp_path: Path) -> None:
+    processor = make_processor()
+    samples = write_pixel_folder(tmp_path / "samples")
+    table = lengths_by(PixelReader.open(samples, processor))
+    plan, lengths = tmp_path / "packs.plan", tmp_path / "lengths.bin"
+    write_lengths(lengths, table)
+    write_plan(plan, plan_packs(table, PackSpec(capacity=256), engine="plain"))
+    model = save_model(tmp_path / "model", processor)
+    example = ROOT / "examples" / "torch_loop.py"
+    files = map(str, (plan, lengths, samples, model))
+    check_curve([str(example), *files, "checkpoint.pt"], tmp_path)
+
+
+def test_accelerate_on_two_processes(made: Made, tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / "accelerate_loop.py")
+    check_curve([example, str(made.plan_path), str(made.tokens), "out"], tmp_path, world=2)
+
+
+def test_lightning(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("lightning_utilities")
+    example = str(ROOT / "examples" / "lightning_loop.py")
+    check_curve([example, str(made.plan_path), str(made.tokens), "out"], tmp_path)
+
+
+def test_hugging_face_trainer(made: Made, tmp_path: Path) -> None:
+    def command(out: str) -> list[str]:
+        example = str(ROOT / "examples" / "hf_trainer.py")
+        return [example, str(made.plan_path), str(made.tokens), out]
+
+    def losses(out: str) -> list[tuple[int, float]]:
+        history = json.loads((tmp_path / out / "checkpoint-12" / "trainer_state.json").read_text())
+        return [(log["step"], log["loss"]) for log in history["log_history"] if "loss" in log]
+
+    run_to_the_end(command("whole"), tmp_path)
+    job = Job(command("killed"), tmp_path)
+    fifth = tmp_path / "killed" / "checkpoint-5"
+    while job.processes[0].poll() is None and not fifth.exists():
+        time.sleep(0.05)
+    job.kill()
+    run_to_the_end(command("killed"), tmp_path)
+    assert losses("killed") == losses("whole")
+    assert [step for step, _ in losses("whole")] == list(range(1, 13))
+
+
+def test_examples_are_short() -> None:
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    assert len(examples) >= 3
+    for path in examples:
+        assert len(path.read_text().splitlines()) <= 40, path
