@@ -7,7 +7,6 @@ Each figure is the best of several rounds into a fresh folder.
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import sys
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+from side_by_side import save_report
 
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.run.runner import run_stage
@@ -94,18 +95,19 @@ def run_all(folder: Path, num_units: int) -> dict[str, Cost]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table and keep it."""
     num_units = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    folder = Path(tempfile.mkdtemp(prefix="runner-overhead-", dir=os.environ.get("TMPDIR")))
+    folder = Path(tempfile.mkdtemp(prefix="runner-overhead-"))
     rounds = [run_all(folder, num_units) for _ in range(NUM_ROUNDS)]
-    print(f"{num_units:,} units, best of {NUM_ROUNDS} rounds\n")
-    print(f"{'case':<32}{'wall s':>9}{'ms a unit':>11}{'cpu ms a unit':>15}")
+    shutil.rmtree(folder)
+    rows = ["| | wall s | wall ms/unit | CPU ms/unit |", "|---|---:|---:|---:|"]
     for name in rounds[0]:
         wall_s = min(costs[name].wall_s for costs in rounds)
         cpu_s = min(costs[name].cpu_s for costs in rounds)
-        per_unit = f"{1e3 * wall_s / num_units:>11.3f}{1e3 * cpu_s / num_units:>15.3f}"
-        print(f"{name:<32}{wall_s:>9.2f}{per_unit}")
-    shutil.rmtree(folder)
+        per_unit = f"{1e3 * wall_s / num_units:.3f} | {1e3 * cpu_s / num_units:.3f}"
+        rows.append(f"| {name} | {wall_s:.2f} | {per_unit} |")
+    title = f"## {num_units:,} units, best of {NUM_ROUNDS} rounds"
+    save_report(__file__, "What the runner costs", [title, "\n".join(rows)])
 
 
 if __name__ == "__main__":

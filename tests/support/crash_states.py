@@ -19,7 +19,7 @@ Inode = int
 
 @dataclass
 class TracingDisk(Disk):
-    """Does the real calls and keeps, for each moment, what each name may be after a crash.
+    """Does the real calls, except fsync, and keeps what each name may be after a crash.
 
     `names[path]` lists what the name may refer to: an inode, or None for nothing. The last entry
     is what a running program sees; fsync of the folder forgets all others.
@@ -30,6 +30,11 @@ class TracingDisk(Disk):
     synced: set[Inode] = field(default_factory=set)
     moments: list[CrashMoment] = field(default_factory=list)
     skip: frozenset[str] = frozenset()
+    held: dict[Inode, int] = field(default_factory=dict)
+
+    def __del__(self) -> None:
+        for descriptor in self.held.values():
+            os.close(descriptor)
 
     def write(self, path: Path, content: bytes) -> None:
         super().write(path, content)
@@ -38,6 +43,9 @@ class TracingDisk(Disk):
     def adopt(self, path: Path) -> None:
         """Take note of a file that was written behind our back, and of a name for it."""
         inode = os.stat(path).st_ino
+        # While it is open its number is not given to another file.
+        if inode not in self.held:
+            self.held[inode] = os.open(path, os.O_RDONLY)
         self.contents[inode] = path.read_bytes()
         self.synced.discard(inode)
         self._name(path, inode)
@@ -45,7 +53,6 @@ class TracingDisk(Disk):
 
     def sync_file(self, path: Path) -> None:
         if "sync_file" not in self.skip:
-            super().sync_file(path)
             inode = os.stat(path).st_ino
             if inode not in self.contents:
                 self.adopt(path)
@@ -59,7 +66,6 @@ class TracingDisk(Disk):
 
     def sync_dir(self, path: Path) -> None:
         if f"sync_dir {path.name}" not in self.skip:
-            super().sync_dir(path)
             for name, values in self.names.items():
                 if name.parent == path:
                     del values[:-1]
