@@ -76,13 +76,12 @@ class IndexRows:
 
     def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:
         """Return what `write` writes; `path` is for messages."""
-        for table in (self.exts, self.sources):
-            if len(table) > MAX_TABLE:
-                raise FormatError(
-                    f"has {len(table)} different extensions, more than {MAX_TABLE}: are there dots "
-                    "in the keys?",
-                    path=url or path,
-                )
+        if len(self.exts) > MAX_TABLE or len(self.sources) > MAX_TABLE:
+            raise FormatError(
+                f"has {len(self.exts)} different extensions and {len(self.sources)} sources, more "
+                f"than {MAX_TABLE}: are there dots in the keys?",
+                path=url or path,
+            )
         meta = {"url": url, "num_bytes": num_bytes}
         return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
 

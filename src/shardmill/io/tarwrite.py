@@ -123,11 +123,13 @@ class TarWriter:
     def _claim(self, sample: Planned) -> None:
         # Keys have no dot and names have one, so that one set holds both. Names can meet when keys
         # do not: in the dashed layout `a-0.jpg` may belong to `a` and to `a-0`.
-        claimed = {sample.key, *sample.names}
-        for taken in self._taken & claimed:
-            reason = "duplicate key" if taken == sample.key else "duplicate member"
-            raise SampleError(reason, f"{taken!r} is in {self.path.name} already")
-        self._taken |= claimed
+        if sample.key in self._taken:
+            raise SampleError("duplicate key", f"{sample.key!r} is in {self.path.name} already")
+        for name in sample.names:
+            if name in self._taken:
+                raise SampleError("duplicate member", f"{name!r} is in {self.path.name} already")
+        self._taken.add(sample.key)
+        self._taken.update(sample.names)
 
     def _flush(self) -> None:
         pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
