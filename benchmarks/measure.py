@@ -180,7 +180,11 @@ def main() -> None:
         contest.run(rounds=3)
         best = contest.best("shardmill, 2 workers")
         rate = 60 * best.num_items / min(best.wall_s)
-        figure = f"{rate:,.0f} samples a minute on two workers (wanted: 200,000)."
+        free = 2 * 60e6 / best.cpu_us
+        figure = (
+            f"{rate:,.0f} samples a minute on two workers by the clock, which counts the load of "
+            f"others; {free:,.0f} by CPU time, as on two free cores (wanted: 200,000)."
+        )
         table = contest.table(than="shardmill, in process")
         save_report(__file__, "Measuring chats with pictures", [figure, table])
 
