@@ -62,7 +62,8 @@ def convolve(
     if STRIDE == 1:
         out_desc.store([base, co], acc.to(out_desc.dtype))
     else:
-        place = (image.to(tl.int64) * line_out + y * pitch_out + x)[:, None] * COUT + n[None, :]
+        place = (y * pitch_out + x)[:, None] * COUT + n[None, :]
+        out += image.to(tl.int64) * line_out * COUT
         written = (y <= height) & (x < pitch_out)
         tl.store(out + place, acc.to(out.dtype.element_ty), mask=written[:, None])
     _store_moments(acc, inside, moments, box, n, first, height, width, run, COUT, BM)
@@ -83,15 +84,17 @@ def convolve_pixels(
     y, x, n, k = p // pitch, p % pitch, tl.arange(0, COUT), tl.arange(0, 32)
     iy, ix = y[:, None] + (k // 9 - 1)[None, :], x[:, None] + ((k % 9) // 3 - 1)[None, :]
     there = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (k < 27)[None, :]
-    source = ((image * height + iy) * width + ix) * 3 + (k % 3)[None, :]
-    value = tl.load(pixels + source, mask=there, other=0).to(tl.float32) - 127.5
+    source = (iy * width + ix) * 3 + (k % 3)[None, :]
+    value = tl.load(pixels + image * (height * width * 3) + source, mask=there, other=0)
+    value = value.to(tl.float32) - 127.5
     a = tl.where(there, value, 0.0).to(weight.dtype.element_ty)
     b = tl.load(weight + k[:, None] * COUT + n[None, :])
     acc = tl.dot(a, b, input_precision="tf32x3") / 127.5 + tl.load(bias + n)[None, :]
     inside = ((y < height) & (x < width))[:, None]
     acc = tl.where(inside, acc, 0.0)
     _store_moments(acc, inside, moments, box, n, first, height, width, pitch, COUT, BM)
-    place = (image * line + p)[:, None] * COUT + n[None, :]
+    place = p[:, None] * COUT + n[None, :]
+    out += image * line * COUT
     tl.store(out + place, acc.to(out.dtype.element_ty), mask=(p < line)[:, None])
 
 
@@ -159,7 +162,9 @@ def scale_silu(
     image = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, C)
-    place = (image * line + p)[:, None] * C + c[None, :]
+    place = p[:, None] * C + c[None, :]
+    x += image * line * C
+    out += image * line * C
     inside = ((p // pitch < height) & (p % pitch < width))[:, None]
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     value = value * tl.load(scale + image * C + c)[None, :]

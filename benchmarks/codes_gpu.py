@@ -1,0 +1,262 @@
+"""The Chameleon encoder on a GPU, and all the way from JPEG shards: python benchmarks/codes_gpu.py
+
+Goals on one H200 at 512 pixels: 600 pictures/s in fp16 and 360 in tf32 inside the encoder, codes
+equal to fp32 of 97 % and 99.9 %; from JPEG tars on disk 90 % of the encoder's speed.
+
+The weights are random in the real layout and size; the codebook is made by k-means over what the
+encoder makes of photos, so that codes are used as by a trained model. `--quick` runs a small
+network on whatever there is, to see that everything works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from decode_images import photos
+from side_by_side import RESULTS_DIR
+
+from shardmill.media.geometry import Square
+from shardmill.media.image import decode_picture, resize_crop
+from shardmill.tokens.vq.batches import BatchEncoder
+from shardmill.tokens.vq.live import PlainTokenizer
+from shardmill.tokens.vq.quantize import nearest_codes
+from shardmill.tokens.vq.shape import VqShape, expected_tensors
+from shardmill.tokens.vq.specs import ChameleonVq
+from shardmill.tokens.vq.weights import VqWeights, load_weights
+
+GFLOP_AT_512 = 554
+LIMIT_TFLOPS = 790  # a large product of bf16 matrices on an H200
+SECONDS = 3.0
+QUICK = "--quick" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHAPE = VqShape(base_channels=32, multipliers=(1, 1, 2), num_codes=256) if QUICK else VqShape()
+SIDE = 64 if QUICK else 512
+NUM_PHOTOS = 8 if QUICK else 96
+
+
+def random_weights(shape: VqShape) -> VqWeights:
+    """Return weights under which activations keep their size."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, dims in expected_tensors(shape, "encoder").items():
+        values = torch.randn(dims, generator=generator)
+        if len(dims) == 4:
+            values *= (dims[1] * dims[2] * dims[3]) ** -0.5
+        elif name.endswith(".weight") and len(dims) == 1:
+            values = 1 + 0.1 * values
+        elif name != "quantize.embedding.weight":
+            values *= 0.1
+        tensors[name] = values
+    return VqWeights(shape, tensors, has_decoder=False)
+
+
+def with_trained_codebook(weights: VqWeights, pixels: Any) -> VqWeights:
+    """Return the weights with a codebook of k-means over the encoder's vectors of photos."""
+    live = PlainTokenizer(weights, DEVICE)
+    vectors = torch.cat([live.vectors(batch.to(DEVICE)) for batch in pixels.split(8)]).flatten(0, 2)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(vectors), generator=generator)[: weights.shape.num_codes]
+    book = vectors[chosen.to(DEVICE)].clone()
+    for _ in range(12):
+        nearest = nearest_codes(vectors, book)
+        counts = torch.bincount(nearest, minlength=len(book))
+        sums = torch.zeros_like(book).index_add_(0, nearest, vectors)
+        used = counts > 0
+        book[used] = sums[used] / counts[used, None]
+    return replace(weights, tensors={**weights.tensors, "quantize.embedding.weight": book.cpu()})
+
+
+def save_checkpoint(weights: VqWeights, folder: Path) -> ChameleonVq:
+    """Write the weights in the original layout, and return the spec that reads them."""
+    folder.mkdir()
+    torch.save({"state_dict": dict(weights.tensors)}, folder / "vqgan.ckpt")
+    return ChameleonVq(weights=str(folder)).pinned()
+
+
+def photo_pixels(side: int, count: int) -> Any:
+    """Return the middle squares of photos [count, side, side, 3]."""
+    geometry = Square(resolution=side)
+    squares = []
+    for content in photos(side * 4 // 3, side, count):
+        pixels = decode_picture(content)
+        squares.append(resize_crop(pixels, geometry.fit(pixels.shape[1], pixels.shape[0])))
+    return torch.from_numpy(np.stack(squares))
+
+
+def rate(step: Callable[[], int], seconds: float) -> float:
+    """Return pictures a second over a time in which the GPU has warmed up and slowed down."""
+    step()
+    synchronize()
+    began, done = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        done += step()
+        synchronize()
+    return done / (time.perf_counter() - began)
+
+
+def encoder_table(spec: ChameleonVq, pixels: Any) -> list[str]:
+    """Return the table of precisions: speed with pictures on the GPU, and codes equal to fp32."""
+    exact = encode_all(spec, "fp32", pixels)
+    rows = [
+        "| precision | batch | pictures/s, first 0.1 s | sustained | TFLOP/s | of the limit "
+        "| codes equal to fp32 |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for precision in ("fp32", "tf32", "fp16") if DEVICE == "cuda" else ("fp32",):
+        found = exact if precision == "fp32" else encode_all(spec, precision, pixels)
+        share = float((found == exact).float().mean())
+        for batch in (8,) if precision == "fp32" else (32, 64):
+            burst, sustained = encoder_rates(spec, precision, pixels, batch)
+            tflops = sustained * GFLOP_AT_512 / 1000 * (SIDE / 512) ** 2
+            rows.append(
+                f"| {precision} | {batch} | {burst:,.0f} | {sustained:,.0f} | {tflops:,.0f} "
+                f"| {100 * tflops / LIMIT_TFLOPS:.0f} % | {100 * share:.3f} % |"
+            )
+            print(rows[-1], flush=True)
+    used = int(exact.unique().numel())
+    return [*rows, "", f"{used:,} of {SHAPE.num_codes:,} codes are used by {len(pixels)} photos."]
+
+
+def encoder_rates(
+    spec: ChameleonVq, precision: str, pixels: Any, batch: int
+) -> tuple[float, float]:
+    """Return pictures/s of the encoder and quantizer alone, replayed: at first, and sustained."""
+    encoder = BatchEncoder(spec.load(precision, DEVICE), DEVICE)
+    repeats = -(-batch // len(pixels))
+    chosen = pixels.repeat(repeats, 1, 1, 1)[:batch].to(DEVICE)
+
+    def step() -> int:
+        encoder.launch(chosen)
+        return batch
+
+    return rate(step, 0.1), rate(step, 0.2 if QUICK else SECONDS)
+
+
+def encode_all(spec: ChameleonVq, precision: str, pixels: Any) -> Any:
+    """Return the codes of all pictures."""
+    encoder = BatchEncoder(spec.load(precision, DEVICE), DEVICE)
+    return torch.cat([torch.from_numpy(encoder.launch(b).wait()) for b in pixels.split(16)])
+
+
+def size_table(spec: ChameleonVq) -> list[str]:
+    """Return the speed in fp16 at other sizes."""
+    rows = ["| pixels | batch | pictures/s | TFLOP/s |", "|---|---:|---:|---:|"]
+    for side, batch in ((256, 128), (1024, 8)):
+        _, speed = encoder_rates(spec, "fp16", photo_pixels(side, 8), batch)
+        tflops = speed * GFLOP_AT_512 / 1000 * (side / 512) ** 2
+        rows.append(f"| {side} x {side} | {batch} | {speed:,.0f} | {tflops:,.0f} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def end_to_end(spec: ChameleonVq, folder: Path) -> list[str]:
+    """Return what `shardmill codes` reaches from tars on disk, by the times of its units."""
+    width, height, side = (96, 72, 64) if QUICK else (1024, 768, 512)
+    precision = "fp16" if DEVICE == "cuda" else "fp32"
+    shards = make_shards(folder, width, height, num_samples=60 if QUICK else 8000)
+    out = folder / "codes"
+    run_verb(
+        "codes", str(shards), str(out), "--tokenizer", f"chameleon,weights={spec.weights}",
+        "--resolution", str(side), "--precision", precision,
+    )  # fmt: skip
+    events = [json.loads(line) for path in out.glob("events/*.jsonl") for line in path.open()]
+    units = [event for event in events if event["kind"] == "done"][1:]  # the first one compiles
+    seconds, num_samples = sum(u["seconds"] for u in units), sum(u["num_in"] for u in units)
+    manifest = json.loads((out / "manifest.json").read_text())
+    stats = manifest["stats"]
+    lines = [
+        f"{num_samples / seconds:,.0f} pictures/s from JPEG of {width} x {height} in tars to code "
+        f"shards of {side} x {side} in {precision}, {len(units)} units of "
+        f"{num_samples // len(units):,}, {os.cpu_count()} CPUs."
+    ]
+    if "codes compared with fp32" in stats:
+        share = stats["codes equal to fp32"] / stats["codes compared with fp32"]
+        lines.append(f"The run's own report: {100 * share:.3f} % of the codes equal fp32.")
+    print(*lines, sep="\n", flush=True)
+    return lines
+
+
+def make_shards(folder: Path, width: int, height: int, num_samples: int) -> Path:
+    """Return a folder of sample shards with JPEG photos; there are 64 different ones."""
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    different = photos(width, height, 8 if QUICK else 64)
+    for number in range(num_samples):
+        content = different[number % len(different)]
+        (pictures / f"{number:06d}.jpg").write_bytes(content)
+        (pictures / f"{number:06d}.txt").write_text(f"picture {number}")
+    per_shard = "20" if QUICK else "1000"
+    run_verb("ingest", str(pictures), str(folder / "shards"), "--per-shard", per_shard)
+    return folder / "shards"
+
+
+def run_verb(*words: str) -> None:
+    """Run a command of shardmill."""
+    subprocess.run([sys.executable, "-m", "shardmill.cli", *words], check=True)
+
+
+def decode_rate(num_threads: int) -> str:
+    """Say how many pictures/s the CPUs alone decode and crop."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    contents, geometry = photos(1024, 768, 16) * 16, Square()
+
+    def decode(content: bytes) -> None:
+        pixels = decode_picture(content)
+        resize_crop(pixels, geometry.fit(pixels.shape[1], pixels.shape[0]))
+
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(num_threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+        list(pool.map(decode, contents[:num_threads]))
+        began = time.perf_counter()
+        list(pool.map(decode, contents))
+        speed = len(contents) / (time.perf_counter() - began)
+    how = "torch" if hasattr(torch.ops.aten, "_upsample_lanczos2d_aa") else "Pillow"
+    return f"Decoding and cropping alone, {num_threads} threads, resized by {how}: {speed:,.0f}/s."
+
+
+def synchronize() -> None:
+    """Wait for the GPU."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Run everything, and keep the tables."""
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+    about = f"{name}, torch {torch.__version__}, {os.cpu_count()} CPUs."
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        pixels = photo_pixels(SIDE, NUM_PHOTOS)
+        spec = save_checkpoint(
+            with_trained_codebook(random_weights(SHAPE), pixels), folder / "weights"
+        )
+        assert load_weights(folder / "weights").shape == SHAPE
+        sections = ["## Encoder and quantizer", *encoder_table(spec, pixels), ""]
+        if DEVICE == "cuda":
+            sections += ["## Other sizes, fp16", *size_table(spec), ""]
+        sections += ["## From JPEG shards to code shards", *end_to_end(spec, folder), ""]
+        sections += [decode_rate(os.cpu_count() or 1)]
+    text = "\n".join(["# VQ codes", "", about, "", *sections, ""])
+    print(text)
+    if not QUICK:
+        RESULTS_DIR.mkdir(exist_ok=True)
+        (RESULTS_DIR / "codes_gpu.md").write_text(text)
+        out = os.environ.get("OUT")
+        if out:
+            (Path(out) / "codes_gpu.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
