@@ -20,7 +20,9 @@ from shardmill.stages.ingest import Ingest
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
-    "--source", metavar="KIND", help=f"What INPUT is, if it does not tell: {', '.join(SOURCES)}."
+    "--source",
+    metavar="KIND,FIELD=VALUE",
+    help=f"What INPUT is, if it does not tell: {', '.join(SOURCES)}, with fields of its class.",
 )
 @click.option(
     "--shape",
@@ -83,7 +85,8 @@ def ingest(
         shardmill ingest photos/ shards --per-shard 500 --limit 10000
     """
     options = RunOptions.taken_from(fields)
-    raw = source_from_input(inputs, kind=source, media_root=media_root)
+    chosen = parse_plugin(source) if source else {"kind": None}
+    raw = source_from_input(inputs, **{"media_root": media_root, **chosen})
     stage = Ingest(
         source=raw,
         shape=build(SHAPES, parse_plugin(shape), where="--shape") if shape else shape_of(raw),

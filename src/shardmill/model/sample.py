@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from reprlib import repr as shortened
 from typing import Any, Literal, get_args
 
 from shardmill.errors import SampleError
@@ -134,7 +135,8 @@ def _segments_from_plain(items: Iterable[Any]) -> Iterable[Segment]:
     for item in items:
         kinds = [kind for kind in SEGMENT_KINDS if kind in item]
         if len(kinds) != 1 or not isinstance(item[kinds[0]], str):
-            raise ValueError(f"a segment needs one of {', '.join(SEGMENT_KINDS)}: {item!r}")
+            needed = ", ".join(SEGMENT_KINDS)
+            raise ValueError(f"a segment needs one of {needed}: {shortened(item)}")
         kind = kinds[0]
         time_s = item.get("time_s")
         yield Segment(

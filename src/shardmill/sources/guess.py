@@ -14,7 +14,7 @@ import orjson
 from shardmill.errors import ConfigError
 from shardmill.io.urls import expand_braces, is_remote
 from shardmill.model.codec import load_class
-from shardmill.plugins import SOURCES, resolve
+from shardmill.plugins import SOURCES, build, resolve
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import walk
 from shardmill.sources.nemo import NemoSource, is_meta
@@ -75,7 +75,7 @@ def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
     if "name" in known:
         given.setdefault("name", _name_of(places[0]))
     given[field] = places[0] if field in ("dir", "meta") else tuple(places)
-    source: Source = source_class(**given)
+    source: Source = build(SOURCES, {"kind": kind, **given}, where=kind)
     return source
 
 
@@ -102,6 +102,8 @@ def _kind_of_file(place: str) -> str:
         return "tars"
     if not is_remote(place) and split_suffixes(name)[0] in SUFFIXES:
         return "nemo" if name.endswith(".json") and _holds_meta(Path(place)) else "table"
+    if not is_remote(place) and not Path(place).exists():
+        raise ConfigError(f"{place} does not exist")
     raise ConfigError(
         f"cannot tell what {place} is: give a folder, a .tar, a table ({', '.join(SUFFIXES)}) or "
         "say which kind is meant"
