@@ -27,6 +27,12 @@ def test_text_added_and_codes_share_no_id(text_size: int, num_added: int, num_co
     assert from_plain(to_plain(space)) == space
 
 
+def test_the_dtype_is_the_smallest_that_holds_the_last_id() -> None:
+    assert TokenSpace(text_size=65_536).dtype == np.dtype("<u2")
+    assert TokenSpace(text_size=65_537).dtype == np.dtype("<i4")
+    assert TokenSpace(text_size=10, padded_size=65_537).dtype == np.dtype("<i4")
+
+
 def test_published_layouts() -> None:
     unidisc = TokenSpace(text_size=32_001, specials={"image": 811}, num_codes=16_384)
     assert unidisc.exports()["unidisc"] == {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from samples_for_tests import store_samples
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import Manifest
@@ -236,6 +236,19 @@ def test_a_tokenizer_larger_than_the_space_is_an_error(tmp_path: Path) -> None:
     folder = store(tmp_path / "in", [pair(0)])
     stage = pairs_stage(folder, space=TokenSpace(text_size=32_000))
     with pytest.raises(ConfigError, match="32768 ids, but the token space gives text only 32000"):
+        run_stage(stage, tmp_path / "out", workers=0)
+
+
+def test_another_chat_template_in_the_same_file_makes_the_folder_stale(tmp_path: Path) -> None:
+    folder = store(tmp_path / "in", [photo(0)])
+    template = tmp_path / "chat.jinja"
+    stage = pairs_stage(folder, template=Chat(template=template), space=PATCHES)
+    with pytest.raises(ConfigError, match=r"chat\.jinja"):
+        run_stage(stage, tmp_path / "out", workers=0)
+    template.write_text("{{ messages[0].content }}{{ messages[1].content }}", encoding="utf-8")
+    tokenize(stage, tmp_path / "out")
+    template.write_text("{{ messages[0].content }}: {{ messages[1].content }}", encoding="utf-8")
+    with pytest.raises(StaleError):
         run_stage(stage, tmp_path / "out", workers=0)
 
 

@@ -7,9 +7,9 @@ length. Only the documents are read from the tars, unless codes lie in members o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import xxhash
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.codec import Plain
@@ -75,8 +76,8 @@ class Tokenize:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
 
     def units(self) -> Iterator[Unit]:
-        """Yield a unit for each shard; it also names the tokenizer by its content."""
-        return sample_units(self.input_dir, self.limit, {"tokenizer": files_digest(self.tokenizer)})
+        """Yield a unit for each shard; it also names tokenizer and template by their content."""
+        return sample_units(self.input_dir, self.limit, {"files_used": files_digest(self._files())})
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -89,10 +90,15 @@ class Tokenize:
             yield worker.work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest and of the tokenizer's files."""
-        paths = [self.input_dir / "manifest.json", *self.tokenizer.files()]
-        stats = {str(path): path.stat() for path in paths}
-        return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+        """Return size and time of the input's manifest and of the files that are used."""
+        open_manifest(self.input_dir)
+        return fingerprint_of([self.input_dir / "manifest.json", *self._files()])
+
+    def _files(self) -> list[Path]:
+        # What a template keeps in a file (a chat template) decides the tokens as its fields do.
+        template: Any = self.template
+        values = [getattr(template, field.name) for field in fields(template)]
+        return [*self.tokenizer.files(), *(value for value in values if isinstance(value, Path))]
 
 
 def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
@@ -102,14 +108,23 @@ def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
     return tokenizer
 
 
-def files_digest(spec: TextSpec) -> Plain:
-    """Return the checksum of all files that decide the ids."""
+def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int]]:
+    """Return path -> [size, mtime_ns] of files that must be there."""
+    try:
+        stats = {str(path): path.stat() for path in paths}
+    except OSError as error:
+        raise ConfigError(f"cannot read what decides the tokens: {error}") from error
+    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+
+
+def files_digest(paths: Iterable[Path]) -> Plain:
+    """Return the checksum of what these files hold together."""
     state = xxhash.xxh3_64()
-    for path in spec.files():
+    for path in paths:
         try:
             state.update(path.read_bytes())
         except OSError as error:
-            raise ConfigError(f"cannot read the tokenizer: {error}") from error
+            raise ConfigError(f"cannot read what decides the tokens: {error}") from error
     return state.hexdigest()
 
 

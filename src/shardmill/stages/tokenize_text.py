@@ -27,7 +27,7 @@ from shardmill.sources.listing import list_files, size_and_time
 from shardmill.sources.records import Record
 from shardmill.sources.stream import open_stream
 from shardmill.sources.table import table_stem
-from shardmill.stages.tokenize import files_digest, load_tokenizer
+from shardmill.stages.tokenize import files_digest, fingerprint_of, load_tokenizer
 from shardmill.tokens.pieces import control_ids
 from shardmill.tokens.ragged import Ragged
 from shardmill.tokens.template_text import PlainText
@@ -66,14 +66,14 @@ class TokenizeText:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each file, identified by its size and time."""
-        digest = files_digest(self.tokenizer)
+        digest = files_digest(self.tokenizer.files())
         for number, listed in enumerate(list_files(self.files, table_stem)):
             input: dict[str, Plain] = {
                 "path": str(listed.path),
                 "relative": listed.relative,
                 "name": listed.name,
                 "size_and_time": [*size_and_time(listed.path)],
-                "tokenizer": digest,
+                "files_used": digest,
             }
             yield Unit(name=f"{number:06d}", input=input)
 
@@ -97,7 +97,7 @@ class TokenizeText:
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the tables and of the tokenizer's files."""
         tables = [listed.path for listed in list_files(self.files, table_stem)]
-        return {str(path): size_and_time(path) for path in (*tables, *self.tokenizer.files())}
+        return fingerprint_of([*tables, *self.tokenizer.files()])
 
     def _batches(self, unit: Unit, tally: Tally) -> Iterator[_Batch]:
         place: Any = unit.input
