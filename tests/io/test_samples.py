@@ -93,12 +93,16 @@ def test_the_hash_is_of_the_content_alone() -> None:
     assert len({content_hash(sample) for sample in [*same, *other]}) == 5
 
 
-def test_a_byte_limit_begins_new_shards(tmp_path: Path) -> None:
-    samples = [page(f"{i}", b"x" * 2000) for i in range(7)]
-    draft = write(tmp_path, samples, max_bytes=12_000)
-    assert [shard.num_samples for shard in draft.shards.values()] == [2, 2, 2, 1]
-    assert all((tmp_path / f"{name}.tar").stat().st_size <= 12_000 for name in draft.shards)
-    assert [sorted(shard.roles) for shard in draft.shards.values()] == [["idx", "tar"]] * 4
+# Two samples of 4608 bytes (json, txt, picture with their headers) and the end take 10240 bytes.
+@pytest.mark.parametrize(("max_bytes", "counts"), [(10_240, [2, 2]), (10_239, [1, 1, 1, 1])])
+def test_a_byte_limit_begins_new_shards(tmp_path: Path, max_bytes: int, counts: list[int]) -> None:
+    samples = [page(f"{i}", b"x" * 2000) for i in range(4)]
+    draft = write(tmp_path, samples, max_bytes=max_bytes)
+    assert [shard.num_samples for shard in draft.shards.values()] == counts
+    assert all((tmp_path / f"{name}.tar").stat().st_size <= max_bytes for name in draft.shards)
+    assert [sorted(shard.roles) for shard in draft.shards.values()] == [["idx", "tar"]] * len(
+        counts
+    )
 
 
 def test_a_sample_larger_than_the_limit_has_a_shard_of_its_own(tmp_path: Path) -> None:
