@@ -93,3 +93,12 @@ def test_filter_drops_duplicates_and_unwanted_words(shardmill: Shardmill) -> Non
 
 def test_status_of_another_folder_says_what_is_missing(shardmill: Shardmill) -> None:
     assert "stage.json" in shardmill("status", "data", code=2).stderr
+
+
+def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "id": str(i % 3)} for i in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shardmill("ingest", "rows.jsonl", "rows", "--shape", "text", "--key", "id", "--per-shard", "2")
+    verdict = json.loads(shardmill("check", "rows", "--json", code=1).stdout)
+    assert [problem["path"] for problem in verdict["problems"]] == ["shards/000001.idx"]
+    assert "'0'" in verdict["problems"][0]["what"]

@@ -22,10 +22,12 @@ from shardmill.model.manifest import (
     receipt_digest,
 )
 from shardmill.model.stage import Unit
+from shardmill.stages.checkkeys import find_repeated_keys
 from shardmill.stages.checktar import check_tar
 
 NUM_THREADS = 8
 UNITS_AT_ONCE = 256
+MAX_REPEATED_KEYS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     if ledger.manifest_path.exists() or len(receipts) == len(units):
         problems += _check_manifest(ledger, record, units, receipts)
         problems += _find_strangers(ledger, units, receipts)
+    if deep and not problems:  # a damaged index has no keys to compare
+        problems += _find_repeated_keys(ledger, receipts)
     return Verdict(
         out_dir=ledger.out_dir,
         num_units=len(units),
@@ -170,6 +174,18 @@ def _check_manifest(
         yield Problem("", "manifest.json", f"{error.problem}: {again}")
     except ShardmillError as error:
         yield Problem("", "receipts/", str(error))
+
+
+def _find_repeated_keys(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Problem]:
+    paths = [
+        ledger.out_dir / shard.files["idx"].path
+        for receipt in receipts
+        for shard in receipt.shards
+        if "tar" in shard.files and "idx" in shard.files
+    ]
+    for repeat in islice(find_repeated_keys(paths), MAX_REPEATED_KEYS):
+        what = f"has the key {repeat.key!r}, as {repeat.first_path.name} has: choose another key"
+        yield Problem("", f"shards/{repeat.second_path.name}", what)
 
 
 def _find_strangers(
