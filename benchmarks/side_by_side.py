@@ -22,7 +22,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -129,12 +129,18 @@ class Contest:
         return "\n".join(lines)
 
 
-def save_report(file: str, title: str, sections: list[str]) -> None:
-    """Print the report and keep it in results/NAME.md, with the machine it was made on."""
-    text = "\n\n".join([f"# {title}", machine(), *sections]) + "\n"
-    print(text)
+def save_report(file: str, title: str, sections: Iterable[str]) -> None:
+    """Print the report and keep it in results/NAME.md, with the machine it was made on.
+
+    The file is written after each section, so that a run that is stopped leaves what it has.
+    """
     RESULTS_DIR.mkdir(exist_ok=True)
-    (RESULTS_DIR / f"{Path(file).stem}.md").write_text(text)
+    done: list[str] = []
+    for section in sections:
+        done.append(section)
+        text = "\n\n".join([f"# {title}", machine(), *done]) + "\n"
+        (RESULTS_DIR / f"{Path(file).stem}.md").write_text(text)
+        print(section + "\n", flush=True)
 
 
 def machine() -> str:

@@ -152,12 +152,7 @@ def section(num: int, mean_bytes: int, rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
-    save_report(
-        __file__,
-        "Writing tars",
-        [
-            section(2_000 if quick else 20_000, 60_000, rounds=2 if quick else 5),
-            section(200 if quick else 2_000, 1_000_000, rounds=2 if quick else 3),
-        ],
-    )
+    full = [(20_000, 60_000, 5), (2_000, 1_000_000, 3)]
+    quick = [(2_000, 60_000, 2), (200, 1_000_000, 2)]
+    sizes = quick if "--quick" in sys.argv else full
+    save_report(__file__, "Writing tars", (section(*size) for size in sizes))
