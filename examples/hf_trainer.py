@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from shardmill.serve.collate import Collate
 from shardmill.serve.loader import StepLoader
@@ -24,17 +23,18 @@ class PackTrainer(Trainer):
         return self.loader
 
     def _save_checkpoint(self, model, trial):
-        folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.joinpath("loader.json").write_text(json.dumps(self.loader.state_dict()))
         super()._save_checkpoint(model, trial)
+        path = Path(out, f"checkpoint-{self.state.global_step}", "loader.json")
+        path.write_text(json.dumps(self.loader.state_dict()))  # last: the checkpoint is whole
 
 
 packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), sys.argv[3]
-last = get_last_checkpoint(out) if Path(out).exists() else None
+done = [path.parent for path in Path(out).glob("checkpoint-*/loader.json")]
+last = max(done, key=lambda path: int(path.name.split("-")[1]), default=None)
+set_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 vocab_size = packs.reader.tokens.space.size
 config = LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes)
 how = {"max_steps": 12, "save_steps": 1, "logging_steps": 1, "ignore_data_skip": True}
 arguments = TrainingArguments(out, use_cpu=True, **how)
-PackTrainer(LlamaForCausalLM(config), arguments).train(resume_from_checkpoint=last)
+PackTrainer(LlamaForCausalLM(config), arguments).train(resume_from_checkpoint=last and str(last))

@@ -32,7 +32,8 @@ collate = Collate(attention="4d", labels="unshifted")
 loader = StepLoader(packs, packs.sampler(micro_batch=4), collate_fn=collate)
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-config = LlamaConfig(packs.reader.tokens.space.size, num_attention_heads=4, **sizes)
+vocab_size = packs.reader.tokens.space.size
+config = LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes)
 saving = ModelCheckpoint(out, every_n_train_steps=4, save_last=True)
 trainer = lightning.Trainer(accelerator="cpu", max_steps=12, callbacks=[saving], logger=False)
 last = next(out.glob("last.ckpt"), None)

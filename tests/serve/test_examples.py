@@ -151,7 +151,7 @@ def test_hugging_face_trainer(made: Made, tmp_path: Path) -> None:
 
     run_to_the_end(command("whole"), tmp_path)
     job = Job(command("killed"), tmp_path)
-    fifth = tmp_path / "killed" / "checkpoint-5"
+    fifth = tmp_path / "killed" / "checkpoint-5" / "loader.json"
     while job.processes[0].poll() is None and not fifth.exists():
         time.sleep(0.05)
     job.kill()

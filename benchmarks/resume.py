@@ -1,0 +1,179 @@
+"""Resume in the middle of an epoch of 10 million packs: python benchmarks/resume.py
+
+From "the process has its imports" to "the first batch is there": the plan is mapped, the state
+loaded, and one batch of 8 packs built. The peers shuffle 10 million numbers and replay the first
+half. Then the memory that a worker has for itself while it serves packs of 100 million samples.
+Goals: under a second, and under 200 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from side_by_side import Contest, Work, save_report
+
+BATCH = 8
+NUM_ROWS = 10_000
+
+
+def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
+    """Write a plan of this size over a small token shard, whose rows serve many packs."""
+    from shardmill.io.plans import write_plan
+    from shardmill.io.tokenfile import ROLES
+    from shardmill.io.tokenwrite import TokenWriter
+    from shardmill.model.plan import PackPlan, PackSpec
+    from shardmill.model.space import TokenSpace
+    from shardmill.model.tokenrow import TokenRow
+
+    files = {role: folder / f"a.{role}" for role in ROLES}
+    with TokenWriter(files.__getitem__, TokenSpace(text_size=1000)) as writer:
+        for number in range(NUM_ROWS):
+            writer.append(TokenRow(key=f"{number:08d}", ids=np.full(64, number % 1000)))
+    nothing = np.empty(0, np.uint32)
+    plan = PackPlan(
+        spec=PackSpec(capacity=64 * per_pack),
+        lengths_digest="0",
+        num_rows=NUM_ROWS,
+        members=(np.arange(num_packs * per_pack, dtype=np.int64) % NUM_ROWS).astype(np.uint32),
+        starts=np.arange(num_packs + 1, dtype=np.int64) * per_pack,
+        balanced=np.random.default_rng(0).permutation(num_packs).astype(np.uint32),
+        dropped=nothing,
+        drop_reason=np.empty(0, np.uint8),
+        drop_reasons=(),
+        cut_rows=nothing,
+        cut_lengths=np.empty(0, np.int32),
+        method="made",
+        why="made",
+        lower_bound=num_packs,
+    )
+    write_plan(folder / "packs.plan", plan)
+
+
+def _open(folder: str) -> Any:
+    from shardmill.io.tokenfile import ROLES
+    from shardmill.io.tokenset import TokenSet
+    from shardmill.model.manifest import FileEntry, ShardEntry
+    from shardmill.serve.document import TokenReader
+    from shardmill.serve.packed import PackedDataset
+
+    files = {role: FileEntry(f"a.{role}", 0, "") for role in ROLES}
+    tokens = TokenSet(Path(folder), (ShardEntry("a", NUM_ROWS, files),))
+    return PackedDataset(Path(folder) / "packs.plan", TokenReader(tokens))
+
+
+def shardmill(folder: str, num_packs: int) -> Work:
+    """StepLoader: map the plan, load the state, build the first batch."""
+    from shardmill.serve.collate import Collate
+    from shardmill.serve.loader import StepLoader
+
+    def loader() -> StepLoader:
+        packs = _open(folder)
+        return StepLoader(packs, packs.sampler(micro_batch=BATCH), collate_fn=Collate())
+
+    state = {**loader().state_dict(), "consumed": num_packs // 2}
+
+    def work() -> int:
+        resumed = loader()
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        return 1
+
+    return work
+
+
+class _Numbers:
+    """A data set of numbers, for peers that need only a length."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
+def torchdata(folder: str, num_packs: int) -> Work:
+    """torchdata's StatefulDataLoader with its random sampler; the state is made by itself."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader() -> StatefulDataLoader:
+        return StatefulDataLoader(_Numbers(num_packs), batch_size=BATCH, shuffle=True)
+
+    first = loader()
+    for _, _ in zip(range(num_packs // 2 // BATCH), first):
+        pass
+    state = first.state_dict()
+
+    def work() -> int:
+        resumed = loader()
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        return 1
+
+    return work
+
+
+def accelerate(folder: str, num_packs: int) -> Work:
+    """A DataLoader with DistributedSampler and accelerate.skip_first_batches."""
+    from accelerate import skip_first_batches
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    def work() -> int:
+        data = _Numbers(num_packs)
+        sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
+        loader = DataLoader(data, BATCH, sampler=sampler)
+        next(iter(skip_first_batches(loader, num_packs // 2 // BATCH)))
+        return 1
+
+    return work
+
+
+def private_megabytes(folder: str) -> float:
+    """Return what a process has for itself after serving 200 packs, less what it had before."""
+    before = _private()
+    packs = _open(folder)
+    for number in next_numbers(packs, 200):
+        packs[number]
+    return _private() - before
+
+
+def next_numbers(packs: Any, count: int) -> list[int]:
+    """Return the first packs of the order."""
+    batches = iter(packs.sampler())
+    return [next(batches)[0] for _ in range(count)]
+
+
+def _private() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1000
+
+
+if __name__ == "__main__":
+    quick = "--quick" in sys.argv
+    num, rounds = (100_000, 2) if quick else (10_000_000, 3)
+    contest = Contest(f"The first batch after half an epoch of {num:,} packs", unit="resume")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
+        make_plan(Path(name), num, 10)
+        for title, function in (
+            ("shardmill", "shardmill"),
+            ("torchdata StatefulDataLoader", "torchdata"),
+            ("accelerate skip_first_batches", "accelerate"),
+        ):
+            contest.add(title, __file__, function, folder=name, num_packs=num)
+        contest.run(rounds)
+        import shardmill.serve.packed  # noqa: F401
+
+        memory = private_megabytes(name)
+    text = (
+        f"A process that serves packs of {10 * num:,} samples has {memory:.0f} MB for itself on "
+        "top of what Python and torch take; the plan is shared."
+    )
+    save_report(__file__, "Resume", [contest.table(than="shardmill"), text])

@@ -1,0 +1,241 @@
+"""Packs of 8,192 tokens by number, as tensors of their own: python benchmarks/serve_tokens.py
+
+8,000 packs of int32, read at random, page cache warm. Goals: within 20 % of a bare memmap, and
+ahead of every peer. Then lazily built packs of 32k: what reading the documents, laying them out and
+collating them costs, beside decoding the pictures of such a pack; goal: under 10 % of it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from side_by_side import Contest, Work, save_report
+
+LENGTH = 8192
+VOCABULARY = 150_000
+CAPACITY, NUM_PACKS, PICTURES = 32_768, 40, 24
+
+
+def _reading(num: int, read: Callable[[int], Any]) -> Work:
+    order = np.random.default_rng(7).permutation(num).tolist()
+
+    def work() -> int:
+        if not all(len(read(number)) == LENGTH for number in order):
+            raise SystemExit("a pack of another length")
+        return num
+
+    return work
+
+
+def _packs(num: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, VOCABULARY, (num, LENGTH), np.int32)
+
+
+def _shard_entry(folder: Path, name: str, num: int):
+    from shardmill.io.tokenfile import ROLES
+    from shardmill.model.manifest import FileEntry, ShardEntry
+
+    return ShardEntry(name, num, {role: FileEntry(f"{name}.{role}", 0, "") for role in ROLES})
+
+
+def _write_rows(folder: Path, rows: Any) -> int:
+    from shardmill.io.tokenfile import ROLES
+    from shardmill.io.tokenwrite import TokenWriter
+    from shardmill.model.space import TokenSpace
+
+    files = {role: folder / f"a.{role}" for role in ROLES}
+    with TokenWriter(files.__getitem__, TokenSpace(text_size=VOCABULARY)) as writer:
+        for row in rows:
+            writer.append(row)
+    return writer.num_rows
+
+
+def _token_set(folder: Path, num: int):
+    from shardmill.io.tokenset import TokenSet
+
+    return TokenSet(folder, (_shard_entry(folder, "a", num),))
+
+
+def shardmill(folder: str, num: int) -> Work:
+    """TokenRows, each row a pack."""
+    from shardmill.model.tokenrow import TokenRow
+    from shardmill.serve.rows import TokenRows
+
+    rows = (TokenRow(key=f"{n:08d}", ids=ids) for n, ids in enumerate(_packs(num)))
+    _write_rows(Path(folder), rows)
+    return _reading(num, TokenRows(_token_set(Path(folder), num)).__getitem__)
+
+
+def memmap(folder: str, num: int) -> Work:
+    """A bare matrix in a file, row copied to a tensor."""
+    import torch
+
+    path = Path(folder) / "matrix.bin"
+    _packs(num).tofile(path)
+    matrix = np.memmap(path, np.int32, "r", shape=(num, LENGTH))
+    return _reading(num, lambda number: torch.from_numpy(np.array(matrix[number])))
+
+
+def hf_arrow(folder: str, num: int) -> Work:
+    """Hugging Face datasets with torch format."""
+    from datasets import Dataset
+
+    data = Dataset.from_dict({"ids": list(_packs(num))})
+    data.save_to_disk(folder)
+    data = Dataset.load_from_disk(folder).with_format("torch")
+    return _reading(num, lambda number: data[number]["ids"])
+
+
+def tensordict(folder: str, num: int) -> Work:
+    """A memory-mapped TensorDict, rows cloned."""
+    import torch
+    from tensordict import TensorDict
+
+    TensorDict({"ids": torch.from_numpy(_packs(num))}, [num]).memmap(folder)
+    data = TensorDict.load_memmap(folder)
+    return _reading(num, lambda number: data[number]["ids"].clone())
+
+
+def streaming(folder: str, num: int) -> Work:
+    """MDS with an ndarray column."""
+    import torch
+
+    _let_torchvision_load()
+    from streaming import LocalDataset, MDSWriter
+
+    with MDSWriter(out=folder, columns={"ids": f"ndarray:int32:{LENGTH}"}, exist_ok=True) as out:
+        for ids in _packs(num):
+            out.write({"ids": ids})
+    data = LocalDataset(folder)
+    return _reading(num, lambda number: torch.from_numpy(data[number]["ids"].copy()))
+
+
+def litdata(folder: str, num: int) -> Work:
+    """litdata's TokensLoader."""
+    import torch
+
+    _let_torchvision_load()
+    from litdata import StreamingDataset, TokensLoader
+    from litdata.streaming.writer import BinaryWriter
+
+    loader = TokensLoader(block_size=LENGTH)
+    writer = BinaryWriter(folder, chunk_size=1000 * LENGTH, item_loader=loader)
+    for number, ids in enumerate(_packs(num)):
+        writer[number] = torch.from_numpy(ids)
+    writer.done()
+    writer.merge(1)
+    data = StreamingDataset(folder, item_loader=TokensLoader(block_size=LENGTH))
+    return _reading(num, lambda number: data[number].clone())
+
+
+def _let_torchvision_load() -> None:
+    # The wheel of torchvision has no operators for a torch without CUDA, and says so on import.
+    import torch
+
+    global library
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def lazy_packs(folder: str) -> Work:
+    """Packs of 32k tokens from 40 documents each: read, laid out, collated."""
+    from shardmill.model.lengths import length_table
+    from shardmill.model.plan import PackSpec
+    from shardmill.model.tokenrow import MediaSpan, TokenRow
+    from shardmill.pack.plan import plan_packs
+    from shardmill.serve.collate import Collate
+    from shardmill.serve.document import TokenReader
+    from shardmill.serve.packed import PackedDataset
+
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(600, 1040, NUM_PACKS * CAPACITY // 820)
+    media = (MediaSpan(name="jpg", kind="image", position=8, num_tokens=576, grid=(1, 48, 48)),)
+    rows = (
+        TokenRow(
+            key=f"{n:08d}",
+            ids=rng.integers(0, VOCABULARY, length),
+            loss=np.array([[590, length - 590]]),
+            media=media if n % 5 < 3 else (),
+        )
+        for n, length in enumerate(lengths.tolist())
+    )
+    num = _write_rows(Path(folder), rows)
+    plan = plan_packs(length_table(lengths), PackSpec(capacity=CAPACITY))
+    packs = PackedDataset(plan, TokenReader(_token_set(Path(folder), num)))
+    collate = Collate(length=CAPACITY)
+
+    def work() -> int:
+        for number in range(len(packs)):
+            collate([packs[number]])
+        return len(packs)
+
+    return work
+
+
+def decoding(folder: str) -> Work:
+    """The pictures of such a pack, decoded: 24 JPEGs of 640 x 480."""
+    from PIL import Image
+
+    from shardmill.media.image import decode_picture
+
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    picture = Image.fromarray(noise).resize((640, 480))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=90)
+
+    def work() -> int:
+        for _ in range(10 * PICTURES):
+            decode_picture(file.getvalue())
+        return 10
+
+    return work
+
+
+CONTESTANTS = (
+    ("shardmill", "shardmill", None, "token shard, a row is a pack"),
+    ("bare memmap", "memmap", None, "the limit"),
+    ("HF Arrow, torch format", "hf_arrow", None, ""),
+    ("TensorDict memmap", "tensordict", None, ""),
+    ("streaming", "streaming", "streaming", "MDS ndarray"),
+    ("litdata", "litdata", "litdata", "TokensLoader"),
+)
+
+
+def access(folder: Path, num: int, rounds: int) -> str:
+    """Run the contest of random access and return its table."""
+    contest = Contest(f"{num:,} packs of {LENGTH:,} tokens at random", unit="pack")
+    for name, function, peer, note in CONTESTANTS:
+        place = folder / function
+        place.mkdir()
+        contest.add(name, __file__, function, peer=peer, note=note, folder=str(place), num=num)
+    contest.run(rounds)
+    return f"## {contest.title}\n\n{contest.table(than='bare memmap')}"
+
+
+def building(folder: Path, rounds: int) -> str:
+    """Compare building packs with decoding their pictures."""
+    contest = Contest("Packs of 32,768 tokens, built when asked for", unit="pack")
+    (folder / "lazy").mkdir()
+    contest.add("read, lay out, collate", __file__, "lazy_packs", folder=str(folder / "lazy"))
+    contest.add(f"decode {PICTURES} pictures of 640 x 480", __file__, "decoding", folder="")
+    contest.run(rounds)
+    than = f"decode {PICTURES} pictures of 640 x 480"
+    return f"## {contest.title}\n\n{contest.table(than=than)}"
+
+
+if __name__ == "__main__":
+    quick = "--quick" in sys.argv
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
+        sections = [
+            access(Path(name), 1_000 if quick else 8_000, 2 if quick else 7),
+            building(Path(name), 2 if quick else 7),
+        ]
+    save_report(__file__, "Serving tokens", sections)
