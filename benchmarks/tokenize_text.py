@@ -281,8 +281,8 @@ def two_cores(tokenizer: str, parts: list[str], folder: Path) -> str:
             "|---:|---:|",
             *(f"| {workers} | {rate * size:.1f} |" for workers, rate in best.items()),
             "",
-            f"Two workers are {best[2] / best[1]:.2f} x as fast. The clock starts when every worker "
-            "has finished some files and stops with the last; receipts and fsync are included.",
+            f"Two workers are {best[2] / best[1]:.2f} x as fast. The clock starts when all workers "
+            "have finished some files and stops with the last; receipts and fsync are included.",
         ]
     )
 

@@ -54,8 +54,9 @@ def tokenize(stage: Any, out: Path, rate: float = 1.0) -> tuple[Manifest, TokenS
 TEXTS = ["Hello world", "", "日本語 <s>", "a\x00b", "long " * 500, "😀"]
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.zst", "jsonl.gz"])
-@pytest.mark.parametrize("batch_documents", [1, 2, 4096])
+@pytest.mark.parametrize(
+    ("suffix", "batch_documents"), [("jsonl", 1), ("jsonl.zst", 2), ("jsonl.gz", 4096)]
+)
 def test_rows_are_those_of_the_reference(
     tmp_path: Path, suffix: str, batch_documents: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
-from shardmill.errors import SampleError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.tokens.ragged import Ragged, ragged
-from shardmill.tokens.text import Engine, check_text, choose_engine
+from shardmill.tokens.text import Engine, TextTokenizer, check_text, choose_engine, load_once
 
 
 def lengths(texts: Sequence[str]) -> Ragged:
@@ -42,6 +46,39 @@ def test_an_engine_that_disagrees_or_fails_is_named_in_a_warning(
         name, encode = choose_engine("t", lengths, [bad], ["<ctl>"])
     assert (name, encode) == ("reference", lengths)
     assert "bad" in caplog.text and "slower" in caplog.text
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A tokenizer that counts how often it is loaded."""
+
+    path: Path
+    loads: ClassVar[list[str]] = []
+
+    def load(self) -> TextTokenizer:
+        self.loads.append(self.path.read_text())
+        return TextTokenizer(
+            name=self.loads[-1],
+            vocab_size=1,
+            engine="reference",
+            encode_batch=lengths,
+            offsets=lambda text: (np.array([0]), [0]),
+            decode=str,
+        )
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+
+def test_a_tokenizer_is_loaded_again_only_if_its_files_change(tmp_path: Path) -> None:
+    spec = Counted(tmp_path / "a")
+    spec.path.write_text("one")
+    assert load_once(spec) is load_once(spec)
+    spec.path.write_text("two")
+    assert load_once(spec).name == "two"
+    assert spec.loads == ["one", "two"]
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_once(Counted(tmp_path / "none"))
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:

@@ -14,13 +14,10 @@ from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
-import xxhash
-
 from shardmill.errors import ConfigError, SampleError
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.io.tokenwrite import TokenWriter
-from shardmill.model.codec import Plain
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -33,7 +30,7 @@ from shardmill.tokens.hook import Hook, load_hook
 from shardmill.tokens.layout import LAYOUTS, Block, BoundLayout, ImageLayout, bind_layout
 from shardmill.tokens.overlong import Overlong, fit, split_blocks
 from shardmill.tokens.pieces import Medium, Render, Template, control_ids
-from shardmill.tokens.text import TextSpec, TextTokenizer
+from shardmill.tokens.text import TextSpec, TextTokenizer, files_checksum, load_once
 from shardmill.tokens.visual.rule import VisualRule
 
 BATCH_SAMPLES = 256
@@ -77,7 +74,9 @@ class Tokenize:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
-        return sample_units(self.input_dir, self.limit, {"files_used": files_digest(self._files())})
+        return sample_units(
+            self.input_dir, self.limit, {"files_used": files_checksum(self._files())}
+        )
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -103,7 +102,7 @@ class Tokenize:
 
 def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
     """Return the live tokenizer, after checking that its ids fit into the space."""
-    tokenizer = spec.load()
+    tokenizer = load_once(spec)
     space.check_tokenizer(tokenizer.vocab_size, tokenizer.name)
     return tokenizer
 
@@ -115,17 +114,6 @@ def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int]]:
     except OSError as error:
         raise ConfigError(f"cannot read what decides the tokens: {error}") from error
     return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
-
-
-def files_digest(paths: Iterable[Path]) -> Plain:
-    """Return the checksum of what these files hold together."""
-    state = xxhash.xxh3_64()
-    for path in paths:
-        try:
-            state.update(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"cannot read what decides the tokens: {error}") from error
-    return state.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

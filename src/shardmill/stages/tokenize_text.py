@@ -27,11 +27,11 @@ from shardmill.sources.listing import list_files, size_and_time
 from shardmill.sources.records import Record
 from shardmill.sources.stream import open_stream
 from shardmill.sources.table import table_stem
-from shardmill.stages.tokenize import files_digest, fingerprint_of, load_tokenizer
+from shardmill.stages.tokenize import fingerprint_of, load_tokenizer
 from shardmill.tokens.pieces import control_ids
 from shardmill.tokens.ragged import Ragged
 from shardmill.tokens.template_text import PlainText
-from shardmill.tokens.text import TextSpec, TextTokenizer, check_text
+from shardmill.tokens.text import TextSpec, TextTokenizer, check_text, files_checksum
 
 BATCH_DOCUMENTS = 4096
 BATCH_CHARS = 4 << 20
@@ -66,7 +66,7 @@ class TokenizeText:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each file, identified by its size and time."""
-        digest = files_digest(self.tokenizer.files())
+        digest = files_checksum(self.tokenizer.files())
         for number, listed in enumerate(list_files(self.files, table_stem)):
             input: dict[str, Plain] = {
                 "path": str(listed.path),

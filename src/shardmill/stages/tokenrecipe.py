@@ -15,7 +15,7 @@ from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
 from shardmill.tokens.template_text import PlainText
-from shardmill.tokens.text import TextSpec
+from shardmill.tokens.text import TextSpec, load_once
 
 TABLES = {
     "tokenizer": TEXT_TOKENIZERS,
@@ -78,7 +78,7 @@ def space_of(value: Any, tokenizer: TextSpec) -> TokenSpace:
     The tokenizer is loaded here already, so that one that does not fit, or that no fast engine can
     stand in for, is reported before any work begins.
     """
-    found = tokenizer.load()
+    found = load_once(tokenizer)
     if isinstance(value, dict):
         value = {"text_size": found.vocab_size, **value}
     space = from_plain(value, TokenSpace, where="space")

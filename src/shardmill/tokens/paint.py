@@ -14,7 +14,7 @@ from shardmill.model.codec import from_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
-from shardmill.tokens.text import TextSpec, TextTokenizer
+from shardmill.tokens.text import TextSpec, TextTokenizer, load_once
 
 Kind: TypeAlias = Literal["text", "control", "media"]
 
@@ -35,7 +35,7 @@ def open_painter(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
         raise ConfigError("this folder does not say which tokenizer made it")
     spec = from_plain(stage["tokenizer"], TextSpec, where="tokenizer")
     space = from_plain(stage["space"], TokenSpace, where="space")
-    tokenizer: TextTokenizer = spec.load()
+    tokenizer = load_once(spec)
     return lambda row: paint(row, tokenizer, space)
 
 

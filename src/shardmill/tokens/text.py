@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.codec import digest
 from shardmill.tokens.probe import probe_texts
 from shardmill.tokens.ragged import Ragged
 
 log = logging.getLogger(__name__)
 
 EncodeBatch: TypeAlias = Callable[[Sequence[str]], Ragged]
+_loaded: dict[str, TextTokenizer] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,26 @@ class TextTokenizer:
     def encode(self, text: str) -> NDArray[Any]:
         """Return the ids of one text, without control tokens."""
         return self.encode_batch([text])[0]
+
+
+def load_once(spec: TextSpec) -> TextTokenizer:
+    """Return the live tokenizer of a spec; a process loads it again only if its files changed."""
+    key = digest([spec, files_checksum(spec.files())])
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = spec.load()
+    return _loaded[key]
+
+
+def files_checksum(paths: Iterable[Path]) -> str:
+    """Return the checksum of what these files hold together."""
+    state = xxhash.xxh3_64()
+    for path in paths:
+        try:
+            state.update(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"cannot read what decides the tokens: {error}") from error
+    return state.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
