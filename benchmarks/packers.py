@@ -13,12 +13,9 @@ SUPPORT_DIR = Path(__file__).resolve().parents[1] / "tests" / "support"
 Packer = Callable[[list[int], int], list[Any]]
 
 
-def nemo(balanced: bool = False) -> Packer:
+def nemo() -> Packer:
     """NeMo Automodel: all lengths at once, least filled pack first."""
-    module = nemo_module()
-    if not balanced:
-        return module.greedy_knapsack  # type: ignore[no-any-return]
-    return lambda lengths, capacity: module.greedy_knapsack_vt_balanced(lengths, capacity, lengths)
+    return nemo_module().greedy_knapsack  # type: ignore[no-any-return]
 
 
 def nemo_module() -> Any:

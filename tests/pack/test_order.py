@@ -74,6 +74,14 @@ def test_neighbouring_blocks_fall_into_different_halves(num_blocks: int, key: in
     assert np.count_nonzero(pairs.sum(axis=1) != 1) <= 1
 
 
+@pytest.mark.parametrize("key", range(9))
+def test_neighbouring_pairs_fall_the_opposite_way(key: int) -> None:
+    # If the cheaper block of one pair comes early, that of the next pair comes late.
+    when = np.argsort(spread_blocks(64, key))
+    early = (when < 32).reshape(-1, 4)
+    assert np.all(early[:, 0] != early[:, 2])
+
+
 @pytest.mark.parametrize(("capacity", "limit"), [(32768, 1.03), (8192, 1.05)])
 def test_ranks_of_a_step_and_quarters_of_an_epoch_cost_alike(capacity: int, limit: float) -> None:
     tokens, visual = draw("vlm", capacity, 1_000_000 if capacity == 32768 else 200_000)
