@@ -156,3 +156,15 @@ def test_model_gives_the_same_loss_packed_and_alone(attention: str, alignment: i
         alone = losses(model, build_pack([row], BuildSpec(mrope=QWEN2_5_VL)), picture, attention)
         assert np.count_nonzero(alone) == row.num_loss
         np.testing.assert_allclose(packed[start : start + len(alone)], alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("alignment", [1, 8])
+def test_flash_attention_finds_the_same_documents_in_the_positions(alignment: int) -> None:
+    from transformers.modeling_flash_attention_utils import prepare_fa_kwargs_from_position_ids
+
+    documents = [TokenRow(key="k", ids=np.arange(length)) for length in (5, 1, 17, 9)]
+    pack = build_pack(documents, BuildSpec(alignment=alignment))
+    positions = torch.from_numpy(pack.position_ids)[None]
+    (bounds, _), (longest, _) = prepare_fa_kwargs_from_position_ids(positions)
+    assert bounds.tolist() == pack.layout.cu_seqlens_padded().tolist()
+    assert int(longest) == pack.layout.max_seqlen
