@@ -91,8 +91,8 @@ def ingest(demo: Demo) -> None:
         "34 image-text pairs, 19 chats (one of them about a film), 3 illustrated pages, 10 texts.\n"
         "Three rows are broken on purpose: watch where they go."
     )
-    demo.run("shardmill ingest data/pairs.jsonl pairs --per-shard 8 --max-skip-rate 0.2")
-    demo.run("shardmill ingest data/chats.json chats --max-skip-rate 0.2")
+    demo.run("shardmill ingest data/pairs.jsonl pairs --per-shard 8")
+    demo.run("shardmill ingest data/chats.json chats")
     demo.run("shardmill ingest data/pages.jsonl pages")
     demo.run("shardmill ingest data/texts.jsonl texts")
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -154,7 +155,11 @@ class Tally:
         return Counter(reject.reason for reject in self.rejects)
 
     def check(self, draft: Draft, *, max_skip_rate: float) -> None:
-        """Raise `UnitFailed` unless the books balance and the skips are within the budget."""
+        """Raise `UnitFailed` unless the books balance and the skips are within the budget.
+
+        The budget is a whole number of samples, rounded up: a last unit of three samples is not
+        lost for one of them, and a rate of 0 allows none.
+        """
         written = 0
         for shard in draft.shards.values():
             if shard.num_samples is None:
@@ -166,7 +171,7 @@ class Tally:
                 f"{written} written, {len(self.rejects)} skipped ({dict(self.skipped)})"
             )
         errors = Counter(reject.reason for reject in self.rejects if not reject.filtered)
-        if errors.total() > max_skip_rate * self.num_in:
+        if errors.total() > ceil(max_skip_rate * self.num_in):
             first = next(reject for reject in self.rejects if not reject.filtered)
             raise UnitFailed(
                 f"skipped {errors.total()} of {self.num_in} samples, more than the allowed rate "
