@@ -77,19 +77,12 @@ def _ours(folder: str, num: int):
     return SampleSet(Path(folder), entries)
 
 
-def _copied(sample: Any) -> dict[str, bytes]:
-    return {ext: bytes(view) for ext, view in sample.members.items()}
-
-
 def shardmill(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """SampleStream: without threads each member is copied to bytes, since views cost nothing."""
     from shardmill.serve.samples import SampleStream
 
-    options = {"threads": workers} if workers else {"decode": _copied}
-    stream = SampleStream(_ours(folder, num), batch_size=BATCH, **options)
-    if workers:
-        return _epoch(lambda: stream, num, lambda batch: [s.members["jpg"] for s in batch])
-    return _epoch(lambda: stream, num, lambda batch: [sample["jpg"] for sample in batch])
+    stream = SampleStream(_ours(folder, num), batch_size=BATCH, threads=workers, copy=not workers)
+    return _epoch(lambda: stream, num, lambda batch: [s.members["jpg"] for s in batch])
 
 
 def webdataset(folder: str, num: int, mean_bytes: int, workers: int) -> Work:

@@ -14,7 +14,8 @@ from sample_folder import write_sample_folder
 
 from shardmill.errors import SampleError, StaleError
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.serve.samples import RawSample, SampleStream
+from shardmill.serve.rawread import RawSample
+from shardmill.serve.samples import SampleStream
 from shardmill.serve.watch import TooManyFaults
 
 COUNT = 100
@@ -56,6 +57,12 @@ def test_an_epoch_has_every_sample_once(folder: Path, threads: int) -> None:
     assert epochs[0] != epochs[1]
     other = SampleStream(folder, batch_size=8, threads=2 - threads, remainder="pad")
     assert flat(other) == epochs[0]
+
+
+def test_copies_are_bytes(folder: Path) -> None:
+    batches = list(SampleStream(folder, batch_size=10, copy=True))
+    assert sorted(flat(batches)) == list(range(COUNT))
+    assert all(type(m) is bytes for b in batches for s in b for m in s.members.values())
 
 
 def test_batches_that_are_kept_are_not_overwritten(folder: Path) -> None:

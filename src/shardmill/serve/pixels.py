@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,13 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError
 from shardmill.extras import need
 from shardmill.io.sampleset import SampleSet, open_samples
+from shardmill.io.sampleshard import parse_sample
 from shardmill.media.image import decode_picture
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
 from shardmill.serve.document import Document
+from shardmill.serve.rawread import RawReader
 from shardmill.tokens.chatspans import answer_spans
 from shardmill.tokens.template_turns import conversation
 
@@ -47,7 +48,11 @@ class PixelReader:
     samples: SampleSet
     processor: Any
     tools_field: str = "tools"
+    reader: RawReader = field(init=False, repr=False)
     _special: re.Pattern[str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.reader = RawReader(self.samples)
 
     @classmethod
     def open(cls, folder: Path | str, processor: Any) -> PixelReader:
@@ -67,7 +72,8 @@ class PixelReader:
 
     def read(self, row: int) -> Document:
         """Return the processor's ids and tensors of a sample, with loss on the answers."""
-        sample = self.samples[row]
+        (raw,) = self.reader.views([row])
+        sample = parse_sample(raw.key, raw.members)
         pictures = [_picture(sample, segment) for segment in sample.document.media()]
         with LOCK:
             return self._process(sample, pictures)
@@ -91,11 +97,6 @@ class PixelReader:
         shard, inside = self.samples.locate(row)
         name = self.samples.entries[shard].name
         return f"sample {inside} of shard {name}"
-
-    def close(self) -> None:
-        """Close the shards; they open again when they are needed."""
-        with closing(self.samples):
-            pass
 
     def _render(self, messages: list[dict[str, Any]], *, tools: Any, prompt: bool = False) -> str:
         listed = [

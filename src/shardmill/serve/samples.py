@@ -9,21 +9,18 @@ Without threads, samples are views of the mapped tars: the best for data that is
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, open_samples
-from shardmill.io.sampleshard import Raw, SampleShard
 from shardmill.model.codec import digest
 from shardmill.serve.ahead import in_order
-from shardmill.serve.buffers import Buffers
 from shardmill.serve.order import sample_numbers
+from shardmill.serve.rawread import RawReader, RawSample
 from shardmill.serve.sampler import StepSampler, split_of
 from shardmill.serve.schedule import NO_PACK, Remainder
 from shardmill.serve.state import LoaderState
@@ -32,19 +29,13 @@ from shardmill.serve.watch import Fault, Watch
 log = logging.getLogger(__name__)
 
 
-class RawSample(NamedTuple):
-    """A sample as it lies in its tar: key, and members by extension."""
-
-    key: str
-    members: Raw
-
-
 class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
     """Batches of samples until the epoch ends; iterating again gives the next epoch.
 
     `decode` makes of a `RawSample` what the loop wants, in the threads if there are any. A sample
     that cannot be read is left out of its batch, named and counted. `window` shuffles only inside
-    windows of so many samples, for data that is slow to reach at random.
+    windows of so many samples, for data that is slow to reach at random. With `copy`, members are
+    bytes.
     """
 
     def __init__(
@@ -58,13 +49,15 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         remainder: Remainder = "borrow",
         window: int | None = None,
         decode: Callable[[RawSample], Any] | None = None,
+        copy: bool = False,
         threads: int = 0,
         ahead: int = 4,
         max_faults: int = 100,
     ) -> None:
         self.samples = samples if isinstance(samples, SampleSet) else open_samples(Path(samples))
         self.decode, self.threads, self.ahead = decode, threads, ahead
-        self.watch, self.buffers = Watch(max_faults), Buffers()
+        self.watch, reader = Watch(max_faults), RawReader(self.samples)
+        self._read = reader.copies if copy else reader.private if threads else reader.views
         files = [
             [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
             for entry in self.samples.entries
@@ -109,11 +102,7 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
     def _make(self, state: LoaderState) -> tuple[LoaderState, list[Any]]:
         numbers = self.steps.numbers.of(self.steps.schedule.take(state))
         real = [number for number in numbers if number != NO_PACK]
-        batch: list[Any] = (
-            read_private(self.samples, real, self.buffers)
-            if self.threads
-            else read_mapped(self.samples, real)
-        )
+        batch: list[Any] = self._read(real)
         if self.decode is not None:
             batch = list(self._decoded(real, batch))
         return self.steps.schedule.advance(state), batch
@@ -128,46 +117,3 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
                 name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
                 log.warning("cannot read %s: %s", name, error)
                 self.watch.add(Fault(NO_PACK, number, name, str(error)))
-
-
-def read_mapped(samples: SampleSet, numbers: Sequence[int]) -> list[RawSample]:
-    """Return samples as views of the mapped tars, or as fetched, if the tars are remote."""
-    batch = []
-    for number in numbers:
-        at, inside = samples.locate(number)
-        shard = samples.shard(at)
-        batch.append(RawSample(shard.index.keys[inside], shard.raw(inside)))
-    return batch
-
-
-def read_private(samples: SampleSet, numbers: Sequence[int], buffers: Buffers) -> list[RawSample]:
-    """Return samples in one buffer of their own, read without holding the interpreter."""
-    places = [(samples.shard(at), inside) for at, inside in map(samples.locate, numbers)]
-    if any(not hasattr(shard.blob, "fileno") for shard, _ in places):
-        return read_mapped(samples, numbers)
-    spans = [shard.index.span(inside) for shard, inside in places]
-    whole = buffers.take(sum(end - start for start, end in spans))
-    batch, used = [], 0
-    for (shard, inside), (start, end) in zip(places, spans):
-        part = whole[used : used + end - start]
-        used += end - start
-        _read_into(shard, part, start)
-        batch.append(
-            RawSample(shard.index.keys[inside], slice_members(shard.index, inside, part, start))
-        )
-    return batch
-
-
-def slice_members(index: ShardIndex, number: int, part: memoryview, start: int) -> Raw:
-    """Return the members of a sample that was read from byte `start` of its tar."""
-    exts, ext, offset, size = index.exts, index.ext, index.offset, index.size
-    return {
-        exts[ext[m]]: part[(at := offset[m] - start) : at + size[m]]
-        for m in range(index.first[number], index.first[number + 1])
-    }
-
-
-def _read_into(shard: SampleShard, part: memoryview, start: int) -> None:
-    got = os.preadv(shard.blob.fileno(), [part], start)  # type: ignore[attr-defined]
-    if got != len(part):
-        part[:] = shard.blob.read(start, len(part))
