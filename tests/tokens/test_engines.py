@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import orjson
 
 from shardmill.tokens.engines import json_engines, without_specials
 from shardmill.tokens.ragged import ragged
+from shardmill.tokens.text import TextTokenizer
+from shardmill.tokens.text_hf import HuggingFaceText
+from shardmill.tokens.text_sentencepiece import SentencePieceText
 
 
 def test_control_tokens_and_post_processing_are_taken_out() -> None:
@@ -29,3 +33,19 @@ def test_all_engines_agree_on_real_text(qwen_dir: Path, real_texts: list[str]) -
     for encode in (gigatoken, fastokens):
         assert encode([]).same(ragged([]))
         assert encode(["", ""]).same(ragged([[], []]))
+
+
+def test_engines_agree_with_their_references_on_any_mix_of_the_vocabulary(
+    qwen: TextTokenizer, qwen_dir: Path, bundled: TextTokenizer
+) -> None:
+    # Random tokens one after the other: megabytes in every script that the vocabulary knows,
+    # with word breaks where no text would have them.
+    random = np.random.default_rng(0)
+    slow_qwen = HuggingFaceText(path=qwen_dir, engine="reference").load()
+    slow_bundled = SentencePieceText(path=Path("bundled"), engine="reference").load()
+    for fast, slow in ((qwen, slow_qwen), (bundled, slow_bundled)):
+        ids = random.integers(100, fast.vocab_size, (600, 400))
+        texts = [fast.decode(row.tolist()) for row in ids]
+        assert sum(len(text.encode()) for text in texts) > 1_000_000
+        assert fast.engine == "gigatoken"
+        assert fast.encode_batch(texts).same(slow.encode_batch(texts))

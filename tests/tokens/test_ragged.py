@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.tokens.ragged import ragged
+from shardmill.tokens.ragged import joined, ragged
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=5), max_size=8))
@@ -16,4 +16,5 @@ def test_lists_come_back(lists: list[list[int]]) -> None:
     assert [found[i].tolist() for i in range(len(found))] == lists
     assert found.lengths.tolist() == [len(ids) for ids in lists]
     assert found.same(ragged(lists))
+    assert found.same(joined(found))
     assert not found.same(ragged([*lists, []]))

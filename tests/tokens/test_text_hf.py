@@ -35,6 +35,16 @@ def test_control_tokens_in_text_are_text(qwen: TextTokenizer) -> None:
         assert qwen.decode(ids) == f"a {token}{token} b"
 
 
+def test_other_added_tokens_keep_their_ids_with_every_engine(
+    qwen: TextTokenizer, qwen_dir: Path
+) -> None:
+    slow = HuggingFaceText(path=qwen_dir, engine="reference").load()
+    for tokenizer in (qwen, slow):
+        ids = tokenizer.encode("<tool_call>x</tool_call><|im_end|>").tolist()
+        assert (ids[0], ids[2]) == (151_657, 151_658)
+        assert 151_645 not in ids
+
+
 def test_what_the_model_folder_says_is_known(qwen: TextTokenizer, qwen_dir: Path) -> None:
     assert qwen.vocab_size == 151_665
     assert qwen.roles == {"eos": 151_645, "pad": 151_643}

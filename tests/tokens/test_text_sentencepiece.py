@@ -46,6 +46,14 @@ def test_control_tokens_in_text_are_text(bundled: TextTokenizer) -> None:
         assert bundled.decode(ids) == text
 
 
+def test_user_defined_pieces_have_the_ids_of_the_library(
+    bundled: TextTokenizer, reference: sentencepiece.SentencePieceProcessor
+) -> None:
+    texts = ["plain", "see [REFERENCE_DOC_7] there", "[REFERENCE_DOC_7]", "plain too"]
+    found = bundled.encode_batch(texts)
+    assert [ids.tolist() for ids in found] == reference.encode(texts)
+
+
 def test_control_tokens_decode_to_their_names(bundled: TextTokenizer) -> None:
     ids = [1, 3, *bundled.encode("Hi").tolist(), 4, 2]
     assert bundled.decode(ids) == "<s>[INST]Hi[/INST]</s>"

@@ -6,6 +6,7 @@ they cannot make any. They run on the calling thread: parallelism is the number 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from shardmill.tokens.ragged import Ragged
+from shardmill.tokens.ragged import Ragged, joined
 from shardmill.tokens.text import EncodeBatch, Engine
 
 
@@ -26,9 +27,9 @@ def json_engines(plain_json: str) -> list[Engine]:
     ]
 
 
-def sentencepiece_engines(path: Path) -> list[Engine]:
+def sentencepiece_engines(path: Path, reference: EncodeBatch) -> list[Engine]:
     """Return the engines that can read a sentencepiece model."""
-    return [Engine("gigatoken", lambda: _gigatoken_sentencepiece(path))]
+    return [Engine("gigatoken", lambda: _gigatoken_sentencepiece(path, reference))]
 
 
 def tiktoken_engines(path: Path, pattern: str) -> list[Engine]:
@@ -48,10 +49,32 @@ def _gigatoken_json(plain_json: str) -> EncodeBatch:
     return _gigatoken(import_module("gigatoken").Tokenizer.from_json(plain_json))
 
 
-def _gigatoken_sentencepiece(path: Path) -> EncodeBatch:
+def _gigatoken_sentencepiece(path: Path, reference: EncodeBatch) -> EncodeBatch:
     library = import_module("gigatoken")
     converted = library.Tokenizer.from_sentencepiece(path.read_bytes())._hf_json
-    return _gigatoken(library.Tokenizer.from_json(without_specials(_as_bytes(converted))))
+    plain_json = without_specials(_as_bytes(converted))
+    encode = _gigatoken(library.Tokenizer.from_json(plain_json))
+    # User-defined pieces that stand in a text: sentencepiece goes on after them without a space,
+    # which an added token cannot say.
+    pieces = [token["content"] for token in orjson.loads(plain_json)["added_tokens"]]
+    return _unless(pieces, encode, reference) if pieces else encode
+
+
+def _unless(pieces: list[str], encode: EncodeBatch, reference: EncodeBatch) -> EncodeBatch:
+    """Return the encoder that leaves texts with one of these pieces to the reference."""
+    pattern = re.compile("|".join(map(re.escape, pieces)))
+
+    def encode_batch(texts: Sequence[str]) -> Ragged:
+        found = encode(texts)
+        odd = [number for number, text in enumerate(texts) if pattern.search(text)]
+        if not odd:
+            return found
+        lists = list(found)
+        for number, ids in zip(odd, reference([texts[number] for number in odd])):
+            lists[number] = ids
+        return joined(lists)
+
+    return encode_batch
 
 
 def _gigatoken_tiktoken(path: Path, pattern: str) -> EncodeBatch:

@@ -30,7 +30,7 @@ PROBES: tuple[str, ...] = (
 )
 
 
-def probe_texts(specials: Iterable[str]) -> list[str]:
-    """Return the probe texts, and texts in which the tokenizer's own control tokens stand."""
-    marked = [f"before {token} after{token}{token}\n{token}" for token in specials]
+def probe_texts(tokens: Iterable[str]) -> list[str]:
+    """Return the probe texts, and texts in which these tokens of the tokenizer stand."""
+    marked = [f"a {token} b{token}{token}c\n{token}" for token in tokens]
     return [*PROBES, "".join(PROBES), *marked]

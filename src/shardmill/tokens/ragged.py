@@ -44,3 +44,11 @@ def ragged(lists: Iterable[list[int]]) -> Ragged:
     bounds = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(ids) for ids in lists], out=bounds[1:])
     return Ragged(np.fromiter(chain.from_iterable(lists), np.uint32, int(bounds[-1])), bounds)
+
+
+def joined(arrays: Iterable[NDArray[Any]]) -> Ragged:
+    """Return arrays of ids as one flat array."""
+    arrays = list(arrays)
+    bounds = np.zeros(len(arrays) + 1, np.int64)
+    np.cumsum([len(ids) for ids in arrays], out=bounds[1:])
+    return Ragged(np.concatenate([np.empty(0, np.uint32), *arrays]).astype(np.uint32), bounds)

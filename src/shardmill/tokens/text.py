@@ -103,10 +103,13 @@ class Engine:
 
 
 def choose_engine(
-    name: str, reference: EncodeBatch, engines: Iterable[Engine], specials: Iterable[str]
+    name: str, reference: EncodeBatch, engines: Iterable[Engine], tokens: Iterable[str]
 ) -> tuple[str, EncodeBatch]:
-    """Return the first engine whose ids are the reference's on every probe text, and its name."""
-    probes = probe_texts(specials)
+    """Return the first engine whose ids are the reference's on every probe text, and its name.
+
+    `tokens` are texts that either of them might take for a token of its own.
+    """
+    probes = probe_texts(tokens)
     expected = reference(probes)
     for engine in engines:
         encode = _build(engine, name)

@@ -44,11 +44,14 @@ class HuggingFaceText:
                 "that holds it; nothing is downloaded"
             )
         raw = file.read_bytes()
-        plain_json = without_specials(raw)
-        library = need("tokenizers", extra="text")
-        reference = library.Tokenizer.from_str(plain_json)
-        full = library.Tokenizer.from_str(raw.decode())
-        specials = read_specials(orjson.loads(raw))
+        reference = need("tokenizers", extra="text").Tokenizer.from_str(raw.decode())
+        reference.no_truncation()
+        reference.no_padding()
+        # The library's own switch for "special tokens in text are text". (A tokenizer from which
+        # they are taken out would not do: it numbers the remaining added tokens anew.)
+        reference.encode_special_tokens = True
+        tokenizer = orjson.loads(raw)
+        specials = read_specials(tokenizer)
 
         def encode_batch(texts: Sequence[str]) -> Ragged:
             found = reference.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -58,19 +61,20 @@ class HuggingFaceText:
             found = reference.encode(text, add_special_tokens=False)
             return narrow_offsets([start for start, _ in found.offsets], found.ids)
 
-        engines = json_engines(plain_json) if self.engine == "fast" else []
-        name, encode = choose_engine(str(self.path), encode_batch, engines, specials)
+        engines = json_engines(without_specials(raw)) if self.engine == "fast" else []
+        added = [token["content"] for token in tokenizer.get("added_tokens") or ()]
+        name, encode = choose_engine(str(self.path), encode_batch, engines, added)
         config = read_config(file.parent)
         variables = {key: token_text(config.get(key)) for key in config if key.endswith("_token")}
         return TextTokenizer(
             name=str(self.path),
-            vocab_size=1 + max(full.get_vocab(with_added_tokens=True).values(), default=0),
+            vocab_size=1 + max(reference.get_vocab(with_added_tokens=True).values(), default=0),
             engine=name,
             encode_batch=encode,
             offsets=offsets,
-            decode=lambda ids: full.decode(list(ids), skip_special_tokens=False),
+            decode=lambda ids: reference.decode(list(ids), skip_special_tokens=False),
             specials=specials,
-            roles=_roles(variables, full),
+            roles=_roles(variables, reference),
             chat_template=read_chat_template(file.parent, config),
             variables={key: value for key, value in variables.items() if value is not None},
         )
@@ -124,7 +128,7 @@ def token_text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _roles(variables: dict[str, str | None], full: Any) -> dict[str, int]:
+def _roles(variables: dict[str, str | None], library: Any) -> dict[str, int]:
     found = {role: variables.get(key) for role, key in ROLE_TOKENS.items()}
-    ids = {role: full.token_to_id(text) for role, text in found.items() if text is not None}
+    ids = {role: library.token_to_id(text) for role, text in found.items() if text is not None}
     return {role: number for role, number in ids.items() if number is not None}

@@ -44,8 +44,10 @@ class SentencePieceText:
 
         size = model.vocab_size()
         specials = {model.id_to_piece(i): Special(i) for i in range(size) if model.is_control(i)}
-        engines = sentencepiece_engines(path) if self.engine == "fast" else []
-        name, encode = choose_engine(str(path), encode_batch, engines, specials)
+        engines = sentencepiece_engines(path, encode_batch) if self.engine == "fast" else []
+        # Any piece may be user-defined, which the library does not tell; so each is probed.
+        pieces = [model.id_to_piece(i).replace("\u2581", " ") for i in range(size)]
+        name, encode = choose_engine(str(path), encode_batch, engines, pieces)
         roles = {
             "bos": model.bos_id(),
             "eos": model.eos_id(),
