@@ -52,6 +52,9 @@ class Arrays(Mapping[str, NDArray[Any]]):
                 f"has no array {name!r}, only {sorted(self.arrays)}", path=self.path
             ) from None
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
 
