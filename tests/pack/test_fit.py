@@ -44,6 +44,8 @@ def test_as_many_packs_as_one_by_one(capacity: int, data: st.DataObject) -> None
 def test_limit_of_documents_closes_a_pack() -> None:
     histogram = np.bincount([1] * 10, minlength=101)
     assert packs_of(best_fit(histogram, 100, 4)) == [[1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
+    histogram[50] = 1
+    assert packs_of(best_fit(histogram, 100, 4)) == [[1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 50]]
 
 
 def test_time_does_not_depend_on_the_number_of_samples() -> None:

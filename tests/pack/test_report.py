@@ -18,7 +18,7 @@ PRICES = ModelShape().prices()
 
 def test_books_balance_by_source() -> None:
     table = length_table(
-        [5, 7, 30, 12, 0],
+        [6, 7, 30, 12, 0],
         num_visual=[1, 0, 2, 0, 0],
         num_fixed=[1, 0, 2, 0, 0],
         source=[0, 0, 1, 1, 1],
@@ -31,11 +31,11 @@ def test_books_balance_by_source() -> None:
     assert report.dropped == {"not a picture": 1}
     assert (report.num_samples, report.num_packed, report.num_cut) == (5, 4, 1)
     web, ocr = report.sources
-    assert (web.num_samples, web.num_packed, web.num_tokens, web.num_visual) == (2, 2, 12, 1)
+    assert (web.num_samples, web.num_packed, web.num_tokens, web.num_visual) == (2, 2, 13, 1)
     assert (ocr.num_samples, ocr.num_dropped, ocr.num_cut, ocr.num_tokens) == (3, 1, 1, 28)
-    assert report.num_tokens == 40
-    assert report.padding == pytest.approx(1 - 40 / (16 * report.num_packs))
-    assert report.alignment_padding == pytest.approx(4 / (16 * report.num_packs))
+    assert report.num_tokens == 41
+    assert report.padding == pytest.approx(1 - 41 / (16 * report.num_packs))
+    assert report.alignment_padding == pytest.approx(3 / (16 * report.num_packs))
 
 
 def test_planned_order_has_fewer_stragglers_than_a_shuffled_one() -> None:

@@ -48,7 +48,9 @@ def test_resumed_stream_gives_the_packs_of_an_unbroken_one(lengths: list[int], s
     items = list(enumerate(lengths))
     packs = [pack for item in items[:stop] if (pack := first.add(*item))]
     second = StreamPlanner(100, window=20)
-    second.restore(json.loads(json.dumps(first.state())))
+    state = json.loads(json.dumps(first.state()))
+    assert (state["num_seen"], state["units_seen"]) == (len(items[:stop]), sum(lengths[:stop]))
+    second.restore(state)
     assert packs + list(second.packs(items[stop:])) == whole
 
 
