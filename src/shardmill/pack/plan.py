@@ -30,6 +30,7 @@ WINDOWS = (128, 512, 2048)
 FEW_DOCUMENTS = 4
 GOOD_ENOUGH = 20_000  # one pack above the bound in so many
 HOPELESS = 1_000
+SMALL_TABLE = 20_000  # planned in less time than numba takes to load
 BEYOND_MAX_PACKS = "beyond max_packs"
 
 
@@ -46,7 +47,7 @@ class Choice:
 
 def plan_packs(table: LengthTable, spec: PackSpec, *, engine: EngineName = "auto") -> PackPlan:
     """Return the plan, a pure function of the table and the spec; the engine only changes time."""
-    loops = load_engine(engine)
+    loops = load_engine("plain" if engine == "auto" and len(table) < SMALL_TABLE else engine)
     usable = usable_lengths(table, spec)
     histogram = count_lengths(usable.units, usable.capacity)
     choice = choose(histogram, usable.capacity, spec, loops)
