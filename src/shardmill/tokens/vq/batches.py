@@ -7,6 +7,8 @@ replayed, so that nothing waits for Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,19 +104,19 @@ class _Replay:
         return self._codes
 
 
-class device_errors:
-    """Turns what a GPU reports when it fails into an error that says what to do."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise UnitFailed(
-                "one picture alone does not fit into the GPU's memory: use smaller pictures"
-            ) from error
-        if isinstance(error, RuntimeError) and "CUDA error" in str(error):
-            first_line = str(error).splitlines()[0]
-            raise UnitFailed(
-                f"the GPU failed ({first_line}); what is done is kept: run the same command again"
-            ) from error
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """Turn what a GPU reports when it fails into an error that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UnitFailed(
+            "one picture alone does not fit into the GPU's memory: use smaller pictures"
+        ) from error
+    except RuntimeError as error:
+        if "CUDA error" not in str(error):
+            raise
+        first_line = str(error).splitlines()[0]
+        raise UnitFailed(
+            f"the GPU failed ({first_line}); what is done is kept: run the same command again"
+        ) from error

@@ -116,9 +116,6 @@ class FusedLayers:
     def halve(self, name: str, x: Picture) -> Picture:
         return self._conv(name, self._operand(name, x), stride=2)
 
-    def double(self, name: str, x: Picture) -> Picture:
-        raise NotImplementedError("the decoder runs on plain layers")
-
     def _prepare(self, name: str, weight: Tensor) -> Tensor:
         operand = self._format_of(name.removesuffix(".weight")).operand
         if name == "encoder.conv_in.weight":
@@ -233,11 +230,12 @@ def choose_tiling(operand: Any, channels: int, num_out: int, stride: int) -> Til
     """Return what measured fastest on an H200."""
     single = operand == torch.float32
     channels_in = min(32 if single else 64, channels)
-    if stride == 2 or num_out <= 128:
-        return Tiling(128, min(128, num_out), channels_in, 4, 3)
-    if single and num_out == 256:
+    if single and num_out == 256 and stride == 1:
         return Tiling(128, 256, channels_in, 8, 4)
-    return Tiling(256, 128, channels_in, 8, 4 if num_out > 256 else 3)
+    if num_out > 256 and stride == 1:
+        return Tiling(256, 128, channels_in, 8, 4 if single else 3)
+    num_stages = 2 if num_out <= 128 and not single else 3
+    return Tiling(128, min(128, num_out), channels_in, 4, num_stages)
 
 
 def line_length(height: int, width: int) -> int:

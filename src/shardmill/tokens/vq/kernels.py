@@ -66,7 +66,7 @@ def convolve(
         out += image.to(tl.int64) * line_out * COUT
         written = (y <= height) & (x < pitch_out)
         tl.store(out + place, acc.to(out.dtype.element_ty), mask=written[:, None])
-    _store_moments(acc, inside, moments, box, n, first, height, width, run, COUT, BM)
+    _store_moments(acc, moments, box, n, first, height, width, run, COUT, BM)
 
 
 @triton.jit
@@ -92,7 +92,7 @@ def convolve_pixels(
     acc = tl.dot(a, b, input_precision="tf32x3") / 127.5 + tl.load(bias + n)[None, :]
     inside = ((y < height) & (x < width))[:, None]
     acc = tl.where(inside, acc, 0.0)
-    _store_moments(acc, inside, moments, box, n, first, height, width, pitch, COUT, BM)
+    _store_moments(acc, moments, box, n, first, height, width, pitch, COUT, BM)
     place = p[:, None] * COUT + n[None, :]
     out += image * line * COUT
     tl.store(out + place, acc.to(out.dtype.element_ty), mask=(p < line)[:, None])
@@ -100,14 +100,16 @@ def convolve_pixels(
 
 @triton.jit
 def _store_moments(
-    acc, inside, moments, box, n, first, height, width, run, C: tl.constexpr, BM: tl.constexpr
+    acc, moments, box, n, first, height, width, run, C: tl.constexpr, BM: tl.constexpr
 ):  # fmt: skip
+    # `acc` is 0 outside of the picture. Within one box the squares do not cancel out in fp32;
+    # across boxes they could, so that fold_moments works with deviations.
     count = _count(first + BM, height, width, run) - _count(first, height, width, run)
-    mean = tl.sum(acc, 0) / tl.maximum(count, 1)
-    off = tl.where(inside, acc - mean[None, :], 0.0)
+    total = tl.sum(acc, 0)
+    mean = total / tl.maximum(count, 1)
     place = moments + box.to(tl.int64) * 2 * C + n
     tl.store(place, mean)
-    tl.store(place + C, tl.sum(off * off, 0))
+    tl.store(place + C, tl.maximum(tl.sum(acc * acc, 0) - total * mean, 0.0))
 
 
 @triton.jit
@@ -132,7 +134,7 @@ def fold_moments(
         pixels = _pixels_of(box, height, width, run, num_boxes, BM)[:, None]
         place = base + box[:, None] * 2 * C + c[None, :]
         total += tl.load(place, mask=pixels > 0, other=0.0) * pixels
-    count = height.to(tl.float32) * width * GROUP
+    count = 1.0 * height * width * GROUP
     mean = tl.sum(total) / count
     spread = tl.zeros((BLOCK, GROUP), tl.float32)
     for start in range(0, num_boxes, BLOCK):

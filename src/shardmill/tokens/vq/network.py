@@ -30,6 +30,10 @@ class Layers(Protocol):
     def halve(self, name: str, x: Activation) -> Activation:
         """A 3 x 3 convolution of stride 2 after padding right and bottom by one zero."""
 
+
+class DecoderLayers(Layers, Protocol):
+    """What can also compute a decoder."""
+
     def double(self, name: str, x: Activation) -> Activation:
         """Nearest neighbour to twice the size, then a 3 x 3 convolution."""
 
@@ -51,7 +55,7 @@ def encode(layers: Layers, shape: VqShape, pixels: Activation) -> Activation:
     return layers.conv("quant_conv", x)
 
 
-def decode(layers: Layers, shape: VqShape, vectors: Activation) -> Activation:
+def decode(layers: DecoderLayers, shape: VqShape, vectors: Activation) -> Activation:
     """Return pixels, about [-1, 1], for vectors of the codebook."""
     x = layers.conv("decoder.conv_in", layers.conv("post_quant_conv", vectors))
     x = _middle(layers, "decoder.mid", x)

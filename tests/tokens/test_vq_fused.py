@@ -1,0 +1,76 @@
+"""The fused kernels compute what the plain layers do, at any size; these tests need a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from vq_checkpoints import random_tensors
+
+from shardmill.tokens.vq.batches import BatchEncoder
+from shardmill.tokens.vq.live import FusedTokenizer, PlainTokenizer
+from shardmill.tokens.vq.shape import VqShape
+from shardmill.tokens.vq.weights import VqWeights
+
+pytest.importorskip("triton")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+CHAMELEON = VqShape(
+    base_channels=64, multipliers=(1, 2, 4), z_channels=64, embed_dim=32, num_codes=300
+)
+LLAMAGEN = replace(CHAMELEON, embed_dim=8, attention_levels=(2,), normalised=True)
+SIZES = [(1, 64, 64), (3, 32, 96), (2, 40, 72), (1, 12, 20), (5, 4, 4)]
+
+
+def make(shape: VqShape) -> VqWeights:
+    return VqWeights(shape, random_tensors(shape), has_decoder=True)
+
+
+def pictures(*shape: int) -> Any:
+    generator = torch.Generator().manual_seed(sum(shape))
+    pixels = torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=generator)
+    return pixels.cuda()
+
+
+def relative(found: Any, expected: Any) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+@pytest.mark.parametrize("shape", [CHAMELEON, LLAMAGEN], ids=["chameleon", "llamagen"])
+@pytest.mark.parametrize("size", SIZES)
+def test_vectors_are_those_of_the_plain_layers(
+    size: tuple[int, int, int], shape: VqShape, precision: str
+) -> None:
+    weights, pixels = make(shape), pictures(*size)
+    expected = PlainTokenizer(weights, "cuda").vectors(pixels)
+    for _ in range(3):
+        found = FusedTokenizer(weights, precision, "cuda").vectors(pixels)
+        assert found.shape == expected.shape
+        assert relative(found, expected) < 0.02
+
+
+@pytest.mark.parametrize("shape", [CHAMELEON, LLAMAGEN], ids=["chameleon", "llamagen"])
+def test_codes_are_the_nearest_of_its_vectors(shape: VqShape) -> None:
+    weights, pixels = make(shape), pictures(3, 64, 80)
+    live = FusedTokenizer(weights, "tf32", "cuda")
+    vectors = live.vectors(pixels).flatten(0, 2).double()
+    codebook = weights.tensors["quantize.embedding.weight"].double().cuda()
+    if shape.normalised:
+        vectors, codebook = (torch.nn.functional.normalize(t, dim=-1) for t in (vectors, codebook))
+    expected = torch.cdist(vectors, codebook).argmin(1)
+    assert (live.encode(pixels).flatten() == expected).float().mean() > 0.999
+
+
+def test_every_run_and_every_batch_gives_the_same_codes() -> None:
+    encoder = BatchEncoder(FusedTokenizer(make(CHAMELEON), "fp16", "cuda"), "cuda")
+    pixels = pictures(8, 64, 64).cpu().pin_memory()
+    first = encoder.launch(pixels).wait().copy()
+    for _ in range(5):
+        assert (encoder.launch(pixels).wait() == first).all()
+    alone = [encoder.launch(pixels[i : i + 1]).wait()[0] for i in range(8)]
+    equal = [(a == b).mean() for a, b in zip(alone, first)]
+    assert min(equal) > 0.99
