@@ -9,7 +9,7 @@ the template writes its own placeholder for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -141,44 +141,38 @@ class _Writer:
         return self.special.sub(lambda match: self.hidden[match[0]], text)
 
     def pieces(self, text: str, spans: CharSpans, media: Sequence[Segment]) -> list[Piece]:
-        """Return the pieces of a rendered chat."""
-        pieces: list[Piece] = []
+        """Return the pieces of a rendered chat; it must show every medium once."""
         queues = {kind: iter([s for s in media if s.kind == kind]) for kind in self.kinds.values()}
-        learned = _inside(spans)
-        position = num_media = 0
-        strip_next = False
+        pieces: list[Piece] = []
+        position, strip_next = 0, False
         for part in self.splitter.split(text):
             start, position = position, position + len(part)
-            if part in self.specials:
-                special = self.specials[part]
+            learned = any(first <= start < last for first, last in spans)
+            special = self.specials.get(part)
+            if special is not None:
                 if special.lstrip:
                     _strip_end(pieces)
-                strip_next = special.rstrip
-                if part in self.kinds:
-                    segment = next(queues[self.kinds[part]], None)
-                    if segment is None:
-                        raise SampleError("placeholders and media do not match", f"one {part}")
-                    pieces.append(Medium(segment, loss=learned(start), bare=True))
-                    num_media += 1
-                else:
-                    pieces.append(Token(special.id, learned(start)))
-                continue
-            if len(part) == 1 and FIRST_MEDIUM <= ord(part) <= LAST:
-                loss = learned(start)
-                pieces.append(Medium(media[ord(part) - FIRST_MEDIUM], loss, loss))
-                num_media += 1
+                pieces.append(self._control(part, special, learned, queues))
+            elif len(part) == 1 and FIRST_MEDIUM <= ord(part) <= LAST:
+                pieces.append(Medium(media[ord(part) - FIRST_MEDIUM], learned, learned))
             elif part:
                 run = list(self._parts(part, start, spans))
-                if strip_next:
-                    run = _lstripped(run)
-                pieces.append(Text(tuple(run)))
-            strip_next = False
-        if num_media != len(media):
-            raise SampleError(
-                "placeholders and media do not match",
-                f"the chat template wrote {num_media} of {len(media)} media",
-            )
+                pieces.append(Text(tuple(_lstripped(run) if strip_next else run)))
+            strip_next = special is not None and special.rstrip
+        num_shown = sum(isinstance(piece, Medium) for piece in pieces)
+        if num_shown != len(media):
+            raise _mismatch(f"the chat template wrote {num_shown} of {len(media)} media")
         return [piece for piece in pieces if not isinstance(piece, Text) or piece.parts]
+
+    def _control(
+        self, part: str, special: Special, learned: bool, queues: Mapping[str, Iterator[Segment]]
+    ) -> Piece:
+        if part not in self.kinds:
+            return Token(special.id, learned)
+        segment = next(queues[self.kinds[part]], None)
+        if segment is None:
+            raise _mismatch(f"the chat template wrote one {part} too many")
+        return Medium(segment, loss=learned, bare=True)
 
     def _parts(self, text: str, start: int, spans: CharSpans) -> Iterator[tuple[str, bool]]:
         end, position = start + len(text), start
@@ -199,8 +193,8 @@ class _Writer:
         return ESCAPED.sub(lambda match: chr(int(match[1], 16)), text.translate(self.shown))
 
 
-def _inside(spans: CharSpans) -> Callable[[int], bool]:
-    return lambda position: any(start <= position < end for start, end in spans)
+def _mismatch(detail: str) -> SampleError:
+    return SampleError("placeholders and media do not match", detail)
 
 
 def _strip_end(pieces: list[Piece]) -> None:
