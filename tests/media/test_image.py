@@ -146,6 +146,8 @@ def png_bomb() -> bytes:
         (b"", "not a picture"),
         (b"just text in a .jpg", "not a picture"),
         (b"\xff\xd8\xff\xe0 no jpeg at all", "not a picture"),
+        (saved(solid("RGB", 0), "PNG")[:30], "broken picture"),
+        (saved(solid("RGB", 0), "PNG")[:45], "truncated picture"),
         (png_bomb(), "too many pixels"),
     ],
 )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from drivers import snapshot
+from drivers import snapshot, start_driver
 from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
@@ -19,6 +23,7 @@ from shardmill.io.receipts import open_manifest
 from shardmill.media.geometry import Buckets, Native, Square
 from shardmill.media.image import decode_picture, resize_crop
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
 from shardmill.stages.codes import EncodePictures
 from shardmill.tokens.vq.source import ShardCodes
@@ -211,3 +216,23 @@ def test_sizes_that_are_no_whole_codes_are_refused(tmp_path: Path, weights: Cham
 def test_weights_must_be_pinned(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pinned"):
         spec(tmp_path, ChameleonVq(weights="anywhere"))
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
+    tmp_path: Path, weights: ChameleonVq
+) -> None:
+    rows = [(sample(f"k{i}", jpeg(40, 40, i)), {}) for i in range(12)]
+    folder = write_sample_folder(tmp_path / "in", [rows[i : i + 2] for i in range(0, 12, 2)])
+    stage, killed = spec(folder, weights), tmp_path / "killed"
+    driver = start_driver(stage, killed, workers=1, beat_s=0.2, stale_s=1.0)
+    while driver.poll() is None and not list(killed.glob("receipts/*.json")):
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    timing = LockTiming(beat_s=0.2, stale_s=1.0)
+    report = run_stage(stage, killed, workers=0, timing=timing)
+    assert report.complete
+    assert report.num_done + report.num_done_before == 6
+    run_stage(stage, tmp_path / "whole", workers=0)
+    assert snapshot(killed) == snapshot(tmp_path / "whole")

@@ -9,6 +9,7 @@ Scaled JPEG decoding is not used: it is off by far more than rounding (33 to 41 
 from __future__ import annotations
 
 import io
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ Pixels = NDArray[np.uint8]
 Content = bytes | memoryview
 
 MAX_PIXELS = 1 << 27
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "MPO")
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 ORIENTATION_TAG = 0x0112
 EXIF_MARK = b"Exif\0\0"
 HEADER_BYTES = 1 << 16
@@ -74,11 +75,19 @@ def _decode_plain_jpeg(content: Content, allow_truncated: bool) -> Pixels | None
         return None
 
 
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that this Pillow was built with; it stumbles over names of others."""
+    image = need("PIL.Image", extra="image")
+    image.init()
+    return tuple(format for format in FORMATS if format in image.OPEN)
+
+
 def _is_turned(data: bytes) -> bool:
     if EXIF_MARK not in data[:HEADER_BYTES]:
         return False
     image = need("PIL.Image", extra="image")
-    with image.open(io.BytesIO(data), formats=FORMATS) as picture:
+    with image.open(io.BytesIO(data), formats=_formats()) as picture:
         return picture.getexif().get(ORIENTATION_TAG, 1) not in (0, 1)
 
 
@@ -88,7 +97,7 @@ def _decode_any(content: Content, allow_truncated: bool) -> Pixels:
     # Pillow knows this as a setting of the process; a stage has one value for all its threads.
     files.LOAD_TRUNCATED_IMAGES = allow_truncated
     try:
-        with image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        with image.open(io.BytesIO(content), formats=_formats()) as picture:
             picture.load()
             return _to_rgb(ops.exif_transpose(picture))
     except image.DecompressionBombError as error:

@@ -1,7 +1,7 @@
 """Codes: the pictures of sample shards become code shards, encoded once and joined by key later.
 
-A sample is kept when all its pictures are; its texts and other media stay where they are. A few
-pictures of each unit are also encoded in fp32, and the books say how many codes were equal.
+A sample is kept when all its pictures are; its texts and other media stay where they are. One
+picture of each unit is also encoded in fp32, and the books say how many codes were equal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from shardmill.io.codefile import ROLE, PictureCodes, code_dtype, write_codes
 from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.media.geometry import Geometry
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.pictures import Flow, Outcome
+from shardmill.stages.pictures import Encoder, Flow, Launch, Outcome
 from shardmill.stages.samplefiles import open_unit, sample_units
 from shardmill.tokens.vq.specs import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
 COMPARED = "codes compared with fp32"
 EQUAL = "codes equal to fp32"
-NUM_COMPARED = 2  # pictures of each unit
 THREADS_VARIABLE = "SHARDMILL_THREADS"
 BATCH_VARIABLE = "SHARDMILL_BATCH_PIXELS"
 GPU_BATCH_PIXELS = 32 * 512 * 512
@@ -83,7 +82,7 @@ class _Worker:
 
         self._spec, device = spec, choose_device()
         self._live = spec.tokenizer.load(spec.precision, device)
-        self._reference: Any = None
+        self._reference: Encoder | None = None
         check_sizes(spec.geometry, self._live.factor)
         on_gpu = device.startswith("cuda")
         default_threads = max(1, num_processors() // max(1, num_gpus() if on_gpu else 1))
@@ -104,8 +103,9 @@ class _Worker:
             limit = unit.input.get("limit", len(shard))
             assert isinstance(limit, int)
             reading = _Reading(shard, limit)
-            outcomes = self.flow.encode(reading.pictures())
-            self._compare(reading, outcomes, tally)
+            comparison = _Comparison(self._reference)
+            outcomes = self.flow.encode(reading.pictures(), comparison.begin)
+            comparison.finish(outcomes, tally)
         rows = reading.rows(outcomes, tally, self._live.num_codes)
         write_codes(
             draft.file(unit.name, ROLE),
@@ -116,14 +116,24 @@ class _Worker:
         )
         draft.finish(unit.name, num_samples=len(rows))
 
-    def _compare(self, reading: _Reading, outcomes: list[Outcome], tally: Tally) -> None:
-        if self._reference is None:
-            return
-        import torch
 
-        for number in reading.first_good(outcomes, NUM_COMPARED):
-            pixels = self.flow.pixels(reading.content(number))
-            exact = self._reference.launch(torch.from_numpy(pixels)[None]).wait()[0]
+class _Comparison:
+    """Encodes one picture of a unit in fp32 too, while the others are on their way."""
+
+    def __init__(self, reference: Encoder | None) -> None:
+        self._reference = reference
+        self._begun: tuple[int, Launch] | None = None
+
+    def begin(self, number: int, pixels: Any) -> None:
+        """Begin to encode a picture; without a reference there is nothing to compare with."""
+        if self._reference is not None:
+            self._begun = number, self._reference.launch(pixels[None])
+
+    def finish(self, outcomes: list[Outcome], tally: Tally) -> None:
+        """Count the codes that were compared, and those that are equal."""
+        if self._begun is not None:
+            number, launch = self._begun
+            exact = launch.wait()[0]
             tally.count(COMPARED, exact.size)
             tally.count(EQUAL, int((exact == outcomes[number]).sum()))
 
@@ -134,11 +144,10 @@ class _Reading:
     def __init__(self, shard: SampleShard, limit: int) -> None:
         self._shard, self._limit = shard, limit
         self._samples: list[tuple[str, list[str] | SampleError]] = []
-        self._places: list[tuple[int, str]] = []
 
     def pictures(self) -> Iterator[memoryview | bytes]:
-        """Yield every picture of every sample, remembering whose it is."""
-        for number, (key, raw) in enumerate(self._shard.iter_raw(0, self._limit)):
+        """Yield every picture of every sample, in the order of `rows`."""
+        for key, raw in self._shard.iter_raw(0, self._limit):
             try:
                 sample = parse_sample(key, raw)
                 media = [segment.media for segment in sample.document.media("image")]
@@ -149,18 +158,7 @@ class _Reading:
                 self._samples.append((key, error))
                 continue
             self._samples.append((key, media))
-            self._places += [(number, name) for name in media]
             yield from (sample.media[name] for name in media)
-
-    def content(self, picture: int) -> memoryview:
-        """Return the bytes of a picture again."""
-        number, name = self._places[picture]
-        return self._shard.raw(number)[name]
-
-    def first_good(self, outcomes: list[Outcome], count: int) -> list[int]:
-        """Return the numbers of the first pictures that have codes."""
-        good = (n for n, found in enumerate(outcomes) if not isinstance(found, SampleError))
-        return [number for number, _ in zip(good, range(count))]
 
     def rows(
         self, outcomes: list[Outcome], tally: Tally, num_codes: int

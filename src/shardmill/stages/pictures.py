@@ -7,7 +7,7 @@ and its thread writes there. A picture that turns out to be broken leaves its pl
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -26,6 +26,7 @@ SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... 
 
 Size: TypeAlias = tuple[int, int]
 Outcome: TypeAlias = NDArray[Any] | SampleError
+OnFirst: TypeAlias = Callable[[int, Any], None]
 
 
 class Launch(Protocol):
@@ -79,9 +80,12 @@ class Flow:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def encode(self, pictures: Iterable[Content]) -> list[Outcome]:
-        """Return, in order, the codes of each picture or why it has none."""
-        return _Run(self).encode(pictures)
+    def encode(self, pictures: Iterable[Content], on_first: OnFirst | None = None) -> list[Outcome]:
+        """Return, in order, the codes of each picture or why it has none.
+
+        `on_first` gets number and pixels of the first good picture before it is encoded.
+        """
+        return _Run(self, on_first).encode(pictures)
 
     def start(self, batch: Batch, content: Content, fit: Fit, size: Size) -> None:
         """Let a thread decode a picture into the next place of a batch."""
@@ -94,11 +98,6 @@ class Flow:
         """Return how a picture is brought to size, and the size that its header says."""
         size = probe("image", content).size
         return self._geometry.fit(size.width, size.height), (size.width, size.height)
-
-    def pixels(self, content: Content) -> NDArray[np.uint8]:
-        """Return one picture as the encoder sees it."""
-        fit, _ = self.fit(content)
-        return resize_crop(decode_picture(content, allow_truncated=self._allow_truncated), fit)
 
     def take(self, size: Size) -> Batch:
         """Return an empty batch for pictures of this size."""
@@ -127,8 +126,8 @@ class Flow:
 class _Run:
     """One call of `Flow.encode`: what is gathered, decoded and launched at this moment."""
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
+    def __init__(self, flow: Flow, on_first: OnFirst | None) -> None:
+        self._flow, self._on_first = flow, on_first
         self._gathering: dict[Size, Batch] = {}
         self._decoding: deque[Batch] = deque()
         self._launched: deque[tuple[Batch, Launch]] = deque()
@@ -168,9 +167,16 @@ class _Run:
         batch = self._decoding.popleft()
         for number, decoded in zip(batch.numbers, batch.decoded):
             self._outcomes[number] = decoded.result()
+        self._tell_first(batch)
         self._launched.append((batch, self._flow.launch(batch)))
         while len(self._launched) > NUM_LAUNCHED:
             self._collect_next()
+
+    def _tell_first(self, batch: Batch) -> None:
+        good = [i for i, n in enumerate(batch.numbers) if self._outcomes[n] is None]
+        if good and self._on_first is not None:
+            self._on_first(batch.numbers[good[0]], batch.pixels[good[0]].clone())
+            self._on_first = None
 
     def _collect_next(self) -> None:
         batch, launch = self._launched.popleft()
