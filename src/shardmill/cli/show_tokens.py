@@ -45,11 +45,11 @@ def show_tokens(
 
 
 def _find(rows: TokenSet, name: str) -> int:
+    number = rows.find(name)
+    if number is not None:
+        return number
     if name.isdigit() and int(name) < len(rows):
         return int(name)
-    for number, row in enumerate(rows):
-        if row.key == name:
-            return number
     raise ConfigError(f"no row has the key or number {name!r}: there are {len(rows):,}")
 
 
