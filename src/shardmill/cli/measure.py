@@ -73,7 +73,9 @@ def measure(input: Path, out: Path, model: str, estimate: bool, **flags: Any) ->
         tokenizer=None if estimate else tokenizer,
         **flags,
     )
-    run_and_report(stage, out, options, next_step=f"shardmill plan {out} packs.plan --capacity 8192")
+    run_and_report(
+        stage, out, options, next_step=f"shardmill plan {out} packs.plan --capacity 8192"
+    )
     table = merge_lengths(out)
     if not options.as_json:
         _print_lengths(table)
