@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 
-from shardmill.cli.main import cli
 from shardmill.errors import ConfigError, StaleError
 from shardmill.io.megatron import open_index
 from shardmill.io.plans import open_plan, write_plan
@@ -153,13 +151,3 @@ def test_settings_that_cannot_be(tokens: Path, plan: Path) -> None:
         Materialize(tokens_dir=tokens, plan_path=plan, packs_per_shard=0)
     with pytest.raises(ConfigError, match="hold no pictures"):
         Materialize(tokens_dir=tokens, plan_path=plan, samples_dir=tokens)
-
-
-def test_command_writes_packs_and_is_done_the_second_time(
-    tokens: Path, plan: Path, tmp_path: Path
-) -> None:
-    words = ["pack", str(tokens), str(plan), str(tmp_path / "out"), "--workers", "0", "--json"]
-    for done_now in (1, 0):
-        done = CliRunner().invoke(cli, words, catch_exceptions=False)
-        assert done.exit_code == 0
-        assert json.loads(done.output)["done_now"] == done_now
