@@ -102,3 +102,22 @@ def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: 
     verdict = json.loads(shardmill("check", "rows", "--json", code=1).stdout)
     assert [problem["path"] for problem in verdict["problems"]] == ["shards/000001.idx"]
     assert "'0'" in verdict["problems"][0]["what"]
+
+
+def test_tokens_and_packs_are_shown_with_what_is_learned(
+    shardmill: Shardmill, tmp_path: Path
+) -> None:
+    (tmp_path / "patches.toml").write_text(
+        'layout = "patches"\n[space]\nadded = ["im_patch", "im_start", "im_end"]\n'
+    )
+    shardmill("ingest", "data/chats.json", "chats")
+    shardmill("tokenize", "chats", "tokens", "--recipe", "patches.toml", "--template", "chat")
+    shardmill("plan", "tokens", "packs.plan", "--capacity", "2048")
+    shardmill("pack", "tokens", "packs.plan", "packs")
+    rows = {}
+    for folder in ("tokens", "packs"):
+        row = json.loads(shardmill("show", folder, "--sample", "chats-00000003", "--json").stdout)
+        rows[folder] = (row["ids"], row["loss"], row["runs"])
+        learned = "".join(run["text"] for run in row["runs"] if run["learned"])
+        assert "Green." in learned and "What colour" not in learned
+    assert rows["tokens"] == rows["packs"]

@@ -9,6 +9,7 @@ import click
 
 from shardmill.cli import console
 from shardmill.errors import ConfigError
+from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import Manifest
 from shardmill.model.tokenrow import TokenRow
@@ -23,7 +24,7 @@ def show_tokens(
 ) -> None:
     """Print the rows with these numbers or keys, or the first `count`."""
     rows = open_token_set(folder, manifest)
-    paint = open_painter(manifest)
+    paint = open_painter(_maker_of_tokens(manifest))
     numbers = [_find(rows, name) for name in wanted] or range(min(count, len(rows)))
     for number in numbers:
         row = rows[number]
@@ -42,6 +43,12 @@ def show_tokens(
             )
         else:
             _print_row(number, len(rows), row, paint(row))
+
+
+def _maker_of_tokens(manifest: Manifest) -> Manifest:
+    """Return the manifest that knows the tokenizer: of packs it is that of their tokens."""
+    tokens_dir = manifest.stage.get("tokens_dir") if isinstance(manifest.stage, dict) else None
+    return open_manifest(Path(tokens_dir)) if isinstance(tokens_dir, str) else manifest
 
 
 def _find(rows: TokenSet, name: str) -> int:
