@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
 from shardmill.media.geometry import Native
+from shardmill.stages import pictures as stages
 from shardmill.stages.pictures import Flow
 from shardmill.tokens.vq.batches import BatchEncoder
 
 Image = pytest.importorskip("PIL.Image")
-SIZES = [(8, 8), (8, 12), (12, 8)]
+SIZES = [(8, 8), (8, 12), (12, 8), (12, 12), (16, 12)]
 
 
 class FirstByte:
@@ -50,7 +51,11 @@ def tokenizer() -> FirstByte:
 
 @pytest.fixture(scope="module")
 def flow(tokenizer: FirstByte) -> Iterator[Flow]:
+    """A flow that gathers three sizes at a time and keeps little memory."""
     before = torch.get_num_threads()
+    limits = pytest.MonkeyPatch()
+    limits.setattr(stages, "MAX_GATHERING", 3)
+    limits.setattr(stages, "MAX_FREE", 2)
     flow = Flow(
         Native(factor=4),
         BatchEncoder(tokenizer, "cpu"),
@@ -60,10 +65,11 @@ def flow(tokenizer: FirstByte) -> Iterator[Flow]:
     )
     yield flow
     flow.close()
+    limits.undo()
     torch.set_num_threads(before)
 
 
-kinds = st.sampled_from([0, 1, 2, "text", "cut"])
+kinds = st.sampled_from([0, 1, 2, 3, 4, "text", "cut"])
 
 
 @given(plan=st.lists(kinds, max_size=40))

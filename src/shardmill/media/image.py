@@ -60,6 +60,11 @@ def resize_crop(pixels: Pixels, fit: Fit) -> Pixels:
     return np.ascontiguousarray(cut)
 
 
+def resampler() -> str:
+    """Return who resizes here, "torch" or "pillow"; their pixels may differ by rounding."""
+    return "pillow" if _torch_lanczos() is None else "torch"
+
+
 def _decode_plain_jpeg(content: Content, allow_truncated: bool) -> Pixels | None:
     """Return the pixels of a grey or colour JPEG that lies as it is displayed, else None."""
     simplejpeg = need("simplejpeg", extra="image")

@@ -20,6 +20,7 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.io.codefile import ROLE, PictureCodes, code_dtype, write_codes
 from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.media.geometry import Geometry
+from shardmill.media.image import resampler
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.stages.pictures import Encoder, Flow, Launch, Outcome
 from shardmill.stages.samplefiles import open_unit, sample_units
@@ -112,7 +113,7 @@ class _Worker:
             rows,
             num_codes=self._live.num_codes,
             factor=self._live.factor,
-            about={"weights": self._spec.tokenizer.identity()},
+            about={"weights": self._spec.tokenizer.identity(), "resized_by": resampler()},
         )
         draft.finish(unit.name, num_samples=len(rows))
 

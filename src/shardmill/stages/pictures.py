@@ -20,7 +20,9 @@ from shardmill.media.geometry import Fit, Geometry
 from shardmill.media.image import Content, decode_picture, resize_crop
 from shardmill.media.sizes import probe
 
-NUM_DECODING = 3  # batches whose pictures are being decoded, of each size
+MAX_GATHERING = 8  # sizes for which pictures are gathered; the oldest batch makes room
+MAX_FREE = 12  # batches whose memory is kept for the next ones
+NUM_DECODING = 3  # full batches whose pictures are being decoded
 NUM_LAUNCHED = 2  # batches that the device has not given back
 SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... of a full one
 
@@ -113,6 +115,8 @@ class Flow:
     def give_back(self, batch: Batch) -> None:
         """Keep a batch's memory for the next one of its size."""
         _, height, width, _ = batch.pixels.shape
+        if sum(map(len, self._free.values())) >= MAX_FREE:
+            self._free.clear()
         self._free[width, height].append(batch.pixels)
 
     def launch(self, batch: Batch) -> Launch:
@@ -157,6 +161,9 @@ class _Run:
         wanted = fit.width, fit.height
         batch = self._gathering.get(wanted)
         if batch is None:
+            if len(self._gathering) >= MAX_GATHERING:
+                oldest = next(iter(self._gathering))
+                self._decoding.append(self._gathering.pop(oldest))
             batch = self._gathering[wanted] = self._flow.take(wanted)
         batch.numbers.append(number)
         self._flow.start(batch, content, fit, size)

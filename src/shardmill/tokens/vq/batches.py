@@ -1,12 +1,14 @@
 """Encodes batches on a device: launched without waiting, replayed as graphs, halved when too large.
 
 A batch that does not fit into the memory is encoded in halves, and from then on no batch has more
-pixels than what fitted. On a GPU the kernels of a batch are recorded once for each shape and
-replayed, so that nothing waits for Python.
+pixels than what fitted. On a GPU the kernels of a shape that comes again and again are recorded and
+replayed, so that nothing waits for Python. A recording holds the memory of its batch, so there are
+only a few, and they go first when the memory runs out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from shardmill.tokens.vq.live import LiveTokenizer
 
 Tensor = Any
 WARM_UPS = 2
+MAX_GRAPHS = 6
+USES_BEFORE_GRAPH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class BatchEncoder:
         self._tokenizer, self._device = tokenizer, torch.device(device)
         self._is_gpu = self._device.type == "cuda"
         self._graphs: dict[tuple[int, ...], _Replay] = {}
+        self._max_graphs = MAX_GRAPHS
+        self._num_uses: Counter[tuple[int, ...]] = Counter()
         self._max_pixels: int | None = None
 
     def launch(self, pixels: Tensor) -> Launched:
@@ -66,10 +72,10 @@ class BatchEncoder:
             try:
                 return [self._encode(pixels)]
             except torch.OutOfMemoryError:
+                if self._drop_graphs():
+                    return self._encode_what_fits(pixels)
                 if len(pixels) == 1:
                     raise
-                self._graphs.clear()
-                torch.cuda.empty_cache()
                 self._max_pixels = len(pixels) // 2 * area
         half = len(pixels) // 2
         return self._encode_what_fits(pixels[:half]) + self._encode_what_fits(pixels[half:])
@@ -78,10 +84,23 @@ class BatchEncoder:
         if not (self._is_gpu and self._tokenizer.can_replay):
             return self._tokenizer.encode(pixels.to(self._device, non_blocking=True))
         shape = tuple(pixels.shape)
+        self._num_uses[shape] += 1
         if shape not in self._graphs:
+            if self._num_uses[shape] <= USES_BEFORE_GRAPH or len(self._graphs) >= self._max_graphs:
+                return self._tokenizer.encode(pixels.to(self._device, non_blocking=True))
             self._graphs[shape] = _Replay(self._tokenizer, shape, self._device)
         # The next replay overwrites its codes, and one batch may need several replays.
         return self._graphs[shape].encode(pixels).clone()
+
+    def _drop_graphs(self) -> bool:
+        """Give back the memory of all recordings, and say whether there were any."""
+        dropped = len(self._graphs)
+        self._graphs.clear()
+        if self._is_gpu:
+            torch.cuda.empty_cache()
+        if dropped:
+            self._max_graphs = dropped - 1
+        return dropped > 0
 
 
 class _Replay:
