@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_padding_to_the_longest_a_multiple_and_a_fixed_length() -> None:
 
 
 def test_labels_for_models_that_shift_and_for_those_that_do_not() -> None:
-    packs = [pack(3, 2)]
+    rows = [replace(token_row(n, k), loss=np.array([[0, k]])) for n, k in enumerate((3, 2))]
+    packs = [TrainPack(0, build_pack(rows, BuildSpec()), {})]
     ids = Collate()(packs)["input_ids"][0].tolist()
     shifted = Collate()(packs)["labels"][0].tolist()
     assert shifted == [ids[1], ids[2], -100, ids[4], -100]

@@ -88,6 +88,8 @@ def test_resume_is_exact_on_other_ranks(mix: Mix) -> None:
     assert got == whole
     with pytest.raises(TypeError, match="no length"):
         len(loader)
+    with pytest.raises(ConfigError, match="no epochs"):
+        loader.begin_epoch(1)
 
 
 @pytest.mark.parametrize("run", [1, 3])

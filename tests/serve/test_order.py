@@ -33,7 +33,7 @@ def test_a_window_keeps_neighbours_together() -> None:
 def test_numbers_of_two_epochs_and_of_padding() -> None:
     numbers = sample_numbers(100, seed=5)
     epochs = [ShuffledSamples(100, seed=5, epoch=e, window=None) for e in (0, 1)]
-    taken = Taken(np.array([0, 1, 1]), np.array([98, 99, NO_PACK]))
+    taken = Taken([0, 1, 1], [98, 99, NO_PACK])
     expected = [int(epochs[0].packs(np.array([98]))[0]), int(epochs[1].packs(np.array([99]))[0])]
     assert numbers.of(taken) == [*expected, NO_PACK]
     all_positions = np.arange(100)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import json_option
 
 if TYPE_CHECKING:

@@ -20,13 +20,16 @@ class Steps(Protocol):
 
     start: Any
 
+    def __len__(self) -> int:
+        """The steps of a whole epoch."""
+
     def advance(self, state: Any) -> Any:
         """Return the state after the step that begins here."""
 
     def steps_left(self, state: Any) -> int:
         """Return the steps until the epoch ends."""
 
-    def at_epoch(self, state: Any, epoch: int) -> Any:
+    def epoch_start(self, epoch: int) -> Any:
         """Return the head of an epoch."""
 
     def to_plain(self, state: Any) -> dict[str, Any]:
@@ -58,8 +61,14 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         """The epoch from which the next batch comes."""
         return int(self.state.epoch)
 
-    def __len__(self) -> int:
+    @property
+    def steps_left(self) -> int:
+        """The batches until the epoch ends."""
         return self.steps.steps_left(self.state)
+
+    def __len__(self) -> int:
+        # Trainers count epochs by this, so it stays the same in the middle of one.
+        return len(self.steps)
 
     def __iter__(self) -> Iterator[Any]:
         if self._streamed:
@@ -77,9 +86,13 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
             self.state = self.steps.advance(self.state)
             yield batch
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        self.state = self.steps.at_epoch(self.state, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Leave this epoch and begin at the head of another.
+
+        Not named set_epoch: trainers call that with their own count of epochs, which after a
+        resume may not be ours; here one epoch follows the other by itself.
+        """
+        self.state = self.steps.epoch_start(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the next batch comes from: a few integers and a digest."""

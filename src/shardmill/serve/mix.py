@@ -158,13 +158,16 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
         """Return the state after a step."""
         return replace(state, mixed=state.mixed + self.split.per_step)
 
-    def steps_left(self, state: MixState) -> int:
-        """Refuse: a mix has no end."""
+    def __len__(self) -> int:
         raise TypeError("a mix has no length: it goes on for as many steps as are asked for")
 
-    def at_epoch(self, state: MixState, epoch: int) -> MixState:
-        """Return the state itself: each source has epochs of its own."""
-        return state
+    def steps_left(self, state: MixState) -> int:
+        """Refuse: a mix has no end."""
+        return len(self)
+
+    def epoch_start(self, epoch: int) -> MixState:
+        """Refuse: each source has epochs of its own."""
+        raise ConfigError("a mix has no epochs: each source runs through its own")
 
     def taken(self, state: MixState) -> dict[str, int]:
         """Return the packs taken from each source since the beginning."""
@@ -213,7 +216,4 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
     def _pack(self, source: int, count: int) -> int:
         epoch, position = divmod(count, self.sizes[source])
         numbers: Numbers = self.numbers[source]
-        return (
-            int(self.offsets[source])
-            + numbers.of(Taken(np.array([epoch]), np.array([position])))[0]
-        )
+        return int(self.offsets[source]) + numbers.of(Taken([epoch], [position]))[0]

@@ -68,11 +68,10 @@ class Numbers:
 
     def of(self, taken: Taken) -> list[int]:
         """Return the number at each position taken, -1 where a step is padded."""
-        stretches, insides = np.divmod(taken.positions, STRETCH)
-        places = zip(taken.epochs.tolist(), stretches.tolist(), insides.tolist())
+        stretch = self._stretch
         return [
-            NO_PACK if stretch < 0 else self._stretch(epoch, stretch)[inside]
-            for epoch, stretch, inside in places
+            NO_PACK if at == NO_PACK else stretch(epoch, at // STRETCH)[at % STRETCH]
+            for epoch, at in zip(taken.epochs, taken.positions)
         ]
 
     def _work_out(self, epoch: int, stretch: int) -> list[int]:

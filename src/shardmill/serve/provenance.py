@@ -121,7 +121,7 @@ def packs_of_step(
     schedule = Schedule(len(plan), split)
     taken = schedule.take(schedule.skip(start, step))
     numbers = pack_numbers(plan, start.seed).of(taken)
-    found = zip(numbers, taken.epochs.tolist(), taken.positions.tolist())
+    found = zip(numbers, taken.epochs, taken.positions)
     return [_origin(plan, *place, data) for place in found]
 
 

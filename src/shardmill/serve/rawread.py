@@ -81,10 +81,22 @@ class RawReader:
 
     def copies(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples whose members are bytes."""
-        return [
-            RawSample(key, {ext: bytes(view) for ext, view in members.items()})
-            for key, members in self.views(numbers)
-        ]
+        batch = []
+        for number in numbers:
+            shard, inside = self._locate(number)
+            if shard.whole is None:
+                (sample,) = self.views([number])
+                members = {ext: bytes(view) for ext, view in sample.members.items()}
+            else:
+                # A slice of the map itself is bytes, without a view between.
+                offset, size, ext, exts = shard[3:7]
+                mapped: Any = shard.whole.obj
+                members = {
+                    exts[ext[m]]: mapped[(start := offset[m]) : start + size[m]]
+                    for m in range(shard.first[inside], shard.first[inside + 1])
+                }
+            batch.append(RawSample(_key(shard, inside), members))
+        return batch
 
     def private(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples in one buffer of their own, read without holding the interpreter."""

@@ -49,15 +49,14 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
         self.start = LoaderState(seed=seed)
 
     def __len__(self) -> int:
-        """The steps left in the epoch, the same on every rank."""
-        return self.steps_left(self.start)
+        """The steps of a whole epoch, the same on every rank.
+
+        After a step that borrowed, an epoch may have one fewer.
+        """
+        return self.schedule.steps_left(LoaderState())
 
     def __iter__(self) -> StepIterator:
         return StepIterator(self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        self.start = self.at_epoch(self.start, epoch)
 
     def state_after(self, num_batches: int) -> dict[str, Any]:
         """Return the state when so many batches since `start` have been trained on."""
@@ -71,9 +70,9 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
         """Return the steps until the epoch ends."""
         return self.schedule.steps_left(self.schedule.settle(state))
 
-    def at_epoch(self, state: LoaderState, epoch: int) -> LoaderState:
-        """Return the head of an epoch, or the state itself if it is in this epoch already."""
-        return state if epoch == state.epoch else LoaderState(seed=self.seed, epoch=epoch)
+    def epoch_start(self, epoch: int) -> LoaderState:
+        """Return the head of an epoch."""
+        return LoaderState(seed=self.seed, epoch=epoch)
 
     def to_plain(self, state: LoaderState) -> dict[str, Any]:
         """Return a state as checkpoints keep it."""

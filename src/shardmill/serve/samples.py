@@ -72,7 +72,7 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         self.state = self.steps.start
 
     def __len__(self) -> int:
-        return self.steps.steps_left(self.state)
+        return len(self.steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
         starts = self._starts()
@@ -88,9 +88,9 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         """Go on where `state_dict` was saved, with any number of ranks, threads, samples."""
         self.state = self.steps.from_plain(plain)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        self.state = self.steps.at_epoch(self.state, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Leave this epoch and begin at the head of another."""
+        self.state = self.steps.epoch_start(epoch)
 
     def _starts(self) -> Iterator[LoaderState]:
         state = self.steps.schedule.settle(self.state)

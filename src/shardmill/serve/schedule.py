@@ -24,9 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardmill.errors import ConfigError
 from shardmill.serve.state import LoaderState
 
@@ -65,8 +62,8 @@ class Split:
 class Taken:
     """What one rank takes in a step: positions, and the epoch in which each is a position."""
 
-    epochs: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    epochs: list[int]
+    positions: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +96,19 @@ class Schedule:
     def take(self, state: LoaderState) -> Taken:
         """Return what this rank takes in the step that begins at `state`."""
         split, left = self.split, self.left(state)
-        place = np.arange(split.micro_batch, dtype=np.int64) * split.dp_world + split.dp_rank
-        here = place < left
+        places = range(split.dp_rank, split.per_step, split.dp_world)
+        if split.per_step <= left:
+            positions = [state.consumed + place for place in places]
+            return Taken([state.epoch] * len(positions), positions)
         # Place i of a short step borrows from the end of the next epoch: its last place gets the
         # last position.
-        beyond = self.num_packs - split.per_step + place
-        if split.remainder == "pad":
-            beyond[:] = NO_PACK
-        positions = np.where(here, state.consumed + place, beyond)
-        return Taken(np.where(here, state.epoch, state.epoch + 1), positions)
+        beyond = self.num_packs - split.per_step
+        pads = split.remainder == "pad"
+        positions = [
+            state.consumed + place if place < left else NO_PACK if pads else beyond + place
+            for place in places
+        ]
+        return Taken([state.epoch + (place >= left) for place in places], positions)
 
     def advance(self, state: LoaderState) -> LoaderState:
         """Return where the step after this one begins."""

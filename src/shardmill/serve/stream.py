@@ -49,7 +49,7 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         return self.packs.watch
 
     def __len__(self) -> int:
-        return self.steps.steps_left(self.state)
+        return len(self.steps)
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -72,9 +72,9 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         """Go on where `state_dict` was saved."""
         self.state = self.steps.from_plain(plain)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin at the head of an epoch; nothing happens if this is the epoch already."""
-        self.state = self.steps.at_epoch(self.state, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Leave this epoch and begin at the head of another."""
+        self.state = self.steps.epoch_start(epoch)
 
     def describe(self, row: int) -> str:
         """Return shard and place of a row."""

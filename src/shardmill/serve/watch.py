@@ -1,7 +1,9 @@
 """What workers are doing and what they could not read, visible to every process of a loader.
 
-A private folder that goes with the process that made it:
+A private folder that goes with the process that made it; if that was killed, the next one finds
+its lock free and sweeps it away:
 
+    owner     locked by the process that made the folder
     at        one slot of four int64 a worker: pid, pack, row, and 1 while it reads
     faults    one JSON line for each sample that could not be read, appended in one write
 
@@ -10,12 +12,14 @@ Files and not queues, because a worker that dies takes its queue with it.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import shutil
 import struct
 import tempfile
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +27,7 @@ import orjson
 
 from shardmill.errors import ShardmillError
 
+PREFIX, OWNER = "shardmill-watch-", "owner"
 NUM_SLOTS = 1024
 SLOT = struct.Struct("<4q")
 MAX_DETAIL = 300
@@ -67,8 +72,11 @@ class Watch:
         if folder is not None:
             self.folder = folder
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="shardmill-watch-"))
-        weakref.finalize(self, _remove, self.folder, os.getpid())
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        owner = os.open(self.folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        weakref.finalize(self, _remove, self.folder, owner, os.getpid())
+        sweep(self.folder.parent)
         (self.folder / "at").write_bytes(bytes(NUM_SLOTS * SLOT.size))
         (self.folder / "faults").touch()
 
@@ -122,7 +130,20 @@ def too_many(faults: list[Fault], max_faults: int) -> str:
     )
 
 
-def _remove(folder: Path, pid: int) -> None:
+def sweep(parent: Path) -> None:
+    """Remove the folders whose owners have died."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            owner = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(owner)
+
+
+def _remove(folder: Path, owner: int, pid: int) -> None:
     # A forked worker inherits the finalizer, but the folder is not its own.
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(owner)
