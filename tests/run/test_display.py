@@ -31,7 +31,7 @@ def test_the_line_says_how_far_how_fast_and_how_long() -> None:
         progress.update(done(), second * 0.5)
     progress.update(Event(kind="failed", unit="y", message="why"), 25.0)
     assert describe(progress, 25.0) == (
-        "88% 1,050/1,200 units, 1,000 samples/s, 80 MB/s, 1 failed, 74 s left"
+        "88% 1,050/1,200 units, 1,000 samples/s, 80.0 MB/s, 1 failed, 1 min 14 s left"
     )
 
 

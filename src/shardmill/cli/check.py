@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.errors import ShardmillError

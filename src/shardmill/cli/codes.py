@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import json_option
 from shardmill.cli.values import parse_plugin
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import RunOptions
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.errors import ConfigError
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.model.sample import Document, Sample, sample_to_plain

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 
 MAX_ROWS = 12
 # Groups that count samples: their shares are of all samples, those of others of the group.

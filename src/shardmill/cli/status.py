@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from shardmill.cli import console, wording
+from shardmill import wording
+from shardmill.cli import console
 from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.statistics import print_statistics
 from shardmill.run.status import Status, read_status

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from shardmill import wording
 from shardmill.run.events import Event, OnEvent
 from shardmill.run.progress import Progress
 
@@ -54,12 +55,12 @@ def describe(progress: Progress, now_s: float) -> str:
     words = [f"{progress.share:.0%} {num_over:,}/{progress.num_units:,} units"]
     if progress.num_done:
         words.append(f"{progress.samples_per_s(now_s):,.0f} samples/s")
-        words.append(f"{_size(progress.bytes_per_s(now_s))}/s")
+        words.append(f"{wording.size(progress.bytes_per_s(now_s))}/s")
     if progress.num_failed:
         words.append(f"{progress.num_failed:,} failed")
     seconds_left = progress.seconds_left(now_s)
     if seconds_left is not None:
-        words.append(f"{_duration(seconds_left)} left")
+        words.append(f"{wording.duration(seconds_left)} left")
     return ", ".join(words)
 
 
@@ -92,19 +93,3 @@ def _moving_line(stream: TextIO) -> Iterator[OnEvent]:
                 bar.update(task, total=1.0, completed=progress.share, description=text)
 
         yield on_event
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
