@@ -253,9 +253,6 @@ def main() -> None:
     if not QUICK:
         RESULTS_DIR.mkdir(exist_ok=True)
         (RESULTS_DIR / "codes_gpu.md").write_text(text)
-        out = os.environ.get("OUT")
-        if out:
-            (Path(out) / "codes_gpu.md").write_text(text)
 
 
 if __name__ == "__main__":

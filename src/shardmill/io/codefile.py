@@ -10,8 +10,8 @@ An array file (see arrays.py) of format "codes". For N samples with M pictures:
     start            u64[M+1]  where a picture's codes begin, row by row
     codes            u8, u16 or u32: the smallest type that holds every code of the codebook
 
-`meta` holds "num_codes" of the codebook and "factor", the pixels of one side of a code's square; the
-stage adds "weights", the fingerprint of the tokenizer, and "resized_by".
+`meta` holds "num_codes" of the codebook and "factor", the pixels of one side of a code's square;
+the stage adds "weights", the fingerprint of the tokenizer, and "resized_by".
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""`shardmill codes`: from sample shards to codes in one command."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from sample_folder import write_sample_folder
+from vq_checkpoints import write_original
+
+from shardmill.cli.codes import codes, make_geometry
+from shardmill.errors import ConfigError
+from shardmill.io.codefile import open_codes
+from shardmill.media.geometry import Buckets, Native, Square
+from shardmill.model.sample import Document, Sample, Segment
+
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHARDMILL_DEVICE", "cpu")
+    monkeypatch.setenv("SHARDMILL_THREADS", "1")
+    write_original(tmp_path / "weights")
+    rows = []
+    for number in range(3):
+        file = io.BytesIO()
+        Image.new("RGB", (40, 40), (80 * number, 0, 0)).save(file, "PNG")
+        document = Document((Segment(kind="image", media="png"),))
+        rows.append(
+            (Sample(key=f"k{number}", document=document, media={"png": file.getvalue()}), {})
+        )
+    return write_sample_folder(tmp_path / "in", [rows])
+
+
+def run(folder: Path, *words: str) -> Result:
+    tokenizer = f"chameleon,weights={folder.parent / 'weights'}"
+    arguments = [str(folder), str(folder.parent / "out"), "--tokenizer", tokenizer, *words]
+    return CliRunner().invoke(codes, [*arguments, "--workers", "0"])
+
+
+def test_codes_are_written_and_reported(folder: Path) -> None:
+    result = run(folder, "--resolution", "32", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["complete"]
+    assert report["samples_kept"] == 3
+    shard = open_codes(folder.parent / "out" / "shards" / "000000.codes")
+    assert shard.pictures(0)[0].codes.shape == (8, 8)
+
+
+def test_the_sizes_of_buckets_are_printed(folder: Path) -> None:
+    result = run(folder, "--geometry", "buckets,pixels=4096,step=32", "--print-sizes")
+    assert result.output.split("\n")[0] == "32 x 64"
+    assert not (folder.parent / "out").exists()
+
+
+def test_a_size_of_broken_codes_fails_with_its_reason(folder: Path) -> None:
+    result = run(folder, "--resolution", "30")
+    assert isinstance(result.exception, ConfigError)
+    assert "one code is 4 x 4" in str(result.exception)
+
+
+def test_flags_describe_a_geometry() -> None:
+    assert make_geometry(None, None) == Square()
+    assert make_geometry(None, 256) == Square(resolution=256)
+    assert make_geometry("native,factor=8", None) == Native(factor=8)
+    assert make_geometry("buckets,table=[[64,32]]", None) == Buckets(table=((64, 32),))
+    with pytest.raises(ConfigError, match="resolution"):
+        make_geometry("native", 256)
