@@ -20,14 +20,11 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+from click.testing import CliRunner
 from packed_folder import Made
-from pixel_folder import lengths_by, make_processor, save_model, write_pixel_folder
+from pixel_folder import make_processor, save_model, write_pixel_folder
 
-from shardmill.io.lengths import write_lengths
-from shardmill.io.plans import write_plan
-from shardmill.model.plan import PackSpec
-from shardmill.pack.plan import plan_packs
-from shardmill.serve.pixels import PixelReader
+from shardmill.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 RUN = str(ROOT / "tests" / "support" / "run_example.py")
@@ -116,16 +113,19 @@ def check_curve(command: Sequence[str], tmp_path: Path, world: int = 1) -> None:
     assert losses[-1] < losses[0]
 
 
+def run_verb(*arguments: object) -> None:
+    told = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert told.exit_code == 0, told.output
+
+
 def test_torch_loop_on_pictures(tmp_path: Path) -> None:
-    processor = make_processor()
     samples = write_pixel_folder(tmp_path / "samples")
-    table = lengths_by(PixelReader.open(samples, processor))
-    plan, lengths = tmp_path / "packs.plan", tmp_path / "lengths.bin"
-    write_lengths(lengths, table)
-    write_plan(plan, plan_packs(table, PackSpec(capacity=256), engine="plain"))
-    model = save_model(tmp_path / "model", processor)
+    model = save_model(tmp_path / "model", make_processor())
+    plan, measured = tmp_path / "packs.plan", tmp_path / "lengths"
+    run_verb("measure", samples, measured, "--model", model, "--workers", 0)
+    run_verb("plan", measured, plan, "--capacity", 256)
     example = ROOT / "examples" / "torch_loop.py"
-    files = map(str, (plan, lengths, samples, model))
+    files = map(str, (plan, measured / "lengths.bin", samples, model))
     check_curve([str(example), *files, "checkpoint.pt"], tmp_path)
 
 

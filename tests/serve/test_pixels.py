@@ -12,9 +12,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from pixel_folder import lengths_by, make_processor, write_pixel_folder
+from click.testing import CliRunner
+from pixel_folder import lengths_by, make_processor, save_model, write_pixel_folder
 
+from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
+from shardmill.io.lengths import open_lengths
 from shardmill.model.plan import PackSpec
 from shardmill.model.tokenrow import mask_of
 from shardmill.pack.build import BuildSpec
@@ -45,6 +48,19 @@ def test_loss_is_on_the_answers(reader: Any) -> None:
         assert len(row.media) == len(sample.document.media())
         if row.media:
             assert len(document.tensors["image_grid_thw"]) == len(row.media)
+
+
+def test_what_was_measured_is_what_the_processor_makes(reader: Any, tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", reader.processor)
+    arguments = ["measure", reader.samples.folder, tmp_path / "m", "--model", model, "--workers", 0]
+    told = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert told.exit_code == 0, told.output
+    measured, found = open_lengths(tmp_path / "m" / "lengths.bin"), lengths_by(reader)
+    assert np.array_equal(measured.num_tokens, found.num_tokens)
+    assert np.array_equal(measured.num_visual, found.num_visual)
+    plan = plan_packs(measured, PackSpec(capacity=192), engine="plain")
+    packs = PackedDataset(plan, reader, lengths=measured, max_faults=0)
+    assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
 
 def test_packs_have_the_pictures_of_their_documents(reader: Any) -> None:
