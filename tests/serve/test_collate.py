@@ -114,6 +114,11 @@ def test_media_are_joined_counted_cast_and_chunked() -> None:
         Collate(num_chunks=3)(packs)
 
 
+def test_a_batch_of_nothing_but_padding_has_a_place() -> None:
+    empty = TrainPack(-1, build_pack([], BuildSpec()), {})
+    assert Collate()([empty, empty])["labels"].tolist() == [[-100], [-100]]
+
+
 def test_settings_that_cannot_be(made: Made) -> None:
     wrong: list[dict[str, Any]] = [
         {"attention": "5d"},

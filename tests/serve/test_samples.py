@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("torch")
 
 from sample_folder import write_sample_folder
+from torch.utils.data import DataLoader
 
-from shardmill.errors import SampleError, StaleError
+from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.serve.rawread import RawSample
 from shardmill.serve.samples import SampleStream
@@ -86,6 +87,14 @@ def test_resume_on_other_ranks(folder: Path) -> None:
     assert Counter(trained + rests) == Counter(range(COUNT))
     with pytest.raises(StaleError):
         SampleStream(folder, window=10).load_state_dict(state)
+
+
+def test_worker_processes_are_refused(folder: Path) -> None:
+    loader = DataLoader(SampleStream(folder), batch_size=None, num_workers=0)
+    assert sum(map(len, loader)) >= COUNT
+    stream = SampleStream(folder)
+    with pytest.raises(ConfigError, match="threads instead of num_workers"):
+        next(iter(DataLoader(stream, batch_size=None, num_workers=1)))
 
 
 def test_unreadable_samples_are_left_out_and_named(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 pytest.importorskip("torch")
@@ -59,6 +61,13 @@ def test_with_workers_more_than_needed(made: Made) -> None:
     assert [list(loader), list(loader)] == whole
     with pytest.raises(ConfigError, match="cannot persist"):
         StepLoader(one, one.steps, num_workers=1, persistent_workers=True)
+
+
+def test_it_can_be_sent_to_a_worker(made: Made) -> None:
+    one = stream(made)
+    batches = iter(one)
+    got = [next(batches) for _ in range(3)]
+    assert got + list(pickle.loads(pickle.dumps(one))) == two_epochs(made)[0]
 
 
 def test_torchdatas_loader_without_workers(made: Made) -> None:

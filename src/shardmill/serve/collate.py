@@ -73,7 +73,7 @@ class Collate:
         return batch | self._media(packs, [item.tensors for item in with_dummies])
 
     def _size(self, lengths: Sequence[int]) -> int:
-        longest = max(lengths)
+        longest = max(1, *lengths)
         if self.length is None:
             return -(-longest // self.multiple_of) * self.multiple_of
         if longest > self.length:

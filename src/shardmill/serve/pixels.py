@@ -82,7 +82,9 @@ class PixelReader:
         messages = [_message(role, segments) for role, segments in conversation(sample)]
         tools = sample.extra.get(self.tools_field)
         rendered = self._render(messages, tools=tools)
-        made = self.processor(text=[rendered], images=pictures or None, return_tensors="pt")
+        made = self.processor(
+            text=[rendered], images=[pictures] if pictures else None, return_tensors="pt"
+        )
         ids = np.asarray(made["input_ids"][0], np.int64)
         plain_ids, learned = self._learned(rendered, messages, tools)
         media = self._media(ids, sample, made)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
-from shardmill.errors import FormatError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.model.codec import digest
 from shardmill.serve.ahead import in_order
@@ -75,6 +75,10 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         return len(self.steps)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "every worker would read every sample: use threads instead of num_workers"
+            )
         starts = self._starts()
         for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
             self.state = state

@@ -9,6 +9,7 @@ turn, so that the order is the same for any number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -50,6 +51,16 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The order is worked out again in the worker: it hangs on the plan, which is mapped there.
+        steps = {"seed": self.steps.seed, "split": self.steps.schedule.split}
+        return {**self.__dict__, "steps": steps}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        seed, split = state["steps"]["seed"], state["steps"]["split"]
+        self.steps = self.packs.sampler(seed=seed, **asdict(split))
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
