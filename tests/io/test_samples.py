@@ -90,7 +90,8 @@ def test_the_hash_is_of_the_content_alone() -> None:
     same = [page("a", b"1"), page("b", b"1", origin=Origin(source="s", path="p", row=1))]
     assert content_hash(same[0]) == content_hash(same[1])
     other = [page("a", b"2"), page("a", b"1", texts=("bye",)), page("a", b"1", b""), page("a")]
-    assert len({content_hash(sample) for sample in [*same, *other]}) == 5
+    calls = [page("a", b"1", extra={"turn_fields": {"1": {"name": n}}}) for n in "fg"]
+    assert len({content_hash(sample) for sample in [*same, *other, *calls]}) == 7
 
 
 # Two samples of 4608 bytes (json, txt, picture with their headers) and the end take 10240 bytes.

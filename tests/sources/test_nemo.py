@@ -72,10 +72,14 @@ def test_data_sets_come_by_name_with_columns_and_tags_unified(tmp_path: Path) ->
 
 def test_rows_in_sharegpt_style_need_no_tags(tmp_path: Path) -> None:
     meta = {"a": {"file_name": "rows.jsonl"}}
-    row = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
+    calls = [{"name": "f"}]
+    answer = {"from": "gpt", "value": "ho", "tool_calls": calls}
+    row = {"conversations": [{"from": "human", "value": "hi"}, answer]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     (found,) = read_all(NemoSource(meta=write(tmp_path, meta)))
-    assert [p.role for p in MessagesShape().shape(found.fields).pieces] == ["user", "assistant"]
+    shaped = MessagesShape().shape(found.fields)
+    assert [p.role for p in shaped.pieces] == ["user", "assistant"]
+    assert shaped.extra["turn_fields"] == {"1": {"tool_calls": calls}}
 
 
 @pytest.mark.parametrize(

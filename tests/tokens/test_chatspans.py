@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.tokens.chatspans import answer_spans, generation_spans
+from shardmill.tokens.chatspans import answer_spans, check_calls_shown, generation_spans
 from shardmill.tokens.jinja import CLOSE, OPEN, compile_chat
 
 END = re.compile(re.escape("<end>"))
@@ -65,3 +66,53 @@ def test_marks_become_spans() -> None:
     marked = f"a{OPEN}bc{CLOSE}d{OPEN}{CLOSE}{OPEN}e{OPEN}f{CLOSE}{CLOSE}"
     assert generation_spans(marked) == ("abcdef", [(1, 3), (4, 6)])
     assert generation_spans("plain") == ("plain", [])
+
+
+def calls_text(source: str, special: str, *more: dict[str, Any]) -> list[str]:
+    calling = {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
+    messages = [{"role": "user", "content": "q"}, calling, *more]
+    render = compile_chat(source, {}, None)
+    rendered = render(messages)
+    spans = answer_spans(rendered, render, messages, None, re.compile(special))
+    return [rendered[a:b] for a, b in spans]
+
+
+TOOL = {"role": "tool", "content": "2"}
+
+
+def test_a_call_may_end_with_a_token_of_its_own() -> None:
+    source = (
+        "{% for m in messages %}<|start|>{{ m.role }}:"
+        "{% if m.tool_calls %}<|py|>{{ m.tool_calls[0].name }}<|eom|>"
+        "{% else %}{{ m.content }}<|eot|>{% endif %}{% endfor %}"
+    )
+    assert calls_text(source, r"<\|\w+\|>", TOOL) == ["<|py|>f<|eom|>"]
+
+
+NEEDS_CALLS = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}"
+    "{{ raise_exception('who called?') }}{% endif %}"
+    "{% if m.tool_calls %}[CALL] {{ m.tool_calls[0].name }}<end>"
+    "{% else %}[{{ m.role }}]{{ m.content }}{{ '<end>' if m.role == 'assistant' }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+def test_a_call_that_must_be_there_stands_after_what_the_model_is_given() -> None:
+    assert calls_text(NEEDS_CALLS, r"<end>|\[\w+\]", TOOL) == ["[CALL] f<end>"]
+
+
+def test_a_call_that_cannot_be_told_apart_is_a_reject() -> None:
+    source = "{{ messages | length }}" + NEEDS_CALLS
+    with pytest.raises(SampleError, match="cannot tell what to learn"):
+        calls_text(source, "<end>", TOOL)
+
+
+def test_a_template_must_show_the_calls() -> None:
+    messages = [{"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]}]
+    render = compile_chat(PLAIN, {}, None)
+    with pytest.raises(SampleError, match="drops tool calls"):
+        check_calls_shown(render(messages), render, messages, None)
+    render = compile_chat(NEEDS_CALLS, {}, None)
+    check_calls_shown(render(messages), render, messages, None)

@@ -289,6 +289,19 @@ def test_tools_and_the_date_reach_the_template(counter: TextCounter) -> None:
     assert writer.write(sample, {}).text == '[{"name": "f"}] 2020 hi'
 
 
+def test_tool_calls_reach_the_template(counter: TextCounter) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content[0].text }}{{ m.tool_calls | tojson }}{% endfor %}"
+    )
+    extra = {"turn_fields": {"0": {"tool_calls": [{"name": "<|im_end|>"}]}}}
+    sample = Sample(key="k", document=Document((said("hi"),)), extra=extra)
+    writer = ChatWriter(counter, Llava(), template, ChatWriting())
+    assert writer.write(sample, {}).text == 'hi[{"name": "<|im_end|>"}]'
+    writer = ChatWriter(counter, Llava(), template, ChatWriting(control="reject"))
+    with pytest.raises(SampleError, match="control token in text"):
+        writer.write(sample, {})
+
+
 def test_a_tokenizer_of_another_model_is_refused(counter: TextCounter) -> None:
     with pytest.raises(ConfigError, match="is it the tokenizer of this model"):
         ChatWriter(counter, Qwen3VL(), "", ChatWriting())

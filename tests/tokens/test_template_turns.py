@@ -59,3 +59,12 @@ def test_what_is_no_conversation_is_a_reject(
     sample = Sample(key="k", document=Document(segments))
     with pytest.raises(SampleError, match=reason):
         Turns().bind(bundled, SPACE)(sample, DICE)
+
+
+def test_tool_calls_need_a_chat_template(
+    bundled: TextTokenizer, chat_of: Callable[..., Sample]
+) -> None:
+    calls = {"1": {"tool_calls": [{"name": "f"}]}}
+    sample = chat_of(("user", "q"), ("assistant", ""), turn_fields=calls)
+    with pytest.raises(SampleError, match="tool calls"):
+        Turns().bind(bundled, SPACE)(sample, DICE)

@@ -21,6 +21,7 @@ from shardmill.io.tarheader import END_OF_TAR
 from shardmill.io.tarwrite import Content, TarWriter, plan_sample
 from shardmill.model.sample import MediaSize, Sample, sample_to_plain
 from shardmill.model.stage import Draft
+from shardmill.model.turnfields import EXTRA_NAME
 
 RESERVED = ("json", "txt")
 JSON_OPTIONS = orjson.OPT_SORT_KEYS
@@ -116,6 +117,8 @@ def content_hash(sample: Sample) -> int:
     hasher = xxhash.xxh3_128()
     segments = [(s.kind, s.text, s.role, s.turn, s.time_s) for s in sample.document.segments]
     hasher.update(orjson.dumps(segments))
+    if EXTRA_NAME in sample.extra:
+        hasher.update(orjson.dumps(sample.extra[EXTRA_NAME], option=JSON_OPTIONS))
     for content in sample.media.values():
         hasher.update(len(content).to_bytes(8, "little"))
         hasher.update(content)

@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from shardmill.errors import ConfigError, FormatError
+from shardmill.model.turnfields import kept_fields
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
@@ -119,7 +120,7 @@ class _Dataset:
         speakers = {self.tags[tag]: role for tag, role in ROLE_TAGS.items() if tag in self.tags}
         speaker = turn.get(role_tag)
         known = speakers.get(speaker, speaker) if isinstance(speaker, str) else speaker
-        return {"role": known, "content": turn.get(content_tag)}
+        return {**kept_fields(turn), "role": known, "content": turn.get(content_tag)}
 
 
 def load_meta(path: Path) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,8 @@ one private character and the chat is rendered again: what differs is where the 
 
     rendered   ...assistant\\nBlue.<|im_end|>\\n
     replaced   ...assistant\\nX<|im_end|>\\n        -> the answer is "Blue.", its end <|im_end|>
+
+An answer with tool calls is replaced as a whole, so that the calls are part of what was said.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from shardmill.tokens.jinja import CLOSE, OPEN, Messages, RenderChat
 CharSpans: TypeAlias = list[tuple[int, int]]
 
 PROBE = "\U0010fffb"
+LONGEST_TOKEN = 64
 MARKS = re.compile(f"[{OPEN}{CLOSE}]")
 
 
@@ -52,18 +55,43 @@ def answer_spans(
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        start, end = _answer(rendered, render, messages, number, tools)
+        start, end = _answer(rendered, render, messages, number, tools, special)
+        start, end = (_token_start(rendered, position, special) for position in (start, end))
         # The end token may stand after white space that the template adds ("answer </s>").
         closing = re.compile(rf"\s*(?:{special.pattern})").match(rendered, end)
         spans.append((start, closing.end() if closing else end))
     return spans
 
 
+def check_calls_shown(rendered: str, render: RenderChat, messages: Messages, tools: Any) -> None:
+    """Raise `SampleError` if a template writes a chat as if nobody had called a tool."""
+    if not any("tool_calls" in message for message in messages):
+        return
+    try:
+        other = render([_without_calls(message) for message in messages], tools=tools)
+    except SampleError:
+        return  # it needs them
+    if generation_spans(other)[0] == rendered:
+        raise SampleError("chat template drops tool calls", "it writes the same without them")
+
+
 def _answer(
-    rendered: str, render: RenderChat, messages: Messages, number: int, tools: Any
+    rendered: str,
+    render: RenderChat,
+    messages: Messages,
+    number: int,
+    tools: Any,
+    special: re.Pattern[str],
 ) -> tuple[int, int]:
-    probe = {**messages[number], "content": PROBE}
-    other = render([*messages[:number], probe, *messages[number + 1 :]], tools=tools)
+    probe = {**_without_calls(messages[number]), "content": PROBE}
+    try:
+        other = render([*messages[:number], probe, *messages[number + 1 :]], tools=tools)
+    except SampleError:
+        if "tool_calls" not in messages[number]:
+            raise
+        start, text = _turn_between(rendered, render, messages, number, tools)
+        ends = [t.start() for t in special.finditer(text, start) if t.end() == len(text)]
+        return start, ends[0] if ends else len(text)
     before, found, after = other.partition(PROBE)
     if not found:
         raise SampleError("chat template drops an answer", f"message {number}")
@@ -76,13 +104,41 @@ def _answer_by_difference(
     rendered: str, other: str, render: RenderChat, messages: Messages, number: int, tools: Any
 ) -> tuple[int, int]:
     # The template looks into the answer (it takes thoughts apart), so more than the answer
-    # changes. What the model would be given to go on with is then the better start.
+    # changes. If what stands before it changes too, the model's prompt is the better start.
     start = _num_shared(rendered, other)
     end = len(rendered) - _num_shared(rendered[start:][::-1], other[start:][::-1])
+    before = other[: other.index(PROBE)]
+    if rendered.startswith(before):
+        return len(before), max(len(before), end)
     given = render(messages[:number], tools=tools, prompt=True)
     if rendered.startswith(given):
         start = len(given)
     return start, max(start, end)
+
+
+def _turn_between(
+    rendered: str, render: RenderChat, messages: Messages, number: int, tools: Any
+) -> tuple[int, str]:
+    # A tool's answer must follow a call for some templates, so the call cannot be taken away; but
+    # it stands between what the model is given and the end of the chat so far.
+    given = render(messages[:number], tools=tools, prompt=True)
+    so_far = render(messages[: number + 1], tools=tools)
+    if not rendered.startswith(so_far) or not so_far.startswith(given):
+        raise SampleError(
+            "cannot tell what to learn",
+            f"message {number}: mark answers in the chat template with {{% generation %}}",
+        )
+    return len(given), so_far.rstrip()
+
+
+def _token_start(rendered: str, position: int, special: re.Pattern[str]) -> int:
+    """Return where the control token begins that a position cuts (`<|eo` of `<|eom_id|>`)."""
+    near = special.finditer(rendered, max(0, position - LONGEST_TOKEN), position + LONGEST_TOKEN)
+    return next((t.start() for t in near if t.start() < position < t.end()), position)
+
+
+def _without_calls(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "tool_calls"}
 
 
 def _num_shared(one: str, other: str) -> int:

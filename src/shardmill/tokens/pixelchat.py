@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.frames import UnknownSize
 from shardmill.model.sample import MediaSize, Sample, Segment
+from shardmill.model.turnfields import change_texts, tools_of, turn_fields
 from shardmill.tokens.estimate import TOKENS_PER_MEDIUM, given_sizes
 from shardmill.tokens.jinja import Messages, RenderChat, compile_chat
 from shardmill.tokens.processed import TextCounter
@@ -66,7 +67,8 @@ class ChatWriter:
     def write(self, sample: Sample, sizes: Sizes) -> Written:
         """Return the processor's text; whatever it could not take is a `SampleError`."""
         messages = self._messages(sample)
-        rendered = self.render(messages, tools=sample.extra.get(self.writing.tools_field))
+        tools = change_texts(tools_of(sample, self.writing.tools_field), self._checked)
+        rendered = self.render(messages, tools=tools)
         media = sample.document.media()
         found = [
             self._visual(segment, sizes, given)
@@ -82,22 +84,24 @@ class ChatWriter:
 
     def _messages(self, sample: Sample) -> Messages:
         messages: Messages = []
+        more = change_texts(turn_fields(sample), self._checked)
         for role, segments in conversation(sample):
-            items = [self._item(segment) for segment in segments]
-            if self.takes_items:
-                messages.append({"role": role, "content": items})
-            else:
-                text = "".join(item.get("text", "") for item in items)
-                messages.append({"role": role, "content": text})
+            content: Any = [self._item(segment) for segment in segments]
+            if not self.takes_items:
+                content = "".join(item.get("text", "") for item in content)
+            messages.append({"role": role, "content": content, **more.get(segments[0].turn, {})})
         return messages
 
     def _item(self, segment: Segment) -> dict[str, str]:
         if segment.kind != "text":
             return {"type": segment.kind}
-        text = check_text(segment.text)
+        return {"type": "text", "text": self._checked(segment.text)}
+
+    def _checked(self, text: str) -> str:
+        check_text(text)
         if self.writing.control == "reject" and (found := self.control.search(text)):
             raise SampleError("control token in text", found[0])
-        return {"type": "text", "text": text}
+        return text
 
     def _visual(
         self, segment: Segment, sizes: Sizes, given: MediaSize | int | None

@@ -1,9 +1,9 @@
 """Chats by the tokenizer's own Jinja template; the assistant's turns and their ends are learned.
 
 Control tokens come from the template and never from what people wrote: before rendering, the text
-of a control token inside a message becomes a private character, and afterwards it is put back into
-text that is encoded without control tokens. Media stand in the text as private characters too, or
-the template writes its own placeholder for them.
+of a control token inside a message, a tool or a tool call becomes a private character, and then it
+is put back into text that is encoded without control tokens. Media stand in the text as private
+characters too, or the template writes its own placeholder for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any, Literal
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.space import TokenSpace
-from shardmill.tokens.chatspans import CharSpans, answer_spans, generation_spans
+from shardmill.model.turnfields import change_texts, tools_of, turn_fields
+from shardmill.tokens.chatspans import (
+    CharSpans,
+    answer_spans,
+    check_calls_shown,
+    generation_spans,
+)
 from shardmill.tokens.dice import Dice
 from shardmill.tokens.jinja import Messages, RenderChat, compile_chat
 from shardmill.tokens.pieces import Medium, Piece, Render, Text, Token
@@ -41,8 +47,9 @@ class Chat:
     `template` is a file with the template; without it the tokenizer's own is used. `media` says
     who writes pictures: "inline" puts their block where they stand in the message, "template"
     hands them to the template as items and replaces `placeholders` (its token for each kind).
-    `tools_field` names the field of the row that lists tools. `today` is what a template gets
-    that asks for the date, as YYYY-MM-DD.
+    `tools_field` names the field of the row that lists tools; tool calls come with their turns (see
+    `model.turnfields`), and the template gets both as transformers hands them over. `today` is what
+    a template gets that asks for the date, as YYYY-MM-DD.
     """
 
     template: Path | None = None
@@ -60,7 +67,8 @@ class Chat:
 
         def pieces(sample: Sample, dice: Dice) -> list[Piece]:
             messages, media = self._messages(sample, writer)
-            text, spans = self._render(render, messages, sample.extra.get(self.tools_field), writer)
+            tools = change_texts(tools_of(sample, self.tools_field), writer.hide)
+            text, spans = self._render(render, messages, tools, writer)
             return writer.pieces(text, spans, media)
 
         return pieces
@@ -95,6 +103,7 @@ class Chat:
     def _messages(self, sample: Sample, writer: _Writer) -> tuple[Messages, list[Segment]]:
         messages: Messages = []
         media: list[Segment] = []
+        more = change_texts(turn_fields(sample), writer.hide)
         for role, segments in conversation(sample):
             items: list[dict[str, str]] = []
             for segment in segments:
@@ -107,13 +116,15 @@ class Chat:
                 content: Any = "".join(item["text"] for item in items)
             else:
                 content = [i if i["type"] == "text" else {"type": i["type"]} for i in items]
-            messages.append({"role": role, "content": content})
+            more_of_turn = more.get(segments[0].turn, {})
+            messages.append({"role": role, "content": content, **more_of_turn})
         return messages, media
 
     def _render(
         self, render: RenderChat, messages: Messages, tools: Any, writer: _Writer
     ) -> tuple[str, CharSpans]:
         rendered, spans = generation_spans(render(messages, tools=tools))
+        check_calls_shown(rendered, render, messages, tools)
         if self.learn == "all":
             return rendered, [(0, len(rendered))]
         if not spans:

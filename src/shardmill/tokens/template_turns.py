@@ -13,6 +13,7 @@ from itertools import groupby
 from shardmill.errors import SampleError
 from shardmill.model.sample import ROLES, Sample, Segment
 from shardmill.model.space import TokenSpace
+from shardmill.model.turnfields import turn_fields
 from shardmill.tokens.dice import Dice
 from shardmill.tokens.pieces import Medium, Piece, Render, Text, Token, control_ids
 from shardmill.tokens.template_interleaved import text_runs
@@ -32,6 +33,8 @@ class Turns:
         eos = Token(find("eos"), True)
 
         def render(sample: Sample, dice: Dice) -> list[Piece]:
+            if any("tool_calls" in fields for fields in turn_fields(sample).values()):
+                raise SampleError("tool calls", "turns without markers cannot say them: use chat")
             pieces: list[Piece] = list(bos)
             for role, segments in conversation(sample):
                 learned = role == "assistant"

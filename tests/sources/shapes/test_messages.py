@@ -114,3 +114,30 @@ def test_columns_and_tags_can_be_named() -> None:
     )
     row = {"dialog": [{"who": "U", "said": "a"}, {"who": "B", "said": "b"}]}
     assert said(shape.shape(row)) == [(0, "user", "a"), (1, "assistant", "b")]
+
+
+def test_tool_calls_stay_with_their_turn() -> None:
+    calls = [{"function": {"name": "add", "arguments": {"a": 1}}}]
+    row = {
+        "messages": [
+            {"role": "user", "content": "1+1?"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "content": "", "name": "add", "tool_call_id": "x"},
+            {"role": "assistant", "content": "", "tool_calls": None},
+            {"role": "assistant", "content": "2", "tool_calls": []},
+        ],
+        "system": "Count.",
+        "tools": [{"name": "add"}],
+    }
+    shaped = MessagesShape().shape(row)
+    assert said(shaped) == [
+        (0, "system", "Count."),
+        (1, "user", "1+1?"),
+        (2, "assistant", ""),
+        (3, "tool", ""),
+        (5, "assistant", "2"),
+    ]
+    assert shaped.extra == {
+        "tools": [{"name": "add"}],
+        "turn_fields": {"2": {"tool_calls": calls}, "3": {"tool_call_id": "x", "name": "add"}},
+    }

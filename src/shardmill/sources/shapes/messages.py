@@ -2,6 +2,9 @@
 
 Placeholders count in every turn but the assistant's, where `<image>` is as likely to be a word of
 the answer; `assistant_media` lets them count there too, for models that answer with pictures.
+
+Tool calls, and which call a tool answers, stay with their turn (`model.turnfields`); such a turn
+stands in the document even if it says nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import SegmentKind
+from shardmill.model.turnfields import EXTRA_NAME, kept_fields
 from shardmill.sources.shapes.placeholders import (
     MediaQueue,
     count_placeholders,
@@ -70,12 +74,16 @@ class MessagesShape:
         if isinstance(system, str) and system:
             pieces.append(Piece(kind="text", text=system, role="system"))
             used.add(self.system)
+        kept: dict[str, Any] = {}
         for number, turn in enumerate(turns, len(pieces)):
             pieces += self._turn(turn, number, media)
+            if found := kept_fields(turn):
+                kept[str(number)] = found
         media.finish()
         if not pieces:
             raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
-        return Shaped(pieces=tuple(pieces), extra=unused(fields, {self.messages, *used}))
+        extra = unused(fields, {self.messages, EXTRA_NAME, *used})
+        return Shaped(pieces=tuple(pieces), extra={**extra, EXTRA_NAME: kept} if kept else extra)
 
     def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, set[str]]:
         images, used_images = media_list(fields, self.images)
@@ -84,7 +92,7 @@ class MessagesShape:
         queue = MediaQueue({"image": images, "video": videos, "audio": audios})
         return queue, used_images | used_videos | used_audios
 
-    def _turn(self, turn: Any, number: int, media: MediaQueue) -> Iterator[Piece]:
+    def _turn(self, turn: Any, number: int, media: MediaQueue) -> list[Piece]:
         if not isinstance(turn, dict):
             raise SampleError("turn is not an object", f"turn {number}: {turn!r:.100}")
         speaker = turn.get(self.role_tag)
@@ -92,7 +100,12 @@ class MessagesShape:
         if role is None:
             known = ", ".join(sorted(self.roles))
             raise SampleError("unknown role", f"turn {number} is by {speaker!r}, known are {known}")
-        content = turn.get(self.content_tag)
+        pieces = list(self._content(turn.get(self.content_tag), role, number, media))
+        if not pieces and (role == "tool" or kept_fields(turn)):
+            return [Piece(kind="text", role=role, turn=number)]
+        return pieces
+
+    def _content(self, content: Any, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
         if isinstance(content, str):
             yield from self._text(content, role, number, media)
         elif isinstance(content, list):
