@@ -10,10 +10,11 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
+from shardmill.cli.check_codes import print_codes, report_codes
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.errors import ShardmillError
-from shardmill.io.receipts import Ledger
+from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
 from shardmill.stages.check import Verdict, check_folder, repair
@@ -25,17 +26,27 @@ MAX_LISTED = 20
 @folder_argument("folder")
 @click.option("--quick", is_flag=True, help="Compare sizes only, not every byte.")
 @click.option("--repair", "repairing", is_flag=True, help="Do the broken units again.")
+@click.option(
+    "--decode",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of codes: decode so many pictures again and name those that come out badly.",
+)
 @run_options
-def check(folder: Path, quick: bool, repairing: bool, **run: Any) -> None:
+def check(folder: Path, quick: bool, repairing: bool, decode: int, **run: Any) -> None:
     """Compare every byte with the receipts; repair."""
     # What is broken was within its budget when it was made, and will be again.
     options = replace(RunOptions.taken_from(run), max_skip_rate=1.0)
     verdict = check_folder(folder, deep=not quick)
     repairing = repairing and not verdict.sound
+    codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
     if not options.as_json:
         _print_verdict(folder, verdict, quick)
+        if codes:
+            print_codes(codes)
     elif not repairing:
-        console.print_json({**asdict(verdict), "sound": verdict.sound})
+        console.print_json({**asdict(verdict), "sound": verdict.sound, **codes})
     if repairing:
         repair(verdict)
         run_and_report(stage_of(folder), folder, options, next_step=f"shardmill check {folder}")
@@ -49,6 +60,11 @@ def stage_of(folder: Path) -> Stage:
     if record is None:
         raise ShardmillError(f"{folder} is not a folder of shardmill: it has no stage.json")
     return cast(Stage, from_plain(record.stage, where=f"{folder}/stage.json"))
+
+
+def _report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
+    holds_codes = any("codes" in shard.files for shard in open_manifest(folder).shards)
+    return report_codes(folder, num_decoded) if holds_codes else {}
 
 
 def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.io.codefile import ROLE, CodeShard, open_codes
+from shardmill.io.codefile import ROLE, CodeShard, PictureCodes, open_codes
 from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.io.sampleset import open_samples
 from shardmill.media.image import decode_picture, resize_crop
@@ -93,6 +93,12 @@ def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[
                 yield Reconstruction(
                     key, picture.medium, original, decoded, psnr(original, decoded)
                 )
+
+
+def find_codes(folder: Path, key: str) -> list[PictureCodes]:
+    """Return the codes of each picture of the sample with this key."""
+    shard, number = _find(list(_shards(folder)), key, folder)
+    return shard.pictures(number)
 
 
 def outliers(pictures: list[Reconstruction]) -> list[Reconstruction]:
