@@ -32,12 +32,22 @@ def missing() -> None:
     raise ModuleNotFoundError("fast")
 
 
+def changed() -> object:
+    return object().layout  # type: ignore[attr-defined]
+
+
+def changed_result(texts: Sequence[str]) -> Ragged:
+    raise AttributeError("layout")
+
+
 def test_the_first_engine_that_agrees_is_used() -> None:
     good = Engine("good", lambda: lengths)
     assert choose_engine("t", lengths, [good], ["<ctl>"])[0] == "good"
 
 
-@pytest.mark.parametrize("build", [lambda: wrong_on_control, failing, missing])
+@pytest.mark.parametrize(
+    "build", [lambda: wrong_on_control, failing, missing, changed, lambda: changed_result]
+)
 def test_an_engine_that_disagrees_or_fails_is_named_in_a_warning(
     build: object, caplog: pytest.LogCaptureFixture
 ) -> None:

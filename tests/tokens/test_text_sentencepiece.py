@@ -80,3 +80,16 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.model").write_bytes(b"no model")
     with pytest.raises(ConfigError, match="not a sentencepiece model"):
         SentencePieceText(path=tmp_path / "a.model").load()
+
+
+def test_a_library_that_keeps_its_conversion_elsewhere_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Elsewhere:
+        @staticmethod
+        def from_sentencepiece(content: bytes) -> object:
+            return object()
+
+    monkeypatch.setattr("gigatoken.Tokenizer", Elsewhere)
+    assert SentencePieceText(path=Path("bundled")).load().engine == "reference"
+    assert "_hf_json" in caplog.text and "slower" in caplog.text

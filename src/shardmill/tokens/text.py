@@ -112,10 +112,11 @@ def choose_engine(
     probes = probe_texts(tokens)
     expected = reference(probes)
     for engine in engines:
-        encode = _build(engine, name)
-        if encode is None:
+        tried = _try(engine, name, probes)
+        if tried is None:
             continue
-        if encode(probes).same(expected):
+        encode, found = tried
+        if found.same(expected):
             return engine.name, encode
         log.warning(
             "%s gives other ids than the reference for %s: it is not used, encoding will be slower",
@@ -141,11 +142,16 @@ def narrow_offsets(starts: Sequence[int], ids: Sequence[int]) -> tuple[NDArray[A
     return np.asarray(ids, np.uint32), list(starts)
 
 
-def _build(engine: Engine, name: str) -> EncodeBatch | None:
+def _try(engine: Engine, name: str, probes: Sequence[str]) -> tuple[EncodeBatch, Ragged] | None:
+    """Return an engine's encoder and what it makes of the probes; None, loudly, if it fails.
+
+    Another version of its library may lack an attribute that this one has.
+    """
     try:
-        return engine.build()
+        encode = engine.build()
+        return encode, encode(probes)
     except ModuleNotFoundError:
         log.warning("%s is not installed (shardmill[fast]): encoding will be slower", engine.name)
-    except (ValueError, RuntimeError, TypeError, KeyError, OSError) as error:
+    except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, OSError) as error:
         log.warning("%s cannot load %s (%s): encoding will be slower", engine.name, name, error)
     return None
