@@ -212,8 +212,26 @@ def test_patches_are_a_fixed_number_or_counted_by_a_rule(tmp_path: Path) -> None
     counted = replace(fixed, layout=replace(LAYOUTS["patches"], num_patches=None), rule=Qwen2VL())
     _, tokens = tokenize(counted, tmp_path / "counted")
     assert [m.num_tokens for m in tokens[1].media] == [50]
-    report = run_stage(replace(counted, rule=None), tmp_path / "none", workers=0, retries=0)
-    assert "num_patches" in report.failures[0][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layout": LAYOUTS["patches"]}, "im_start|im_patch"),
+        ({"layout": LAYOUTS["marker"]}, "image"),
+        ({"space": PATCHES}, "num_codes"),
+        ({"layout": replace(LAYOUTS["codes"], row_end="boi"), "codes": None}, "with codes"),
+        (
+            {"space": PATCHES, "layout": replace(LAYOUTS["patches"], num_patches=None)},
+            "num_patches, or a rule",
+        ),
+    ],
+)
+def test_a_layout_that_the_space_cannot_hold_is_refused_before_any_work(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pairs_stage(tmp_path, **change)
 
 
 def only_cats(row: TokenRow, sample: Sample) -> TokenRow:
@@ -234,15 +252,18 @@ def test_a_hook_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_tokenizer_larger_than_the_space_is_an_error(tmp_path: Path) -> None:
     folder = store(tmp_path / "in", [pair(0)])
-    stage = pairs_stage(folder, space=TokenSpace(text_size=32_000))
-    with pytest.raises(ConfigError, match="32768 ids, but the token space gives text only 32000"):
+    message = "32768 ids, but the token space gives text only 32000"
+    with pytest.raises(ConfigError, match=message):
+        pairs_stage(folder, space=TokenSpace(text_size=32_000))
+    stage = pairs_stage(folder, space=TokenSpace(text_size=32_000), codes=None)
+    with pytest.raises(ConfigError, match=message):
         run_stage(stage, tmp_path / "out", workers=0)
 
 
 def test_another_chat_template_in_the_same_file_makes_the_folder_stale(tmp_path: Path) -> None:
     folder = store(tmp_path / "in", [photo(0)])
     template = tmp_path / "chat.jinja"
-    stage = pairs_stage(folder, template=Chat(template=template), space=PATCHES)
+    stage = pairs_stage(folder, template=Chat(template=template), codes=None)
     with pytest.raises(ConfigError, match=r"chat\.jinja"):
         run_stage(stage, tmp_path / "out", workers=0)
     template.write_text("{{ messages[0].content }}{{ messages[1].content }}", encoding="utf-8")

@@ -71,6 +71,18 @@ class Tokenize:
                 raise ConfigError(f"{name} must be positive, got {value}")
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        # Text alone needs no layout, so the one that nobody chose is looked up when a medium comes.
+        if self.codes is not None or self.layout != LAYOUTS["codes"]:
+            self._check_layout()
+
+    def _check_layout(self) -> None:
+        find = control_ids(load_tokenizer(self.tokenizer, self.space), self.space)
+        bind_layout(self.layout, self.space, find)
+        if self.layout.patch is None:
+            if self.codes is None:
+                raise ConfigError("this layout holds codes: say where they come from, with codes")
+        elif self.layout.num_patches is None and self.rule is None:
+            raise ConfigError("this layout counts its placeholders: give num_patches, or a rule")
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
@@ -191,8 +203,7 @@ class _Worker:
             count = layout.layout.num_patches
             side = isqrt(count)
             return layout.of_patches(kind, count, (1, side, count // side))
-        if self.spec.rule is None:
-            raise ConfigError("this layout counts its placeholders: give num_patches, or a rule")
+        assert self.spec.rule is not None  # checked when the spec was made
         visual = self.spec.rule.count(kind, sizes.get(name, MediaSize()))
         if visual.num_runs != 1:
             raise SampleError("medium in several runs", f"{name!r} has {visual.num_runs}")
