@@ -124,15 +124,35 @@ def test_rows_without_tokens_or_too_long_are_rejects(tmp_path: Path) -> None:
     assert [row.key[-1] for row in tokens] == ["0", "2", "3", "5"]
 
 
-def test_files_keep_their_order_and_the_limit_counts_per_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("per_shard", [None, 2])
+@pytest.mark.parametrize("limit", [None, 0, 2, 3, 5, 9, 10])
+def test_files_keep_their_order_and_the_limit_counts_over_all(
+    tmp_path: Path, per_shard: int | None, limit: int | None
+) -> None:
     for name in ("b", "a/c", "a/b"):
-        write_table(tmp_path / "in" / f"{name}.jsonl", [{"body": name}] * 3)
-    stage = stage_of(tmp_path / "in", text_field="body", limit=2)
+        write_table(tmp_path / "in" / f"{name}.jsonl", [{"body": name}, "bad", "", {"body": name}])
+    stage = stage_of(tmp_path / "in", text_field="body", limit=limit, per_shard=per_shard)
     manifest, tokens = tokenize(stage, tmp_path / "out")
-    assert [row.key for row in tokens] == [
-        f"{name}-{number:08d}" for name in ("b", "a/b", "a/c") for number in range(2)
+    rows = [(name, number) for name in ("b", "a/b", "a/c") for number in (0, 1, 3)][:limit]
+    assert manifest.num_in == len(rows)
+    assert [row.key for row in tokens] == [f"{name}-{n:08d}" for name, n in rows if n != 1]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.zst", "jsonl.gz"])
+def test_a_large_file_can_be_cut_into_units(tmp_path: Path, suffix: str) -> None:
+    rows = ["", *({"text": f"{text} {n}"} for n in range(5) for text in TEXTS), "bad"]
+    write_table(tmp_path / "in" / f"web.{suffix}", rows)
+    whole = stage_of(tmp_path / "in")
+    _, expected = tokenize(whole, tmp_path / "whole")
+    report = run_stage(replace(whole, per_shard=7), tmp_path / "cut", workers=2, max_skip_rate=1.0)
+    assert report.complete
+    manifest = open_manifest(tmp_path / "cut")
+    found = open_token_set(tmp_path / "cut", manifest)
+    assert len(manifest.shards) == 5
+    assert [(row.key, row.ids.tolist(), row.origin) for row in found] == [
+        (row.key, row.ids.tolist(), row.origin) for row in expected
     ]
-    assert manifest.num_in == 6
+    assert manifest.num_in == open_manifest(tmp_path / "whole").num_in == 31
 
 
 def test_a_file_that_was_cut_off_fails_its_unit(tmp_path: Path) -> None:
@@ -155,7 +175,7 @@ def test_surrounding_puts_the_same_ids_around_each_list(
     assert found.bounds.dtype == np.int64
 
 
-@pytest.mark.parametrize("change", [{"max_length": 0}, {"block_size": 0}, {"max_row_bytes": 0}])
+@pytest.mark.parametrize("change", [{"max_length": 0}, {"per_shard": 0}, {"limit": -1}])
 def test_numbers_that_cannot_be_are_errors(tmp_path: Path, change: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         stage_of(tmp_path, **change)

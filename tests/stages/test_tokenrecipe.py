@@ -95,6 +95,8 @@ def test_a_path_says_what_a_tokenizer_is() -> None:
         ({"template": 3}, "template must be a name or a table"),
         ({"layout": "square"}, "unknown layout 'square': use one of codes"),
         ({"max_length": "long"}, "max_length must be int"),
+        ({"per_shard": 7}, "per_shard is for text tables"),
+        ({"layout": "patches"}, "im_"),
         ({"overlong": "squeeze"}, "overlong must be one of fail, drop, cut"),
         ({"space": {"text_size": 10, "codes": 3}}, "no field 'codes'"),
         ({"space": {"text_size": 32_000}}, "32768 ids, but the token space gives text only 32000"),

@@ -53,7 +53,12 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
 @click.option("--block-size", type=click.IntRange(1), help="Cut long rows into blocks instead.")
 @click.option("--text-field", help="The field of a text table that holds the text.")
 @click.option("--hook", metavar="MODULE:FUNCTION", help="A function that gets each row last.")
-@click.option("--limit", type=click.IntRange(0), help="Only the first samples; per text table.")
+@click.option("--limit", type=click.IntRange(0), help="Only the first samples or rows.")
+@click.option(
+    "--per-shard",
+    type=click.IntRange(1),
+    help="Rows of a text table in each shard.  [default: a file is a shard]",
+)
 @click.option("--seed", type=int, help="For the random choices of templates.  [default: 0]")
 @click.option("--epoch", type=int, help="Another number makes other choices.  [default: 0]")
 @run_options

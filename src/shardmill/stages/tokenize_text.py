@@ -1,15 +1,19 @@
 """Tokenize text: tables of plain text become token shards directly, at the engine's speed.
 
-One unit is one file, because a compressed file is read from its beginning. Nothing is done per
-document that can be done per batch: the texts of a batch are encoded in one call, control tokens
-are put between them in one array operation, and their ids are written at once.
+One unit is one file, because a compressed file is read from its beginning; `per_shard` cuts a file
+that is too large for one worker, at the price of reading it once more to find the rows.
+
+Nothing is done per document that can be done per batch: the texts of a batch are encoded in one
+call, control tokens are put between them in one array operation, and their ids are written at once.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +27,9 @@ from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.sources.lines import json_fields, line_records
-from shardmill.sources.listing import list_files, size_and_time
-from shardmill.sources.records import Record
-from shardmill.sources.stream import open_stream
+from shardmill.sources.listing import Listed, list_files, size_and_time
+from shardmill.sources.records import ByteReader, Record, Slice, cut
+from shardmill.sources.stream import Span, Streams, open_stream
 from shardmill.sources.table import table_stem
 from shardmill.stages.tokenize import fingerprint_of, load_tokenizer
 from shardmill.tokens.pieces import control_ids
@@ -42,7 +46,8 @@ class TokenizeText:
     """The spec of a tokenization of jsonl files (also .gz and .zst) with a text in each row.
 
     A document longer than `block_size` is cut into blocks of that many tokens, none lost, none
-    written twice. `limit` takes the first documents of each file.
+    written twice. `per_shard` cuts files into units of that many rows; `limit` takes the first rows
+    of the input, good or bad.
     """
 
     version: ClassVar[int] = 1
@@ -55,19 +60,22 @@ class TokenizeText:
     name: str = "text"
     max_length: int | None = None
     block_size: int | None = None
+    per_shard: int | None = None
     limit: int | None = None
     max_row_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "block_size", "max_row_bytes"):
+        for name in ("max_length", "block_size", "per_shard", "max_row_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be positive, got {value}")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
 
     def units(self) -> Iterator[Unit]:
-        """Yield a unit for each file, identified by its size and time."""
+        """Yield a unit for each file or slice of one, identified by the file's size and time."""
         digest = files_checksum(self.tokenizer.files())
-        for number, listed in enumerate(list_files(self.files, table_stem)):
+        for number, (listed, piece) in enumerate(self._pieces()):
             input: dict[str, Plain] = {
                 "path": str(listed.path),
                 "relative": listed.relative,
@@ -75,47 +83,76 @@ class TokenizeText:
                 "size_and_time": [*size_and_time(listed.path)],
                 "files_used": digest,
             }
-            yield Unit(name=f"{number:06d}", input=input)
+            if piece is not None:
+                num_bytes = piece.end - piece.offset
+                input["slice"] = [piece.number, piece.offset, num_bytes]
+            num_rows = None if piece is None else piece.num_rows
+            yield Unit(name=f"{number:06d}", input=input, num_samples=num_rows)
+
+    def _pieces(self) -> Iterator[tuple[Listed, Slice | None]]:
+        """Yield each file whole, or its slices up to the limit over all files."""
+        left = self.limit
+        for listed in list_files(self.files, table_stem):
+            if left is None and self.per_shard is None:
+                yield listed, None
+                continue
+            if left == 0:
+                return
+            with open_stream(listed.path) as file:
+                records = islice(line_records(file, 0, 0, self.max_row_bytes), left)
+                for piece in cut(records, self.per_shard or sys.maxsize):
+                    left = None if left is None else left - piece.num_rows
+                    yield listed, piece
 
     @contextmanager
     def open(self) -> Iterator[Work]:
-        """Load the tokenizer, once a process."""
+        """Load the tokenizer, once a process; the file of the last unit stays open."""
         tokenizer = load_tokenizer(self.tokenizer, self.space)
         find = control_ids(tokenizer, self.space)
         first = [find("bos")] if self.template.bos else []
         last = [find("eos")] if self.template.eos else []
 
+        streams = Streams()
+
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
             about = {"input": unit.input["relative"], "engine": tokenizer.engine}
             with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
-                for batch in self._batches(unit, tally):
+                for batch in self._batches(unit, streams, tally):
                     self._write(batch.encode(tokenizer, first, last), writer, tally)
             draft.finish(unit.name, num_samples=writer.num_rows)
 
-        yield work
+        try:
+            yield work
+        finally:
+            streams.close()
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the tables and of the tokenizer's files."""
         tables = [listed.path for listed in list_files(self.files, table_stem)]
         return fingerprint_of([*tables, *self.tokenizer.files()])
 
-    def _batches(self, unit: Unit, tally: Tally) -> Iterator[_Batch]:
+    def _batches(self, unit: Unit, streams: Streams, tally: Tally) -> Iterator[_Batch]:
         place: Any = unit.input
         origin = Origin(source=self.name, path=place["relative"], row=0)
         batch = _Batch(place["name"], origin)
-        with open_stream(Path(place["path"])) as file:
-            for record in line_records(file, 0, 0, self.max_row_bytes):
-                if tally.num_in == self.limit:
-                    break
-                tally.num_in += 1
-                try:
-                    batch.add(record.number, self._text(record))
-                except SampleError as error:
-                    tally.skip(f"{place['name']}-{record.number:08d}", error)
-                if batch.is_full:
-                    yield batch
-                    batch = _Batch(place["name"], origin)
+        for record in self._records(place, streams):
+            tally.num_in += 1
+            try:
+                batch.add(record.number, self._text(record))
+            except SampleError as error:
+                tally.skip(f"{place['name']}-{record.number:08d}", error)
+            if batch.is_full:
+                yield batch
+                batch = _Batch(place["name"], origin)
         yield batch
+
+    def _records(self, place: Mapping[str, Any], streams: Streams) -> Iterator[Record]:
+        number, offset, num_bytes = place.get("slice", (0, 0, None))
+        if num_bytes is None:
+            streams.close()  # a whole file is read afresh
+        file = streams.at(Path(place["path"]), offset)
+        span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
+        return line_records(span, number, offset, self.max_row_bytes)
 
     def _text(self, record: Record) -> str:
         if record.problem is not None:

@@ -26,7 +26,7 @@ TABLES = {
 LAYOUT_NAMES = tuple(LAYOUTS)
 SHARED = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*SHARED, "overlong", "hook", "seed", "epoch")
-FOR_TEXT = (*SHARED, "text_field")
+FOR_TEXT = (*SHARED, "text_field", "per_shard")
 KNOWN = {*TABLES, "space", "layout", *FOR_SAMPLES, *FOR_TEXT}
 
 
@@ -50,6 +50,8 @@ def stage_of(recipe: Mapping[str, Any], inputs: Sequence[str]) -> Tokenize | Tok
         return _text_stage(recipe, inputs, tokenizer, template, space)
     if len(inputs) > 1:
         raise ConfigError(f"tokenize takes one folder of samples at a time, got {len(inputs)}")
+    if "per_shard" in recipe:
+        raise ConfigError("per_shard is for text tables: a shard of samples stays a shard")
     return Tokenize(
         input_dir=Path(inputs[0]),
         tokenizer=tokenizer,
