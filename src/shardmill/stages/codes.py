@@ -23,7 +23,7 @@ from shardmill.media.geometry import Geometry
 from shardmill.media.image import resampler
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.stages.pictures import Encoder, Flow, Launch, Outcome
-from shardmill.stages.samplefiles import open_unit, sample_units
+from shardmill.stages.samplefiles import open_unit, sample_inputs, sample_units
 from shardmill.tokens.vq.specs import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -69,9 +69,7 @@ class EncodePictures:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the input's manifest."""
-        path = self.input_dir / "manifest.json"
-        info = path.stat()
-        return {str(path): [info.st_size, info.st_mtime_ns]}
+        return sample_inputs(self.input_dir)
 
 
 class _Worker:

@@ -27,7 +27,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.sources.filters import Filter
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
 from shardmill.stages.statistics import count_sample
 
 Repeats = dict[int, list[list[Plain]]]
@@ -63,11 +63,7 @@ class FilterSamples:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the input's manifest."""
-        path = self.input_dir / "manifest.json"
-        if not path.exists():
-            open_manifest(self.input_dir)  # says what is missing and what to do
-        info = path.stat()
-        return {str(path): [info.st_size, info.st_mtime_ns]}
+        return sample_inputs(self.input_dir)
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         repeats: dict[int, str] = dict(unit.input.get("repeats") or [])  # type: ignore[arg-type]

@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import xxhash
-
 from shardmill.errors import ConfigError, SampleError
 from shardmill.io.lengths import open_lengths, write_lengths
 from shardmill.io.receipts import open_manifest
@@ -25,10 +23,11 @@ from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.stages.lengthrows import LengthRows
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
 from shardmill.tokens.estimate import estimate_sample
 from shardmill.tokens.pixelchat import ChatWriter, ChatWriting, Sizes
 from shardmill.tokens.processed import counter_files, load_counter
+from shardmill.tokens.text import files_checksum
 from shardmill.tokens.visual.rule import VisualRule
 
 ROLE = "lengths"
@@ -66,10 +65,8 @@ class Measure:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
-        state = xxhash.xxh3_64()
-        for path in self._files():
-            state.update(path.read_bytes())
-        return sample_units(self.input_dir, self.limit, {"text": state.hexdigest()})
+        text = files_checksum(self._files())
+        return sample_units(self.input_dir, self.limit, {"text": text})
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -86,12 +83,7 @@ class Measure:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the input's manifest and of the files that decide the counts."""
-        manifest = self.input_dir / "manifest.json"
-        if not manifest.exists():
-            open_manifest(self.input_dir)  # says what is missing and what to do
-        paths = [manifest, *self._files()]
-        stats = {str(path): path.stat() for path in paths}
-        return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+        return sample_inputs(self.input_dir, self._files())
 
     def _files(self) -> list[Path]:
         files = [] if self.tokenizer is None else counter_files(self.tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,23 @@ def sample_units(
             left -= count
             input["limit"] = count
         yield Unit(name=shard.name, input=input, num_samples=count)
+
+
+def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, list[int]]:
+    """Return size and time of a folder's manifest, and of the files that decide what is made."""
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        open_manifest(folder)  # says what is missing and what to do
+    return fingerprint_of([manifest, *used])
+
+
+def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int]]:
+    """Return path -> [size, mtime_ns] of files that must be there."""
+    try:
+        stats = {str(path): path.stat() for path in paths}
+    except OSError as error:
+        raise ConfigError(f"cannot read what decides the result: {error}") from error
+    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
 
 
 def open_unit(folder: Path, unit: Unit) -> SampleShard:

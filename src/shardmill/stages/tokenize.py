@@ -7,7 +7,7 @@ length. Only the documents are read from the tars, unless codes lie in members o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from math import isqrt
@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_units
+from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
 from shardmill.tokens.assemble import Assembled, Prepared, assemble, prepare
 from shardmill.tokens.codes import CodeReader, CodeSource
 from shardmill.tokens.dice import Dice
@@ -102,8 +101,7 @@ class Tokenize:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the input's manifest and of the files that are used."""
-        open_manifest(self.input_dir)
-        return fingerprint_of([self.input_dir / "manifest.json", *self._files()])
+        return sample_inputs(self.input_dir, self._files())
 
     def _files(self) -> list[Path]:
         # What a template keeps in a file (a chat template) decides the tokens as its fields do.
@@ -117,15 +115,6 @@ def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
     tokenizer = load_once(spec)
     space.check_tokenizer(tokenizer.vocab_size, tokenizer.name)
     return tokenizer
-
-
-def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int]]:
-    """Return path -> [size, mtime_ns] of files that must be there."""
-    try:
-        stats = {str(path): path.stat() for path in paths}
-    except OSError as error:
-        raise ConfigError(f"cannot read what decides the tokens: {error}") from error
-    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
 
 
 @dataclass(frozen=True, slots=True)

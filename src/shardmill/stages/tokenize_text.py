@@ -31,7 +31,8 @@ from shardmill.sources.listing import Listed, list_files, size_and_time
 from shardmill.sources.records import ByteReader, Record, Slice, cut
 from shardmill.sources.stream import Span, Streams, open_stream
 from shardmill.sources.table import table_stem
-from shardmill.stages.tokenize import fingerprint_of, load_tokenizer
+from shardmill.stages.samplefiles import fingerprint_of
+from shardmill.stages.tokenize import load_tokenizer
 from shardmill.tokens.pieces import control_ids
 from shardmill.tokens.ragged import Ragged
 from shardmill.tokens.template_text import PlainText
