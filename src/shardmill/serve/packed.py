@@ -26,6 +26,7 @@ from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
 from shardmill.pack.mrope import mrope_positions
+from shardmill.serve.buffers import keep_freed_memory
 from shardmill.serve.document import Document, Reader, TokenReader
 from shardmill.serve.order import pack_numbers
 from shardmill.serve.sampler import StepSampler, split_of
@@ -129,6 +130,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         return self.reader.describe(row)
 
     def _open(self) -> None:
+        keep_freed_memory()
         plan, lengths = self._plan_file, self._lengths_file
         self.plan = plan if isinstance(plan, PackPlan) else open_plan(plan)
         self.table = open_lengths(lengths) if isinstance(lengths, Path) else lengths
@@ -163,6 +165,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
     def _planned(self, row: int, found: int) -> int | None:
         # None: the plan was made from estimates, so any length that fits is as good.
+        if self.table is None and not len(self.plan.cut_rows):
+            return found
         if self.table is None:
             place = int(np.searchsorted(self.plan.cut_rows, row))
             is_cut = place < len(self.plan.cut_rows) and int(self.plan.cut_rows[place]) == row
