@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 $(VENV)/demo.done: pyproject.toml requirements/torch.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing shardmill into $(VENV) ..."
-	@$(PIP) -c requirements/torch.txt -e '.[all]'
+	@$(PIP) -r requirements/torch.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/test.done: pyproject.toml requirements/torch.txt requirements/test.txt
@@ -28,8 +28,8 @@ test: $(VENV)/test.done  ## install, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/test.done  ## format, style, types and layers
-	@$(BIN)/ruff format --check src tests benchmarks
-	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/ruff format --check src tests benchmarks demo examples
+	@$(BIN)/ruff check src tests benchmarks demo examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -58,6 +58,23 @@ class Demo:
         done = len(list(folder.glob("*.json")))
         click.secho(f"killed with SIGKILL after {done} receipts", fg="red")
 
+    def train(self, checkpoint: str, *, steps: int | None = None) -> list[str]:
+        """Train until the end, or until killed after so many steps; return what it printed."""
+        words = [str(Path(__file__).with_name("train.py")), "packs.plan", "tokens", checkpoint]
+        click.secho(f"\n$ python demo/train.py {' '.join(words[1:])}", bold=True)
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=self.folder, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        told = []
+        for line in process.stdout:
+            told.append(line.rstrip())
+            click.echo(told[-1])
+            if len(told) == steps:
+                process.kill()
+        process.wait()
+        return told
+
     def digest(self, name: str) -> str:
         """Return a digest of all shards, receipts and the manifest of a folder."""
         total = hashlib.sha256()
@@ -77,11 +94,13 @@ def main() -> None:
     others(demo)
     tokens(demo)
     packs(demo)
+    train(demo)
     demo.title("where to look next")
     click.echo(f"  all of it took {time.monotonic() - began:.0f} s and lies in {demo.folder}/")
     click.echo(f"  {DATA}/   the raw data, three broken rows included")
     click.echo("  docs/concepts.md   the one idea, on one page")
     click.echo("  docs/recipes.md    your own data: tables, tars, folders, meta files")
+    click.echo("  docs/training.md   the loader, and what a state is")
     click.echo("  shardmill --help   every verb explains itself")
 
 
@@ -141,6 +160,23 @@ def packs(demo: Demo) -> None:
     demo.run("shardmill plan tokens packs.plan --capacity 2048")
     demo.run("shardmill pack tokens packs.plan packs")
     demo.run("shardmill why packs.plan --data tokens --step 0 --rank 1 --world 2")
+
+
+def train(demo: Demo) -> None:
+    demo.title("training, killed and resumed")
+    demo.tell("A small language model on these packs; attention stays inside of documents.")
+    before = demo.train("killed.pt", steps=7)
+    click.secho("killed with SIGKILL", fg="red")
+    after = demo.train("killed.pt")
+    demo.tell("\nThe same without the kill, for comparison:")
+    whole = demo.train("undisturbed.pt")
+    same = before == whole[: len(before)] and after == whole[-len(after) :]
+    click.secho(
+        "the same losses, step by step" if same else "DIFFERENT losses",
+        fg="green" if same else "red",
+    )
+    if not same:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
