@@ -8,7 +8,13 @@ import pytest
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Document, Sample
-from shardmill.model.turnfields import change_texts, kept_fields, tools_of, turn_fields
+from shardmill.model.turnfields import (
+    change_texts,
+    kept_fields,
+    stored_fields,
+    tools_of,
+    turn_fields,
+)
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 
@@ -27,6 +33,15 @@ def test_fields_are_found_by_the_number_of_the_turn() -> None:
     assert turn_fields(sample()) == {}
     stored = {"1": {"tool_calls": [CALL]}, "12": {"name": "add"}}
     assert turn_fields(sample(turn_fields=stored)) == {1: stored["1"], 12: stored["12"]}
+
+
+def test_stored_calls_come_back_in_their_order() -> None:
+    stored = stored_fields({"tool_calls": [CALL], "name": "add"})
+    (found,) = turn_fields(sample(turn_fields={"0": stored})).values()
+    assert found == {"tool_calls": [CALL], "name": "add"}
+    assert list(found["tool_calls"][0]) == ["type", "function"]
+    with pytest.raises(SampleError, match="not JSON"):
+        stored_fields({"tool_calls": [{"name": b"bytes"}]})
 
 
 @pytest.mark.parametrize(

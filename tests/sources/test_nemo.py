@@ -79,7 +79,7 @@ def test_rows_in_sharegpt_style_need_no_tags(tmp_path: Path) -> None:
     (found,) = read_all(NemoSource(meta=write(tmp_path, meta)))
     shaped = MessagesShape().shape(found.fields)
     assert [p.role for p in shaped.pieces] == ["user", "assistant"]
-    assert shaped.extra["turn_fields"] == {"1": {"tool_calls": calls}}
+    assert shaped.extra["turn_fields"] == {"1": {"tool_calls": '[{"name":"f"}]'}}
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from shardmill.errors import SampleError
-from shardmill.model.sample import Document, Sample, Segment
+from shardmill.model.sample import (
+    Document,
+    Sample,
+    Segment,
+    sample_from_plain,
+    sample_to_plain,
+)
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.sources.shapes.messages import MessagesShape
@@ -35,7 +42,9 @@ def sample_of(messages: list[dict[str, Any]], tools: Any = None) -> Sample:
     segments = tuple(
         Segment(kind=p.kind, text=p.text, role=p.role, turn=p.turn) for p in shaped.pieces
     )
-    return Sample(key="k", document=Document(segments), extra=shaped.extra)
+    sample = Sample(key="k", document=Document(segments), extra=shaped.extra)
+    stored = orjson.dumps(sample_to_plain(sample), option=orjson.OPT_SORT_KEYS)
+    return sample_from_plain("k", orjson.loads(stored))
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:

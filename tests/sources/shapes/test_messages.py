@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -138,6 +139,9 @@ def test_tool_calls_stay_with_their_turn() -> None:
         (5, "assistant", "2"),
     ]
     assert shaped.extra == {
-        "tools": [{"name": "add"}],
-        "turn_fields": {"2": {"tool_calls": calls}, "3": {"tool_call_id": "x", "name": "add"}},
+        "tools": '[{"name":"add"}]',
+        "turn_fields": {
+            "2": {"tool_calls": json.dumps(calls, separators=(",", ":"))},
+            "3": {"tool_call_id": "x", "name": "add"},
+        },
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import SegmentKind
-from shardmill.model.turnfields import EXTRA_NAME, kept_fields
+from shardmill.model.turnfields import EXTRA_NAME, as_written, kept_fields, stored_fields
 from shardmill.sources.shapes.placeholders import (
     MediaQueue,
     count_placeholders,
@@ -61,6 +61,7 @@ class MessagesShape:
     audios: tuple[str, ...] = ("audios", "audio")
     roles: Mapping[str, str] = field(default_factory=lambda: dict(SPEAKERS))
     system: str = "system"
+    tools: str = "tools"
     assistant_media: bool = False
 
     def shape(self, fields: Mapping[str, Any]) -> Shaped:
@@ -77,12 +78,14 @@ class MessagesShape:
         kept: dict[str, Any] = {}
         for number, turn in enumerate(turns, len(pieces)):
             pieces += self._turn(turn, number, media)
-            if found := kept_fields(turn):
+            if found := stored_fields(turn):
                 kept[str(number)] = found
         media.finish()
         if not pieces:
             raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
         extra = unused(fields, {self.messages, EXTRA_NAME, *used})
+        if isinstance(extra.get(self.tools), list):
+            extra[self.tools] = as_written(extra[self.tools])
         return Shaped(pieces=tuple(pieces), extra={**extra, EXTRA_NAME: kept} if kept else extra)
 
     def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, set[str]]:
