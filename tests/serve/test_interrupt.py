@@ -49,7 +49,7 @@ def test_nothing_survives(made: Made, tmp_path: Path, number: signal.Signals) ->
     assert folder.exists()
     process.send_signal(number)
     process.wait()
-    # Workers look every five seconds whether their parent lives, and hold the folder until then.
+    # Workers hold the folder until they notice that their parent is gone.
     deadline = time.monotonic() + 120
     while folder.exists() or any(w.is_running() and w.status() != "zombie" for w in workers):
         assert time.monotonic() < deadline

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.serve.orphans import EndWithParent
 
 
 class WorkerDied(ShardmillError):
@@ -53,6 +54,7 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         if streamed and options.get("persistent_workers"):
             raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
         kind = {"batch_size": None} if streamed else {"batch_sampler": steps}
+        options["worker_init_fn"] = EndWithParent(options.get("worker_init_fn"))
         super().__init__(dataset, **kind, **options)
         self.steps, self.state, self._streamed = steps, steps.start, streamed
 
