@@ -104,28 +104,32 @@ def python_tarfile(**arguments) -> Work:
 
 
 def raw_bytes(**arguments) -> Work:
-    """The bytes of a ready tar, written a megabyte at a time: the limit."""
-    ready = bytes(_tar_bytes(arguments))
-    pieces = [memoryview(ready)[i : i + (1 << 20)] for i in range(0, len(ready), 1 << 20)]
+    """The bytes of ready tars, written a megabyte at a time: the limit."""
+    ready = _ready_tars(arguments)
 
     def write(path: Path, shard: list) -> None:
+        tar = memoryview(ready[int(path.stem)])
         fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        for piece in pieces:
-            os.write(fd, piece)
+        for start in range(0, len(tar), 1 << 20):
+            os.write(fd, tar[start : start + (1 << 20)])
         os.close(fd)
 
     return _writing(write=write, **arguments)
 
 
-def _tar_bytes(arguments: dict) -> bytes:
+def _ready_tars(arguments: dict) -> list[bytes]:
+    """Every tar in memory, so that the same bytes are read and written as by the others."""
     from shardmill.io.tarwrite import TarWriter
 
     folder, shards = _shards(**arguments)
     folder.mkdir(parents=True, exist_ok=True)
-    with TarWriter(folder / "ready.tar") as tar:
-        for key, picture, text in shards[0]:
-            tar.add(key, [("jpg", picture), ("json", text)])
-    return (folder / "ready.tar").read_bytes()
+    ready = []
+    for shard in shards:
+        with TarWriter(folder / "ready.tar") as tar:
+            for key, picture, text in shard:
+                tar.add(key, [("jpg", picture), ("json", text)])
+        ready.append((folder / "ready.tar").read_bytes())
+    return ready
 
 
 CONTESTANTS = {

@@ -134,9 +134,12 @@ class TarWriter:
         self._taken.update(sample.names)
 
     def _flush(self) -> None:
-        pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
+        pieces, pending_bytes = self._pieces, self._pending_bytes
+        self._pieces, self._pending_bytes = [], 0
+        # Samples of ordinary size end a batch soon after its limit: one call writes them all.
+        fits = pending_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
         try:
-            for batch in _batches(pieces):
+            for batch in [pieces] if fits else _batches(pieces):
                 _write_all(self._fd, batch)
         except OSError as error:
             error.filename = str(self.path)
