@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-cluster lint bench clean
 
 $(VENV)/demo.done: pyproject.toml requirements/torch.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ demo: $(VENV)/demo.done  ## install, then run the whole pipeline on the embedded
 
 test: $(VENV)/test.done  ## install, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-cluster: $(VENV)/test.done  ## the long runs on real schedulers, stores and faults
+	@$(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(VENV)/test.done  ## format, style, types and layers
 	@$(BIN)/ruff format --check src tests benchmarks demo examples
