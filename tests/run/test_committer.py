@@ -23,7 +23,7 @@ def item(number: int, num_bytes: int = 0) -> Finished:
         skipped={},
         shards=(ShardEntry("s", 0, {"tar": FileEntry("shards/s.tar", num_bytes, "")}),),
     )
-    return Finished(Sealed(Unit(name=str(number), input={}), Path(), receipt, ()), 0.0)
+    return Finished(Sealed(Unit(name=str(number), input={}), Path(), receipt, ()), 0.0, 0.0)
 
 
 def numbers(groups: Sequence[Sequence[Finished]]) -> list[int]:

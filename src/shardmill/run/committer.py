@@ -21,10 +21,11 @@ MAX_WAITING_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A unit whose work is over, and how long it took."""
+    """A unit whose work is over, how long it took, and how much of it the process computed."""
 
     sealed: Sealed
     seconds: float
+    cpu_seconds: float
 
 
 class Committer:

@@ -29,7 +29,8 @@ class Event:
 
     plan: `num_units` are to be done, of which `num_done` are done already
     wait: another run seems to hold the folder; `message` says who
-    start, done, failed: of one unit, in the process `pid`; `fatal` stops the whole run
+    start, done, failed: of one unit, in the process `pid`; `fatal` stops the whole run; of the
+        seconds that it took, the process computed for `cpu_seconds`, in all its threads
     tick: nothing, but time went by
     end: the run is over
     """
@@ -38,6 +39,7 @@ class Event:
     unit: str = ""
     pid: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     num_units: int = 0
     num_done: int = 0
     num_in: int = 0

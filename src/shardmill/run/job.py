@@ -70,10 +70,11 @@ def work_off(
     with stage.open() as work, Committer(bench.commit_group) as committer:
         for unit in units:
             on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
-            began = time.monotonic()
+            began, began_cpu = time.monotonic(), time.process_time()
             sealed = bench.try_unit(work, unit)
             if sealed is not None:
-                committer.add(Finished(sealed, time.monotonic() - began))
+                took, computed = time.monotonic() - began, time.process_time() - began_cpu
+                committer.add(Finished(sealed, took, computed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class _Bench:
         return None
 
     def _work(self, work: Work, unit: Unit) -> Sealed:
-        draft, tally = Draft(self.room.take()), Tally()
+        draft, tally = Draft(self.room.take(), shared_dir=self.ledger.out_dir), Tally()
         with ExitStack() as cleanup:
             cleanup.callback(self.room.give_back, draft.dir)
             work(unit, draft, tally)
@@ -174,6 +175,7 @@ def _done(finished: Finished) -> Event:
         unit=receipt.unit,
         pid=os.getpid(),
         seconds=round(finished.seconds, 6),
+        cpu_seconds=round(finished.cpu_seconds, 6),
         num_in=receipt.num_in,
         num_kept=receipt.num_kept,
         num_bytes=receipt.num_bytes,
