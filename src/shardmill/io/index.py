@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays, open_arrays
+from shardmill.io.members import MemberTable, member_table
 from shardmill.io.strings import Strings, check_bounds, open_strings
 
 FORMAT = "tar-index"
@@ -70,6 +71,7 @@ class ShardIndex:
     offset: memoryview
     size: memoryview
     ext: memoryview
+    table: MemberTable
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -149,8 +151,10 @@ def index_of(arrays: Arrays) -> ShardIndex:
     _check_samples(arrays, len(keys))
     _check_members(arrays, len(exts), num_bytes)
     first, offset, size, ext = (arrays[n].data for n in ("first", "offset", "size", "ext"))
+    names = tuple(exts)
+    table = member_table(first, offset, size, ext, names)
     index = ShardIndex(
-        arrays, tuple(exts), tuple(sources), keys, url, num_bytes, first, offset, size, ext
+        arrays, names, tuple(sources), keys, url, num_bytes, first, offset, size, ext, table
     )
     _check_columns(index)
     return index

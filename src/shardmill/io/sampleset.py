@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.io.index import ShardIndex, hash_keys, open_index
+from shardmill.io.members import Copies
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleshard import Raw, SampleShard
 from shardmill.io.urls import open_blob
@@ -66,6 +67,11 @@ class SampleSet:
         """Return the members of a sample by extension."""
         shard, inside = self.locate(number)
         return self.shard(shard).raw(inside)
+
+    def copies(self, number: int) -> Copies:
+        """Return the members of a sample by extension, as bytes."""
+        shard, inside = self.locate(number)
+        return self.shard(shard).copies(inside)
 
     def key(self, number: int) -> str:
         """Return the key of a sample."""

@@ -13,11 +13,12 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.io.blob import Blob
 from shardmill.io.grouping import Grouped, group_members
 from shardmill.io.index import ShardIndex, index_of, open_index
+from shardmill.io.members import Copies, Views
 from shardmill.io.tarread import walk_tar
 from shardmill.io.urls import open_blob
 from shardmill.model.sample import Sample, sample_from_plain
 
-Raw: TypeAlias = dict[str, memoryview]
+Raw: TypeAlias = Views
 CHUNK_BYTES = 4 << 20
 
 
@@ -27,6 +28,8 @@ class SampleShard:
     def __init__(self, blob: Blob, index: ShardIndex) -> None:
         self.blob, self.index = blob, index
         self._num_samples, self._whole = len(index), blob.mapped()
+        # At hand, since looking them up costs as much as the rest of a random read.
+        self._views, self._copies = index.table.views, index.table.copies
         if blob.num_bytes != index.num_bytes:
             raise FormatError(
                 f"has {blob.num_bytes} bytes, its index {index.arrays.path} says "
@@ -53,14 +56,22 @@ class SampleShard:
             return self.raw_all([number])[0]
         if not 0 <= number < self._num_samples:
             raise self._absent(number)
-        return _slice(self.index, number, self._whole, 0)
+        return self._views(number, self._whole, 0)
+
+    def copies(self, number: int) -> Copies:
+        """Return the same as bytes, which hold on to nothing."""
+        if self._whole is None:
+            return {ext: bytes(view) for ext, view in self.raw_all([number])[0].items()}
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
+        return self._copies(number, self._whole, 0)
 
     def raw_all(self, numbers: Sequence[int]) -> list[Raw]:
         """Return the members of several samples; a remote tar is asked for all of them at once."""
         spans = [self._span(number) for number in numbers]
         views = self.blob.view_all([(start, end - start) for start, end in spans])
         return [
-            _slice(self.index, number, view, start)
+            self._views(number, view, start)
             for number, view, (start, _) in zip(numbers, views, spans)
         ]
 
@@ -76,7 +87,7 @@ class SampleShard:
                 stop += 1
             chunk = memoryview(self.blob.read(start, end - start))
             for inside in range(number, stop):
-                yield index.keys[inside], _slice(index, inside, chunk, start)
+                yield index.keys[inside], self._views(inside, chunk, start)
             number = stop
 
     def prefetch(self, number: int) -> None:
@@ -137,12 +148,3 @@ def parse_sample(key: str, raw: Raw) -> Sample:
         raise SampleError("not a document", f"the json of {key!r}: {error}") from error
     media = {ext: content for ext, content in raw.items() if ext not in ("json", "txt")}
     return sample_from_plain(key, plain, media)
-
-
-def _slice(index: ShardIndex, number: int, chunk: memoryview, base: int) -> Raw:
-    # The index was checked against the tar's size, so a slice cannot be cut short.
-    exts, ext, offset, size = index.exts, index.ext, index.offset, index.size
-    return {
-        exts[ext[m]]: chunk[(start := offset[m] - base) : start + size[m]]
-        for m in range(index.first[number], index.first[number + 1])
-    }

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, most_open_shards
 from shardmill.io.sampleshard import SampleShard
-from shardmill.serve.buffers import Buffers
+from shardmill.serve.buffers import Buffers, keep_freed_memory
 
 
 class RawSample(NamedTuple):
@@ -37,15 +38,11 @@ class _File:
 
 
 class _Shard(NamedTuple):
-    """The columns of a shard's index, its mapped bytes and its file; None if it is remote."""
+    """What of a shard is needed for each sample; `whole` and `file` are None if it is remote."""
 
     key_bytes: memoryview
     key_bounds: memoryview
-    first: memoryview
-    offset: memoryview
-    size: memoryview
-    ext: memoryview
-    exts: tuple[str, ...]
+    index: ShardIndex
     whole: memoryview | None
     file: _File | None
     opened: SampleShard
@@ -59,49 +56,39 @@ class RawReader:
         self._starts = list(accumulate((e.num_samples for e in samples.entries), initial=0))
         self._shards: dict[int, _Shard] = {}
         self._max_open, self._lock = most_open_shards(), threading.Lock()
+        keep_freed_memory()  # or each batch of copies goes back to the system before the next
 
     def __reduce__(self) -> tuple[object, ...]:
         return RawReader, (self.samples,)
 
     def views(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples as views of the mapped tars, or as fetched if a tar is remote."""
-        batch = []
-        for number in numbers:
-            shard, inside = self._locate(number)
-            offset, size, ext, exts, whole = shard[3:8]
-            if whole is None:
-                batch.append(RawSample(_key(shard, inside), shard.opened.raw(inside)))
-                continue
-            members = {
-                exts[ext[m]]: whole[(start := offset[m]) : start + size[m]]
-                for m in range(shard.first[inside], shard.first[inside + 1])
-            }
-            batch.append(RawSample(_key(shard, inside), members))
-        return batch
+        return [
+            RawSample(
+                _key(shard, inside),
+                shard.opened.raw(inside)
+                if shard.whole is None
+                else shard.index.table.views(inside, shard.whole, 0),
+            )
+            for shard, inside in map(self._locate, numbers)
+        ]
 
     def copies(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples whose members are bytes."""
-        batch = []
-        for number in numbers:
-            shard, inside = self._locate(number)
-            if shard.whole is None:
-                (sample,) = self.views([number])
-                members = {ext: bytes(view) for ext, view in sample.members.items()}
-            else:
-                # A slice of the map itself is bytes, without a view between.
-                offset, size, ext, exts = shard[3:7]
-                mapped: Any = shard.whole.obj
-                members = {
-                    exts[ext[m]]: mapped[(start := offset[m]) : start + size[m]]
-                    for m in range(shard.first[inside], shard.first[inside + 1])
-                }
-            batch.append(RawSample(_key(shard, inside), members))
-        return batch
+        return [
+            RawSample(
+                _key(shard, inside),
+                shard.opened.copies(inside)
+                if shard.whole is None
+                else shard.index.table.copies(inside, shard.whole, 0),
+            )
+            for shard, inside in map(self._locate, numbers)
+        ]
 
     def private(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples in one buffer of their own, read without holding the interpreter."""
         places = [self._locate(number) for number in numbers]
-        spans = [_span(shard, inside) for shard, inside in places]
+        spans = [shard.index.span(inside) for shard, inside in places]
         whole = self.buffers.take(sum(end - start for start, end in spans))
         batch, used = [], 0
         for (shard, inside), (start, end) in zip(places, spans):
@@ -109,12 +96,9 @@ class RawReader:
             used += end - start
             if shard.file is None or os.preadv(shard.file.fd, [part], start) != len(part):
                 return self.views(numbers)
-            offset, size, ext, exts = shard[3:7]
-            members = {
-                exts[ext[m]]: part[(at := offset[m] - start) : at + size[m]]
-                for m in range(shard.first[inside], shard.first[inside + 1])
-            }
-            batch.append(RawSample(_key(shard, inside), members))
+            batch.append(
+                RawSample(_key(shard, inside), shard.index.table.views(inside, part, start))
+            )
         return batch
 
     def _locate(self, number: int) -> tuple[_Shard, int]:
@@ -127,10 +111,9 @@ class RawReader:
             if len(self._shards) >= self._max_open:
                 self._shards.clear()
             shard = self.samples.shard(at)
-            index, keys, whole = shard.index, shard.index.keys, shard.blob.mapped()
-            columns = (index.first, index.offset, index.size, index.ext, index.exts)
+            keys, whole = shard.index.keys, shard.blob.mapped()
             file = None if whole is None else _File(shard.blob.url)
-            found = _Shard(keys.data, keys.bounds, *columns, whole, file, shard)
+            found = _Shard(keys.data, keys.bounds, shard.index, whole, file, shard)
             self._shards[at] = found
         return found
 
@@ -138,8 +121,3 @@ class RawReader:
 def _key(shard: _Shard, inside: int) -> str:
     bounds = shard.key_bounds
     return str(shard.key_bytes[bounds[inside] : bounds[inside + 1]], "utf-8", "surrogateescape")
-
-
-def _span(shard: _Shard, inside: int) -> tuple[int, int]:
-    first, last = shard.first[inside], shard.first[inside + 1] - 1
-    return shard.offset[first], shard.offset[last] + shard.size[last]
