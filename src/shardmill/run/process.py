@@ -18,7 +18,7 @@ from typing import Any
 
 from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.model.codec import to_plain
-from shardmill.model.stage import Unit
+from shardmill.run.fleet import Duty, Ending
 from shardmill.run.job import Job
 
 CHUNK_BYTES = 1 << 16
@@ -27,15 +27,12 @@ LOG_TAIL_BYTES = 4000
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
-    """A worker process, the units it holds, and the beginning of what it has not said in full."""
+    """A worker process, what it holds, and the beginning of what it has not said in full."""
 
     process: subprocess.Popen[bytes]
     events_fd: int
     log_path: Path
-    units: dict[str, Unit] = field(default_factory=dict)
-    working: str = ""
-    num_asked: int = 0
-    ever_asked: bool = False
+    duty: Duty = field(default_factory=Duty)
     rest: bytes = b""
 
     def send(self, *messages: Mapping[str, Any]) -> None:
@@ -52,6 +49,15 @@ class WorkerProcess:
             return None
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         return [parse_json(line) for line in lines]
+
+    def bury(self) -> Ending:
+        """Wait for the end of the process and return how it ended, and its last words."""
+        return Ending(self.close(), self.log_tail())
+
+    def kill(self) -> None:
+        """End the process now."""
+        self.process.kill()
+        self.close()
 
     def close(self) -> str:
         """Wait for the end of the process and return how it ended."""

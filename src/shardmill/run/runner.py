@@ -18,12 +18,12 @@ from shardmill.io.receipts import Ledger
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Manifest, stage_digest
 from shardmill.model.stage import Stage, Unit
-from shardmill.run.cpus import count_cpus
+from shardmill.run.engine import Engine, Errand
 from shardmill.run.events import Event, EventLog, OnEvent
 from shardmill.run.holder import read_locks
 from shardmill.run.job import Job, is_fatal
-from shardmill.run.local import Fleet, run_inline
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
+from shardmill.run.local import Local
+from shardmill.run.lock import FolderLock, LockTiming
 from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
 from shardmill.run.report import RunBooks, RunReport
 from shardmill.run.signals import Interrupted, StopSignals
@@ -33,6 +33,7 @@ def run_stage(
     stage: Stage,
     out: Path | str,
     *,
+    on: Engine | None = None,
     workers: int | None = None,
     retries: int = 1,
     max_skip_rate: float = 0.0,
@@ -42,18 +43,20 @@ def run_stage(
 ) -> RunReport:
     """Do what is not done yet of a stage in the folder `out`, and complete it if that was all.
 
-    `workers` is the number of processes, by default one for each usable processor; 0 works in this
-    process. `part` is (i, n): only the i-th of n parts, so that n machines share the units. A unit
+    `on` is the engine, by default this machine. `workers` is the number of processes, by default
+    one for each usable processor; 0 works in this process. `part` is (i, n): only the i-th of n parts, so that n machines share the units. A unit
     that fails is in the report, and does not stop the others. A stop signal is `Interrupted`.
     """
+    engine = on or Local()
     ledger = Ledger(Path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
     with _naming(ledger):
         manifest = _finished(ledger, stage)
         if manifest is not None:
             return books.report(manifest)
-        num_workers = _check_options(stage, workers, retries, max_skip_rate, part)
+        _check_options(workers, retries, max_skip_rate, part)
         check_place(ledger)
+        engine.check()
         job = Job(
             stage=to_plain(stage),
             out_dir=str(ledger.out_dir),
@@ -62,10 +65,10 @@ def run_stage(
             max_skip_rate=max_skip_rate,
         )
         ledger.make_folders()
-        lock = _part_lock(ledger, part, timing, on_event)
+        lock = _lock(ledger, engine.lock_name(part), timing, on_event)
         with lock, _opened(ledger, [books, on_event] if on_event else [books]) as tell:
             units = _plan(ledger, stage, timing)
-            _work(stage, job, part_of(units, part), num_workers, lock, tell)
+            _work(engine, stage, job, part_of(units, part), workers, lock, tell)
             return books.report(collect(ledger, stage, units))
 
 
@@ -103,19 +106,15 @@ def _opened(ledger: Ledger, listeners: Sequence[OnEvent]) -> Iterator[OnEvent]:
         shutil.rmtree(ledger.draft_dir, ignore_errors=True)
 
 
-def _part_lock(
-    ledger: Ledger, part: tuple[int, int], timing: LockTiming | None, on_event: OnEvent | None
+def _lock(
+    ledger: Ledger, name: str, timing: LockTiming | None, on_event: OnEvent | None
 ) -> FolderLock:
     def tell_wait(message: str) -> None:
         if on_event:
             on_event(Event(kind="wait", message=message))
 
     return FolderLock(
-        ledger.out_dir / "locks",
-        part_lock_name(part),
-        ledger.token,
-        timing=timing,
-        on_wait=tell_wait,
+        ledger.out_dir / "locks", name, ledger.token, timing=timing, on_wait=tell_wait
     )
 
 
@@ -129,21 +128,14 @@ def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:
 
 
 def _check_options(
-    stage: Stage, workers: int | None, retries: int, max_skip_rate: float, part: tuple[int, int]
-) -> int:
-    """Return the number of workers, after checking everything that a user may have mistyped."""
-    num_workers = count_cpus() if workers is None else workers
-    if num_workers < 0 or retries < 0:
-        raise ConfigError(f"workers and retries cannot be negative: {num_workers}, {retries}")
+    workers: int | None, retries: int, max_skip_rate: float, part: tuple[int, int]
+) -> None:
+    """Check everything that a user may have mistyped."""
+    if (workers is not None and workers < 0) or retries < 0:
+        raise ConfigError(f"workers and retries cannot be negative: {workers}, {retries}")
     if not 0 <= max_skip_rate <= 1:
         raise ConfigError(f"max_skip_rate is a share from 0 to 1, got {max_skip_rate}")
     part_of([], part)
-    if num_workers and type(stage).__module__ == "__main__":
-        raise ConfigError(
-            f"worker processes cannot import {type(stage).__name__} from a script: put it into a "
-            "module of its own, or run with workers=0"
-        )
-    return num_workers
 
 
 def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> list[Unit]:
@@ -171,10 +163,11 @@ def _remove_dead_drafts(ledger: Ledger) -> set[str]:
 
 
 def _work(
+    engine: Engine,
     stage: Stage,
     job: Job,
     units: Sequence[Unit],
-    num_workers: int,
+    num_workers: int | None,
     lock: FolderLock,
     on_event: OnEvent,
 ) -> None:
@@ -182,18 +175,16 @@ def _work(
     num_done = len(units) - len(todo)
     on_event(Event(kind="plan", num_units=len(units), num_done=num_done))
     with StopSignals(raising=num_workers == 0) as signals:
-
-        def should_stop() -> bool:
-            return lock.lost or signals.number != 0
-
+        errand = Errand(
+            job=job,
+            stage=stage,
+            units=todo,
+            num_workers=num_workers,
+            on_event=on_event,
+            should_stop=lambda: lock.lost or signals.number != 0,
+        )
         try:
-            if num_workers == 0:
-                run_inline(job, stage, todo, on_event=on_event, should_stop=should_stop)
-            else:
-                fleet = Fleet(
-                    job, todo, num_workers=num_workers, on_event=on_event, should_stop=should_stop
-                )
-                fleet.run()
+            engine.work(errand)
         finally:
             _raise_if_stopped(job.ledger, signals, lock)
 

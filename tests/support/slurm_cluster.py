@@ -1,0 +1,195 @@
+"""A real SLURM on this machine: munge, a controller, and virtual nodes of one processor each.
+
+Partition `preempt` is the default; a job in `high` preempts and requeues one there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
+MUNGE_DIR = Path("/run/munge")
+CONFIG = """
+ClusterName=mill
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+SlurmctldPort={port}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+MpiDefault=none
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=5
+MinJobAge=10
+SlurmdTimeout=10
+MaxArraySize={max_array_size}
+SchedulerParameters=sched_interval=2,bf_interval=2,default_queue_depth=200,sched_min_interval=200000
+NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] \
+CPUs=1 RealMemory=2000
+PartitionName=preempt Nodes=n[1-{num_nodes}] Default=YES MaxTime=60 PriorityTier=1 State=UP
+PartitionName=high Nodes=n[1-{num_nodes}] MaxTime=60 PriorityTier=10 State=UP
+"""
+
+
+def missing_programs() -> list[str]:
+    """Return what must be installed (slurm-wlm, munge) and is not; or why it cannot run."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return missing if os.geteuid() == 0 else [*missing, "root"]
+
+
+@dataclass(slots=True)
+class SlurmCluster:
+    """A running cluster; `env` is what its commands need."""
+
+    folder: Path
+    num_nodes: int
+    env: dict[str, str]
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        """Start the controller or a node: slurmctld, n1, n2, ..."""
+        words = ["slurmctld", "-D"] if name == "slurmctld" else ["slurmd", "-D", "-N", name]
+        self.daemons[name] = subprocess.Popen(
+            [*words, "-f", self.env["SLURM_CONF"]],
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon, and with a node all that runs on it."""
+        daemon = self.daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
+        if name != "slurmctld":
+            for pid in self.pids_on(name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+
+    def pids_on(self, node: str) -> list[int]:
+        """Return the processes of jobs on a node, which its daemon leaves behind when it dies."""
+        mark = f"SLURMD_NODENAME={node}".encode()
+        spool = str(self.folder / f"spool.{node}").encode()
+        conf = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                environ = (path / "environ").read_bytes().split(b"\0")
+                if mark in environ and conf in environ:
+                    found.append(int(path.name))
+                elif spool in (path / "cmdline").read_bytes() and int(path.name) != os.getpid():
+                    found.append(int(path.name))
+        return found
+
+    def call(self, *words: str) -> str:
+        """Run a command of SLURM and return what it prints."""
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def wait_idle(self, nodes: Sequence[str], timeout_s: float = 60) -> None:
+        """Wait until nodes can take jobs."""
+        deadline = time.monotonic() + timeout_s
+        wanted = set(nodes)
+        while wanted:
+            with suppress(subprocess.CalledProcessError):
+                lines = self.call("sinfo", "-h", "-N", "-o", "%N %t").split("\n")
+                idle = {line.split()[0] for line in lines if line.endswith(("idle", "mix"))}
+                wanted -= idle
+            if wanted and time.monotonic() > deadline:
+                raise AssertionError(f"nodes {wanted} are not up: {self.folder}")
+            time.sleep(0.2)
+
+    def jobs(self) -> list[str]:
+        """Return the ids of what is in the queue."""
+        return self.call("squeue", "-h", "-r", "-o", "%i %t %N").splitlines()
+
+
+@contextmanager
+def slurm_cluster(
+    folder: Path, *, num_nodes: int = 2, max_array_size: int = 1001
+) -> Iterator[SlurmCluster]:
+    """Start a cluster and yield it once its nodes are up; end everything that it started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state").mkdir(exist_ok=True)
+    started_munge = _start_munge()
+    ports = _free_ports(num_nodes + 1)
+    conf = folder / "slurm.conf"
+    conf.write_text(
+        CONFIG.format(
+            host=socket.gethostname(),
+            folder=folder,
+            port=ports[-1],
+            first=ports[0],
+            last=ports[num_nodes - 1],
+            num_nodes=num_nodes,
+            max_array_size=max_array_size,
+        )
+    )
+    cluster = SlurmCluster(folder, num_nodes, {**os.environ, "SLURM_CONF": str(conf)})
+    names = [f"n{i + 1}" for i in range(num_nodes)]
+    try:
+        for name in ("slurmctld", *names):
+            cluster.start(name)
+        cluster.wait_idle(names)
+        yield cluster
+    finally:
+        for name in names:
+            if name in cluster.daemons:
+                cluster.kill(name)
+            for pid in cluster.pids_on(name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+        if "slurmctld" in cluster.daemons:
+            cluster.kill("slurmctld")
+        if started_munge is not None:
+            started_munge.terminate()
+            started_munge.wait()
+
+
+def _start_munge() -> subprocess.Popen[bytes] | None:
+    """Start munged unless one answers; return it if it is ours to end."""
+    if subprocess.run(["munge", "-n"], capture_output=True).returncode == 0:
+        return None
+    MUNGE_DIR.mkdir(exist_ok=True)
+    shutil.chown(MUNGE_DIR, "munge", "munge")
+    daemon = subprocess.Popen(
+        ["runuser", "-u", "munge", "--", "munged", "--foreground", "--force"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 30
+    while subprocess.run(["munge", "-n"], capture_output=True).returncode != 0:
+        if time.monotonic() > deadline:
+            raise AssertionError("munged does not start")
+        time.sleep(0.1)
+    return daemon
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return neighbouring ports that nobody listens on."""
+    for first in range(17001 + (os.getpid() % 400) * 20, 60000, 20):
+        with suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return list(range(first, first + count))
+    raise AssertionError("no free ports")
