@@ -19,6 +19,8 @@ SOURCES: Table = {
     "table": "shardmill.sources.table:TableSource",
     "tars": "shardmill.sources.tars:TarSource",
     "nemo": "shardmill.sources.nemo:NemoSource",
+    "nested": "shardmill.sources.nested:NestedSource",
+    "columns": "shardmill.sources.columnjson:ColumnsSource",
 }
 
 SHAPES: Table = {
@@ -30,6 +32,16 @@ SHAPES: Table = {
     "mmc4": "shardmill.sources.shapes.mmc4:Mmc4Shape",
     "text": "shardmill.sources.shapes.text:TextShape",
     "document": "shardmill.sources.shapes.document:DocumentShape",
+    "video": "shardmill.sources.shapes.video:VideoShape",
+    "webvid": "shardmill.sources.shapes.video:WebVidShape",
+    "internvid": "shardmill.sources.shapes.video:InternVidShape",
+    "hd-vila": "shardmill.sources.shapes.video:HdVilaShape",
+    "ego4d": "shardmill.sources.shapes.video:Ego4dShape",
+    "how2link": "shardmill.sources.shapes.video:How2LinkShape",
+    "howto-interlink": "shardmill.sources.shapes.interlink:HowtoInterlinkShape",
+    "videochat2": "shardmill.sources.shapes.videochat:VideoChat2Shape",
+    "unicontrol": "shardmill.sources.shapes.control:UniControlShape",
+    "merlin": "shardmill.sources.shapes.merlin:MerlinShape",
 }
 
 TEXT_TOKENIZERS: Table = {
@@ -83,6 +95,10 @@ FILTERS: Table = {
     "aspect_ratio": "shardmill.sources.filters:AspectRatio",
     "media": "shardmill.sources.filters:HasMedia",
     "duplicates": "shardmill.sources.filters:Duplicates",
+}
+
+FORMATS: Table = {
+    "megatron": "shardmill.formats.megatron:MegatronFormat",
 }
 
 

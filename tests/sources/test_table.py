@@ -105,7 +105,7 @@ def test_an_object_of_columns_is_refused_with_the_remedy(tmp_path: Path, content
     path = tmp_path / "a.json"
     path.write_text(content)
     source = TableSource(files=(str(path),))
-    with pytest.raises(FormatError, match="an object of columns must be turned into rows"):
+    with pytest.raises(FormatError, match="an object of columns is read with --source columns"):
         list(source.parts(10))
 
 

@@ -20,7 +20,8 @@ WINDOW = 1 << 16
 PIECE = 1 << 20
 MARKS = re.compile(r'["\\\[\]{}]')
 SPACE = " \t\r\n"
-DELIMITERS = frozenset(SPACE + ",]")
+# Behind an element of an array; and behind names and values of an object (`sources.cells`).
+DELIMITERS = frozenset(SPACE + ",]}:")
 DECODER = json.JSONDecoder()
 
 

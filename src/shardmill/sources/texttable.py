@@ -115,7 +115,7 @@ def _json_format(file: BinaryIO, path: Path, max_row_bytes: int) -> str:
     if first.strip(BLANK) and not rest.startswith(b"{") and _is_no_row(line, rest):
         raise FormatError(
             "is one JSON object, not rows: give a JSON array of objects, or one object a line "
-            "(an object of columns must be turned into rows first)",
+            "(an object of columns is read with --source columns)",
             path=path,
             offset=0,
         )

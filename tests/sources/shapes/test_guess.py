@@ -23,6 +23,14 @@ TURN = {"from": "human", "value": "x"}
         ({"video": "a.mp4", "text": "t"}, "PairShape"),
         ({"text": "t", "url": "http://page"}, "TextShape"),
         ({"content": "t"}, "TextShape"),
+        ({"video_path": "a.mp4", "value": "t"}, "VideoShape"),
+        ({"video_path": "a.mp4", "value": [TURN]}, "VideoShape"),
+        ({"video": "a.mp4", "QA": [{"q": "x", "a": "y"}]}, "VideoChat2Shape"),
+        ({"clips": [{"clip_path": "a", "caption": "t"}]}, "HowtoInterlinkShape"),
+        ({"clip_path": "a/b/c", "caption": "t"}, "How2LinkShape"),
+        ({"image_info": [{"image_name": "a"}], "text_list": "<image>#1#x"}, "MerlinShape"),
+        ({"YoutubeID": "a", "Start_timestamp": "0", "Caption": "t"}, "InternVidShape"),
+        ({"source": "a.jpg", "target": "b.jpg", "prompt": "t"}, "UniControlShape"),
     ],
 )
 def test_the_fields_tell_the_shape(row: dict[str, Any], expected: str) -> None:

@@ -52,11 +52,31 @@ def _is_pair(row: Mapping[str, Any]) -> bool:
     return media is not None and (media != "url" or first_of(row, TEXT_FIELDS[1:]) is not None)
 
 
+def _holds(*names: str) -> Test:
+    return lambda row: not any(is_missing(row.get(name)) for name in names)
+
+
+def _has_prompt(row: Mapping[str, Any]) -> bool:
+    return first_of(row, ("value", "prompt")) is not None
+
+
+def _has_clips(row: Mapping[str, Any]) -> bool:
+    clips = row.get("clips")
+    return isinstance(clips, list) and bool(clips) and "clip_path" in _keys(clips[0])
+
+
 # The first that fits wins, so the more particular ones come first.
 TESTS: tuple[tuple[str, Test], ...] = (
     ("document", lambda row: isinstance(row.get("segments"), list)),
     ("llava", _has_turns("conversations", "from")),
     ("messages", _has_turns("messages", "role")),
+    ("videochat2", _has_turns("QA", "a")),
+    ("howto-interlink", _has_clips),
+    ("merlin", lambda row: isinstance(row.get("text_list"), str) and "image_info" in row),
+    ("internvid", _holds("YoutubeID", "Start_timestamp", "Caption")),
+    ("unicontrol", lambda row: _holds("source", "target")(row) and _has_prompt(row)),
+    ("video", _holds("video_path", "value")),
+    ("how2link", _holds("clip_path", "caption")),
     ("mmc4", lambda row: isinstance(row.get("text_list"), list) and "image_info" in row),
     ("liquid", lambda row: not is_missing(row.get("image_path")) and "text_prompt" in row),
     ("pair", _is_pair),

@@ -1,0 +1,99 @@
+"""Merlin: frames and what happens in them, in one text that marks each group by its time.
+
+    <image><image>#0.0-4.5# A man opens a box. <image>#4.5-9.0# He takes a saw. Summary: ...
+
+Each group asks with its frames and its mark, the text after it answers; a last question asks for
+the summary. The mark stays text, as the model reads it, and is the time of frames and answer too.
+"Black background: 640, 360" among the pictures is a black frame of that size, which no file holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardmill.errors import SampleError
+from shardmill.sources.blackframe import black_frame
+from shardmill.sources.shapes.clips import seconds_of
+from shardmill.sources.shapes.placeholders import MISMATCH, count_placeholders
+from shardmill.sources.shapes.shaped import Piece, Shaped, is_missing, unused
+
+GROUP = re.compile(r"((?:<image>\s*)+)(#(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?#)")
+BLACK = re.compile(r"\s*Black background\s*:\s*(\d{1,6})\s*,\s*(\d{1,6})\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MerlinShape:
+    """`image_info` with `image_name`, and `text_list`; `question` asks for the summary.
+
+    Marks are seconds; with `marks_are_seconds` false (marks on another scale) they are text only.
+    """
+
+    question: str = "Summary this video."
+    summary: str = "Summary:"
+    marks_are_seconds: bool = True
+
+    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+        """Return the conversation of a marked text and its frames."""
+        pictures = [_picture(info) for info in _list(fields, "image_info")]
+        text = "".join(map(str, _list(fields, "text_list")))
+        pieces = tuple(self._pieces(text, pictures))
+        return Shaped(pieces=pieces, extra=unused(fields, {"image_info", "text_list"}))
+
+    def _pieces(self, text: str, pictures: list[Any]) -> Iterator[Piece]:
+        said, _, summary = text.partition(self.summary)
+        lead, *groups = GROUP.split(said)
+        num_shown = sum(map(count_placeholders, groups[::5]))
+        if not groups or count_placeholders(text) != num_shown or num_shown != len(pictures):
+            detail = f"{count_placeholders(text)} <image>, {num_shown} of them before a #time# mark"
+            raise SampleError(MISMATCH, f"{detail}, {len(pictures)} pictures")
+        frames = iter(pictures)
+        for turn, at in enumerate(range(0, len(groups), 5)):
+            shown, mark, start, end, answer = groups[at : at + 5]
+            time_s = self._time(start, end)
+            for _ in range(count_placeholders(shown)):
+                yield _user("image", 2 * turn, media=next(frames), time_s=time_s)
+            asked = f"{lead.strip()} {mark}" if turn == 0 and lead.strip() else mark
+            yield _user("text", 2 * turn, text=asked, time_s=time_s)
+            yield _answer(answer.strip(), 2 * turn + 1, time_s)
+        if summary.strip():
+            last = 2 * (len(groups) // 5)
+            yield _user("text", last, text=self.question)
+            yield _answer(summary.strip(), last + 1, None)
+
+    def _time(self, start: str, end: str | None) -> tuple[float, float] | None:
+        if not self.marks_are_seconds:
+            return None
+        first, last = seconds_of(start), seconds_of(start if end is None else end)
+        if last < first:
+            raise SampleError("bad clip", f"#{start}-{end}# ends before it starts")
+        return first, last
+
+
+def _picture(info: Any) -> Any:
+    name = info.get("image_name") if isinstance(info, Mapping) else info
+    if not isinstance(name, str) or not name:
+        raise SampleError("missing field", f"a picture has no image_name: {info!r:.100}")
+    black = BLACK.fullmatch(name)
+    if black is not None:
+        return black_frame(int(black[1]), int(black[2]))
+    return name.replace("data//", "data/")
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    if is_missing(value):
+        raise SampleError("missing field", f"{name} holds nothing")
+    return value if isinstance(value, list) else [value]
+
+
+def _user(kind: Any, turn: int, **more: Any) -> Piece:
+    return Piece(kind=kind, role="user", turn=turn, **more)
+
+
+def _answer(text: str, turn: int, time_s: tuple[float, float] | None) -> Piece:
+    if not text:
+        raise SampleError("missing caption", f"nothing is said in turn {turn}")
+    return Piece(kind="text", text=text, role="assistant", turn=turn, time_s=time_s)
