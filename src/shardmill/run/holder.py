@@ -111,6 +111,11 @@ def is_running(holder: Holder) -> bool:
     return started == holder.started and state not in ("Z", "X")
 
 
+def is_gone(holder: Holder) -> bool:
+    """Say whether the process is known to be gone: it was one of this machine."""
+    return holder.place == _place() and not is_running(holder)
+
+
 @cache
 def _place() -> str:
     try:

@@ -2,7 +2,8 @@
 
 A lock is the file `locks/NAME.json`, created exclusively, holding who made it and a counter that
 its owner raises every few seconds. Parts 1/3 and 2/3 are different names and run together; parts
-of different splits (2/3 and 1/1) overlap and refuse each other.
+of different splits (2/3 and 1/1) overlap and refuse each other. The tasks of a cluster share the
+units by claims, so they run together, each with a lock of its own; a part refuses them all.
 
 A lock is dead when its process is gone (seen on the same machine), or when its counter stood still
 while we looked. Clocks are not compared: they jump, and differ from host to host. Receipts do not
@@ -38,6 +39,7 @@ from shardmill.run.holder import (
 )
 
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
+TASK_NAME = re.compile(r"task-\w+\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +186,24 @@ def part_lock_name(part: tuple[int, int]) -> str:
     return f"part-{part[0]}-of-{part[1]}"
 
 
+def task_lock_name(token: str) -> str:
+    """Return the lock's name of a task of a cluster, or of the driver that waits for them."""
+    return f"task-{token}"
+
+
 def rival_paths(path: Path) -> list[Path]:
-    """Return the locks that exclude this one: the same, and parts of any other split."""
-    mine = PART_NAME.fullmatch(path.name)
+    """Return the locks that exclude this one: the same, parts of any other split, tasks or parts.
+
+    Tasks exclude parts and parts exclude tasks.
+    """
     rivals = [path] if path.exists() else []
-    for other in sorted(path.parent.iterdir()):
-        theirs = PART_NAME.fullmatch(other.name)
-        if mine and theirs and mine[2] != theirs[2]:
-            rivals.append(other)
-    return rivals
+    others = (other for other in sorted(path.parent.iterdir()) if other != path)
+    return rivals + [other for other in others if _exclude(path.name, other.name)]
+
+
+def _exclude(one: str, other: str) -> bool:
+    mine, theirs = PART_NAME.fullmatch(one), PART_NAME.fullmatch(other)
+    if mine and theirs:
+        return mine[2] != theirs[2]
+    tasks = TASK_NAME.fullmatch(one), TASK_NAME.fullmatch(other)
+    return bool((mine and tasks[1]) or (tasks[0] and theirs))
