@@ -61,3 +61,15 @@ class StaleError(ShardmillError):
 
 class LockedError(ShardmillError):
     """Another run is working on this folder right now."""
+
+
+class StoreError(ShardmillError, OSError):
+    """An object store or web server did not do what it was asked to.
+
+    `passing` says that the same request may succeed later: a store that was busy or out of reach.
+    Otherwise it refused (a credential, a right, a bucket), as it will refuse everything like it.
+    """
+
+    def __init__(self, message: str, *, passing: bool) -> None:
+        super().__init__(message)
+        self.passing = passing

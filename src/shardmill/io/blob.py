@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from mmap import ACCESS_READ, mmap
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from shardmill.errors import FormatError
-from shardmill.extras import need
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+from shardmill.remote.client import call, find_object
+from shardmill.remote.url import plain_url
 
 
 class Blob(Protocol):
@@ -126,14 +123,12 @@ class RemoteBlob:
     window = 1 << 20
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self._obstore = need("obstore", extra="remote")
-        root, self._path = _root_and_path(url)
-        self._store = _store(root, os.getpid())
+        self.url = plain_url(url)
+        self._object = find_object(url)
         try:
-            self.num_bytes = int(self._ask("head")["size"])
-        except OSError as error:
-            raise FormatError(str(error), path=url) from error
+            self.num_bytes = int(call(self._object, "head")["size"])
+        except FileNotFoundError as error:
+            raise FormatError("does not exist", path=self.url) from error
 
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly these bytes."""
@@ -148,10 +143,7 @@ class RemoteBlob:
             if offset + length > self.num_bytes:
                 raise _too_short(self.url, offset, length, max(0, self.num_bytes - offset))
         asked = [(offset, length) for offset, length in ranges if length]
-        if not asked:
-            return [memoryview(b"") for _ in ranges]
-        starts, lengths = zip(*asked)
-        answers = iter(self._ask("get_ranges", starts=starts, lengths=lengths))
+        answers = iter(self._get(asked) if asked else ())
         contents = [
             memoryview(next(answers)) if length else memoryview(b"") for _, length in ranges
         ]
@@ -164,35 +156,15 @@ class RemoteBlob:
         """Do nothing: a store has no page cache to fill."""
 
     def close(self) -> None:
-        """Do nothing: connections belong to the store, which others share."""
+        """Do nothing: connections belong to the client, which others share."""
 
-    def _ask(self, method: str, **options: Any) -> Any:
+    def _get(self, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
+        starts, lengths = zip(*ranges)
         try:
-            return getattr(self._obstore, method)(self._store, self._path, **options)
+            answer: Sequence[Any] = call(self._object, "get_ranges", starts=starts, lengths=lengths)
         except FileNotFoundError as error:
-            raise FormatError("does not exist", path=self.url) from error
-        except self._obstore.exceptions.BaseError as error:
-            # Not an error of the data: trying again may help.
-            raise OSError(f"{self.url} cannot be read: {error}") from error
-
-
-def _root_and_path(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
-
-
-@lru_cache(maxsize=64)
-def _store(root: str, pid: int) -> Any:
-    # Keyed by process, since the threads behind a store do not survive a fork.
-    store = need("obstore.store", extra="remote")
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    options: dict[str, Any] = {}
-    if root.startswith("s3://") and endpoint:
-        options = {"endpoint": endpoint, "virtual_hosted_style_request": False}
-    plain_http = urlsplit(options.get("endpoint", root)).hostname in LOOPBACK
-    return store.from_url(
-        root, client_options={"allow_http": True} if plain_http else None, **options
-    )
+            raise FormatError("does not exist any more", path=self.url) from error
+        return answer
 
 
 def _too_short(url: str, offset: int, length: int, got: int) -> FormatError:

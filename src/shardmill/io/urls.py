@@ -3,7 +3,7 @@
 cc3m-{0000..0575}.tar    576 names, as wide as they are written
 part-{a,b{1..3}}.tar     commas and nesting
 data/**/*.tar            files that exist, sorted
-s3://bucket/x-{0..9}.tar urls take braces, but no globs
+s3://bucket/x-{0..9}.tar the same for urls; globs only where a store can be listed
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from pathlib import Path
 
 from shardmill.errors import ConfigError
 from shardmill.io.blob import Blob, LocalBlob, RemoteBlob
+from shardmill.remote.objects import list_all
+from shardmill.remote.url import STORE_SCHEMES, is_remote
+
+__all__ = ["expand", "expand_braces", "is_remote", "open_blob"]
 
 MAX_NAMES = 1_000_000
-REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 
 
@@ -30,21 +33,6 @@ def expand(pattern: str) -> list[str]:
     if len(names) > MAX_NAMES:
         raise ConfigError(f"{pattern!r} names more than {MAX_NAMES} files")
     return [name for spelled in names for name in _expand_glob(spelled)]
-
-
-def is_remote(url: str) -> bool:
-    """Say whether a name is a url of an object store or a web server."""
-    scheme, colon, _ = url.partition("://")
-    if not colon:
-        if url.startswith("pipe:"):
-            raise ConfigError(f"{url!r} would run a command: give the file or url itself")
-        return False
-    if scheme == "file":
-        return False
-    if scheme not in REMOTE_SCHEMES:
-        known = ", ".join(REMOTE_SCHEMES)
-        raise ConfigError(f"unknown scheme in {url!r}: use a path, file:// or one of {known}")
-    return True
 
 
 def open_blob(url: str) -> Blob:
@@ -103,9 +91,26 @@ def _matching(pattern: str, opening: int) -> tuple[int, list[int]]:
 
 
 def _expand_glob(name: str) -> list[str]:
-    if is_remote(name) or not glob.has_magic(name):
+    if not glob.has_magic(name):
         return [name]
+    if is_remote(name):
+        return _expand_remote(name)
     found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
         raise ConfigError(f"no file matches {name!r}")
+    return found
+
+
+def _expand_remote(pattern: str) -> list[str]:
+    if not pattern.startswith(STORE_SCHEMES):
+        # "?" and "[" may stand in the url of a web page, which cannot be listed.
+        return [pattern]
+    root = pattern[: glob.escape(pattern).index("[")].rpartition("/")[0]
+    names = (f"{root}/{info.path}" for info in list_all(root))
+    # "*" stays inside of a folder, "**" does not.
+    parts = (re.escape(part).replace(r"\*", "[^/]*") for part in pattern.split("**"))
+    wanted = re.compile(".*".join(parts).replace(r"\?", "[^/]"))
+    found = [name for name in names if wanted.fullmatch(name)]
+    if not found:
+        raise ConfigError(f"no object matches {pattern!r}")
     return found

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from shardmill.errors import ConfigError
+from shardmill.remote.path import as_path
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 
@@ -71,7 +72,7 @@ def from_plain(plain: object, expected: Any = object, *, where: str = "spec") ->
             return plain
         return _build({"kind": class_path(expected), **_need(plain, dict, where)}, expected, where)
     if expected is Path:
-        return Path(_need(plain, str, where))
+        return as_path(_need(plain, str, where))
     if expected is float and isinstance(plain, int) and not isinstance(plain, bool):
         return float(plain)
     if isinstance(expected, type) and expected is not object:

@@ -1,0 +1,170 @@
+"""The clients of object stores: one a bucket and process, patient, set up by the environment.
+
+A request that meets a 5xx, a throttled answer, a time-out or a broken connection is sent again by
+the client, after a pause that doubles and is jittered, until `patience_s` has gone by. What the
+client does not repeat by itself (an answer that breaks off while it is read) is repeated here.
+
+    s3://  gs://  az://   the variables of their own tools (AWS_*, GOOGLE_*, AZURE_*)
+    oss://  tos://        spoken to by S3's protocol, with OSS_* and TOS_*
+    http(s)://            reading only, no credentials
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from shardmill.errors import ConfigError
+from shardmill.extras import need
+from shardmill.remote.trouble import explain, was_interrupted
+from shardmill.remote.url import WEB_SCHEMES, plain_url, split_url
+
+T = TypeVar("T")
+
+PATIENCE_VARIABLE = "SHARDMILL_STORE_PATIENCE_S"
+PATIENCE_S = 120.0
+NUM_TRIES = 5
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+CLIENT_OPTIONS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "300s"}
+
+# variable -> setting of the client, for stores that speak S3's protocol under another name
+COMPATIBLE: Mapping[str, Mapping[str, str]] = {
+    "oss": {
+        "OSS_ENDPOINT": "endpoint",
+        "OSS_REGION": "region",
+        "OSS_ACCESS_KEY_ID": "access_key_id",
+        "OSS_ACCESS_KEY_SECRET": "secret_access_key",
+        "OSS_SESSION_TOKEN": "token",
+    },
+    "tos": {
+        "TOS_ENDPOINT": "endpoint",
+        "TOS_REGION": "region",
+        "TOS_ACCESS_KEY": "access_key_id",
+        "TOS_SECRET_KEY": "secret_access_key",
+        "TOS_SECURITY_TOKEN": "token",
+    },
+}
+# What decides about a client; another value makes another client.
+PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "OSS_", "TOS_", PATIENCE_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of a store: the client of its bucket, its path in it, and its url for messages."""
+
+    client: Any
+    path: str
+    url: str
+
+
+def find_object(url: str) -> Object:
+    """Return the object that a url names, which need not exist."""
+    place = split_url(url)
+    # Keyed by process, since the threads behind a client do not survive a fork.
+    return Object(_client(place.root, os.getpid(), _settings()), place.path, url)
+
+
+def call(target: Object, method: str, *, verb: str = "read", **options: Any) -> Any:
+    """Call a function of the client on an object; its errors become ours."""
+    obstore = need("obstore", extra="remote")
+    function = getattr(obstore, method)
+    return patient(lambda: function(target.client, target.path, **options), target.url, verb=verb)
+
+
+def patient(ask: Callable[[], T], url: str, *, verb: str) -> T:
+    """Return what `ask` returns; an answer that breaks off is asked for again, a few times."""
+    obstore = need("obstore", extra="remote")
+    for tries in range(1, NUM_TRIES + 1):
+        try:
+            return ask()
+        except obstore.exceptions.AlreadyExistsError:
+            raise FileExistsError(errno.EEXIST, "exists already", plain_url(url)) from None
+        except obstore.exceptions.PreconditionError:
+            raise BlockingIOError(errno.EAGAIN, "was changed", plain_url(url)) from None
+        except (NotImplementedError, obstore.exceptions.NotSupportedError):
+            raise NotImplementedError(
+                f"{plain_url(url)}: the store has no conditional put"
+            ) from None
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            if tries == NUM_TRIES or not was_interrupted(error):
+                # The client's message, which holds whole requests, must not be shown with ours.
+                raise explain(error, url, verb=verb) from None
+        time.sleep(random.uniform(0, FIRST_PAUSE_S * 2**tries))
+    raise AssertionError("the last try returns or raises")
+
+
+def _settings() -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in os.environ.items() if name.startswith(PREFIXES))
+
+
+@lru_cache(maxsize=64)
+def _client(root: str, pid: int, settings: tuple[tuple[str, str], ...]) -> Any:
+    store = need("obstore.store", extra="remote")
+    scheme, _, bucket = root.partition("://")
+    options = _options(scheme, bucket)
+    retry = {"retry_config": _retry(), "client_options": _client_options(options, root)}
+    try:
+        if scheme in COMPATIBLE:
+            return store.S3Store(bucket, **options, **retry)
+        return store.from_url(root, **options, **retry)
+    except need("obstore", extra="remote").exceptions.BaseError as error:
+        raise ConfigError(f"{root} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def _options(scheme: str, bucket: str) -> dict[str, Any]:
+    if scheme in ("s3", "s3a"):
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+    if scheme not in COMPATIBLE:
+        return {}
+    names = COMPATIBLE[scheme]
+    options: dict[str, Any] = {names[n]: os.environ[n] for n in names if os.environ.get(n)}
+    if "endpoint" not in options:
+        raise ConfigError(f"{scheme}://{bucket} needs {scheme.upper()}_ENDPOINT in the environment")
+    # They have no If-None-Match: the client then says so, and we look before we put.
+    options["conditional_put"] = "disabled"
+    return {**options, **_addressing(str(options["endpoint"]), bucket)}
+
+
+def _addressing(endpoint: str, bucket: str) -> dict[str, Any]:
+    """Name the bucket in the host, as these stores want it; a server on loopback has one host."""
+    parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+    if parts.hostname in LOOPBACK:
+        return {"endpoint": parts.geturl(), "virtual_hosted_style_request": False}
+    host = f"{parts.scheme}://{bucket}.{parts.netloc}"
+    return {"endpoint": host, "virtual_hosted_style_request": True}
+
+
+def _client_options(options: Mapping[str, Any], root: str) -> dict[str, Any]:
+    place = str(options.get("endpoint") or root)
+    plain_http = place.startswith("http://") and (
+        root.startswith(WEB_SCHEMES) or urlsplit(place).hostname in LOOPBACK
+    )
+    allowed = plain_http or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+    return {**CLIENT_OPTIONS, **({"allow_http": True} if allowed else {})}
+
+
+def _retry() -> dict[str, Any]:
+    patience_s = float(os.environ.get(PATIENCE_VARIABLE, PATIENCE_S))
+    pauses = {
+        "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+        "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
+        "base": 2,
+    }
+    # Pauses of 0.1, 0.2, ... 10 s: the patience ends before the number does.
+    num_retries = 5 + int(patience_s)
+    return {
+        "max_retries": num_retries,
+        "retry_timeout": timedelta(seconds=patience_s),
+        "backoff": pauses,
+    }

@@ -1,0 +1,111 @@
+"""Urls that read like paths: `as_path("s3://bucket/out") / "shards"`.
+
+Code that takes a `Path` takes a `UrlPath` as well: names, joining and comparing are those of paths,
+and looking, listing and reading go to the store. Whatever is not defined here (renaming, linking,
+opening to write) ends in `__fspath__`, which refuses, so no url is ever taken for a local file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path, PosixPath
+from stat import S_IFDIR, S_IFREG
+from typing import Any
+
+from shardmill.errors import ConfigError
+from shardmill.remote import objects
+from shardmill.remote.file import open_reader
+from shardmill.remote.url import WEB_SCHEMES, is_remote, split_url
+
+FOLDER_MODE = S_IFDIR | 0o755
+FILE_MODE = S_IFREG | 0o644
+
+
+def as_path(name: str | Path) -> Path:
+    """Return a path, a `UrlPath` if the name is a url; "file://" is taken off."""
+    if isinstance(name, Path):
+        return name
+    if is_remote(name):
+        split_url(name)
+        return UrlPath(name)
+    return Path(name.removeprefix("file://"))
+
+
+class UrlPath(PosixPath):
+    """The url of an object, or of a folder: what the objects below it have in common."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        # A path drops the second slash of "s3://bucket".
+        return super().__str__().replace(":/", "://", 1)
+
+    def __fspath__(self) -> str:
+        raise ConfigError(f"{self} is a url: this needs a local file or folder")
+
+    def __reduce__(self) -> tuple[type[UrlPath], tuple[str]]:
+        return UrlPath, (str(self),)
+
+    @property
+    def is_web(self) -> bool:
+        """Whether a web server is behind it, which can neither be listed nor written to."""
+        return self.parts[0].rstrip(":") in WEB_SCHEMES
+
+    def absolute(self) -> UrlPath:
+        return self
+
+    def is_absolute(self) -> bool:
+        return True
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        if len(self.parts) <= 2:
+            return False
+        try:
+            objects.look(str(self))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        return not self.is_web and next(objects.list_all(str(self), limit=1), None) is not None
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        info = objects.look(str(self))
+        seconds = info.mtime_ns // 1_000_000_000
+        values = (FILE_MODE, 0, 0, 1, 0, 0, info.num_bytes, seconds, seconds, seconds)
+        return os.stat_result(values, {"st_mtime_ns": info.mtime_ns})
+
+    def iterdir(self) -> Iterator[UrlPath]:  # type: ignore[override]
+        self._check_listable()
+        folders, infos = objects.list_here(str(self))
+        yield from (self / name for name in [*folders, *(info.path for info in infos)])
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[UrlPath]:  # type: ignore[override]
+        """Yield what is directly below and has such a name."""
+        return (path for path in self.iterdir() if fnmatchcase(path.name, pattern))
+
+    def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
+        if mode == "rb":
+            return open_reader(str(self))
+        if mode == "r":
+            return io.TextIOWrapper(open_reader(str(self)), "utf-8")
+        raise ConfigError(f"{self} is a url: it cannot be opened with mode {mode!r}")
+
+    def read_bytes(self) -> bytes:
+        return objects.get(str(self))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        objects.delete([str(self)])
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing: a folder of a store is there when something lies in it."""
+
+    def _check_listable(self) -> None:
+        if self.is_web:
+            raise ConfigError(f"{self}: a web server does not list its files, so name each file")
