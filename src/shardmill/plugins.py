@@ -101,6 +101,10 @@ FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
 }
 
+FORMATS: Table = {
+    "megatron": "shardmill.formats.megatron:MegatronFormat",
+}
+
 
 def resolve(table: Table, kind: str) -> str:
     """Return 'module:Class' for a name of the table, or the name itself if it has that form."""

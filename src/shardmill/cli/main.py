@@ -32,6 +32,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
     "pack": ("shardmill.cli.pack:pack", "Write the packs of a plan to disk."),
+    "export": (
+        "shardmill.cli.export:export",
+        "Write finished shards for the readers of other projects.",
+    ),
     "why": (
         "shardmill.cli.why:why",
         "Name the packs, documents and source files of a training step.",

@@ -52,3 +52,19 @@ def row_slice(arrays: Arrays, name: str, row: int, num_rows: int, num_entries: i
     if not start <= stop <= num_entries:
         raise FormatError(f"{name!r} of row {row} leave the table", path=arrays.path)
     return slice(start, stop)
+
+
+def bounds_between(
+    arrays: Arrays, name: str, rows: range, num_rows: int, num_entries: int
+) -> NDArray[np.int64]:
+    """Return where the entries of neighbouring rows begin, and where the last ones end."""
+    stored = arrays[name]
+    if len(stored) == 1:
+        bounds = np.arange(rows.start, rows.stop + 1, dtype=np.int64) * int(stored[0])
+    elif len(stored) == num_rows + 1:
+        bounds = stored[rows.start : rows.stop + 1].astype(np.int64)
+    else:
+        raise FormatError(f"array {name!r} does not have {num_rows + 1} bounds", path=arrays.path)
+    if (np.diff(bounds) < 0).any() or int(bounds[-1]) > num_entries:
+        raise FormatError(f"{name!r} of {rows} leave the table", path=arrays.path)
+    return bounds

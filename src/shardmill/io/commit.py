@@ -2,7 +2,7 @@
 
 For a group of units, each line ends before the next begins:
 
-    1. fsync the drafts' files
+    1. fsync the drafts' files, and the shared files of which units wrote their ranges
     2. remove receipts that vouch for older files of these units, fsync receipts/
     3. rename them into shards/ and rejects/, fsync both
     4. write the new receipts in the drafts, fsync each
@@ -37,12 +37,16 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A draft that is finished and accounted for: its receipt, and where its files shall go."""
+    """A draft that is finished and accounted for: its receipt, and where its files shall go.
+
+    `shared` are the files in place of which the unit wrote its ranges.
+    """
 
     unit: Unit
     draft_dir: Path
     receipt: Receipt
     moves: tuple[tuple[Path, Path], ...]
+    shared: tuple[Path, ...] = ()
 
 
 def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally) -> Sealed:
@@ -63,7 +67,7 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
     moves = [(draft.dir / Path(e.path).name, ledger.out_dir / e.path) for e in entries]
     if rejects is not None:
         moves.append((draft.dir / "rejects", ledger.out_dir / rejects.path))
-    return Sealed(unit, draft.dir, receipt, tuple(moves))
+    return Sealed(unit, draft.dir, receipt, tuple(moves), tuple(draft.shared))
 
 
 def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
@@ -75,7 +79,8 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     outdated = [s.unit.name for s in known if s.unit.name not in done]
     fresh = [s for s in group if s.unit.name not in done]
     moves = [move for sealed in fresh for move in sealed.moves]
-    ledger.disk.sync_files([source for source, _ in moves])
+    shared = {path for sealed in fresh for path in sealed.shared}
+    ledger.disk.sync_files([*(source for source, _ in moves), *sorted(shared)])
     remove_files(map(ledger.receipt_path, outdated), disk=ledger.disk)
     _move_files(ledger, moves)
     _vouch(ledger, fresh)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from shardmill.errors import ConfigError, Filtered, SampleError, UnitFailed
 from shardmill.model.codec import Plain, digest
+
+if TYPE_CHECKING:
+    from shardmill.model.manifest import Manifest
 
 # A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
 MAX_NAME_BYTES = 200
@@ -80,11 +83,13 @@ class Draft:
     """A private folder in which a worker writes the shards of one unit.
 
     Usually one shard, named like the unit; more when a byte limit splits it. Only the runner knows
-    where the files go afterwards.
+    where the files go afterwards. Files that many units write together lie in `shared_dir`.
     """
 
     dir: Path
     shards: dict[str, DraftShard] = field(default_factory=dict)
+    shared_dir: Path | None = None
+    shared: set[Path] = field(default_factory=set)
 
     def file(self, shard: str, role: str) -> Path:
         """Return the path to write for this role ("tar", "idx", "bin", ...) of this shard."""
@@ -92,6 +97,16 @@ class Draft:
         if role not in entry.roles:
             entry.roles.append(check_name(role))
         return self.dir / f"{shard}.{role}"
+
+    def shared_file(self, name: str) -> Path:
+        """Return a file of `WholeStage.shared_files`, of which this unit writes its own range.
+
+        It is synced before the unit's receipt is written, as the unit's own files are.
+        """
+        assert self.shared_dir is not None, "this draft belongs to no folder"
+        path = self.shared_dir / check_name(name)
+        self.shared.add(path)
+        return path
 
     def finish(self, shard: str, *, num_samples: int) -> None:
         """Say that all files of this shard are written and closed."""
@@ -199,6 +214,24 @@ class Stage(Protocol):
 
         Equal fingerprints mean that `units()` would yield what it yielded before, so that a
         finished folder is recognised without listing the input again.
+        """
+
+
+@runtime_checkable
+class WholeStage(Stage, Protocol):
+    """A stage whose folder is more than its shards: files for the whole, which others read."""
+
+    def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:
+        """Return name -> size in bytes of the files that units write together, each its range.
+
+        They lie beside the manifest and exist in full size before the first unit is worked.
+        """
+
+    def finish(self, manifest: Manifest, out_dir: Path) -> None:
+        """Write the files that make the folder readable for others, each at once or not at all.
+
+        Called when every unit has its receipt and before the manifest is written; perhaps twice,
+        perhaps at the same time: the bytes are a function of what was given.
         """
 
 

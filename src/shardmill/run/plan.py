@@ -10,7 +10,8 @@ from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.io.receipts import FILES, FOLDERS, Ledger, StageRecord
 from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import Manifest, build_manifest, stage_digest
-from shardmill.model.stage import Stage, Unit, check_name
+from shardmill.model.stage import Stage, Unit, WholeStage, check_name
+from shardmill.run.shared import make_shared_files
 
 MAX_LISTED = 8
 
@@ -34,6 +35,13 @@ def plan_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
 
     A plan from which nothing was made yet gives way to a new one, if no other run works on it.
     """
+    units = _planned_units(ledger, stage, alone=alone)
+    if isinstance(stage, WholeStage):
+        make_shared_files(ledger, stage.shared_files(units), units)
+    return units
+
+
+def _planned_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
     try:
         if check_fresh(ledger, stage):
             return ledger.read_units()
@@ -85,6 +93,8 @@ def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | N
             return None
         receipts.append(receipt)
     manifest = build_manifest(to_plain(stage), mark, units, receipts)
+    if isinstance(stage, WholeStage):
+        stage.finish(manifest, ledger.out_dir)
     ledger.write_manifest(manifest)
     return manifest
 

@@ -1,0 +1,155 @@
+"""Neighbouring rows of a token shard as flat arrays, so that exports take no step a row.
+
+A span of 3 tokens at place 7 of a row that begins at 100 is 107, 108, 109 of the flat arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError
+from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.io.columns import bounds_between
+from shardmill.io.tokenfile import TokenShard
+from shardmill.model.sample import SEGMENT_KINDS
+
+MAX_TOKENS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenSlice:
+    """Rows `start` to `stop` of a shard; `bounds` are where each begins among their tokens."""
+
+    shard: TokenShard
+    start: int
+    stop: int
+    bounds: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all rows."""
+        return int(self.bounds[-1])
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """The tokens of each row."""
+        return self.shard.lengths[self.start : self.stop]
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """The ids of all rows, mapped and not copied."""
+        first = int(self.shard.offsets[self.start]) // self.shard.data.itemsize if len(self) else 0
+        return self.shard.data[first : first + self.num_tokens]
+
+    @property
+    def documents(self) -> NDArray[np.int64]:
+        """The row at which each document begins, counted from this slice's first, and the end."""
+        bounds = self.shard.documents
+        first, last = np.searchsorted(bounds, [self.start, self.stop])
+        return np.append(bounds[first:last] - self.start, len(self))
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each row."""
+        return [self.shard.keys[row] for row in range(self.start, self.stop)]
+
+    def loss_mask(self) -> NDArray[np.uint8]:
+        """Return 1 for each token that is trained on, 0 for the others."""
+        rows, mine = self._spans("loss")
+        starts = self.bounds[rows] + self.shard.columns["loss_start"][mine]
+        return painted(starts, self.shard.columns["loss_length"][mine], self.num_tokens)
+
+    def modality(self) -> NDArray[np.uint8]:
+        """Return 0 for each token of text, 1 of an image, 2 of a video, 3 of audio."""
+        starts, lengths, _ = self.media()
+        _, mine = self._spans("media")
+        kinds = self.shard.columns["media_kind"][mine]
+        if int(kinds.max(initial=0)) >= len(SEGMENT_KINDS):
+            raise FormatError("has a medium of unknown kind", path=self.shard.spans.path)
+        return painted(starts, lengths, self.num_tokens, kinds)
+
+    def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first flat token, the number of tokens and the row of each medium."""
+        rows, mine = self._spans("media")
+        starts = self.bounds[rows] + self.shard.columns["media_position"][mine]
+        return starts, self.shard.columns["media_length"][mine].astype(np.int64), rows
+
+    def _spans(self, name: str) -> tuple[NDArray[np.int64], slice]:
+        """Return the row of each span of these rows, and where the spans lie in their columns."""
+        shard, rows = self.shard, range(self.start, self.stop)
+        total = len(shard.columns[f"{name}_length"])
+        bounds = bounds_between(shard.spans, f"{name}_bounds", rows, len(shard), total)
+        owners = np.repeat(np.arange(len(self)), np.diff(bounds))
+        return owners, slice(int(bounds[0]), int(bounds[-1]))
+
+
+def token_slices(
+    source: ExportInput, slices: Sequence[Slice], max_tokens: int = MAX_TOKENS
+) -> Iterator[TokenSlice]:
+    """Yield the rows in order, whole documents at a time, about `max_tokens` tokens each."""
+    for part in slices:
+        shard = source.token_shard(part.shard)
+        _check_rows(shard, part)
+        starts = shard.documents[np.searchsorted(shard.documents, part.start) :]
+        start = part.start
+        while start < part.stop:
+            stop = _batch_end(shard, starts, start, part.stop, max_tokens)
+            bounds = np.zeros(stop - start + 1, np.int64)
+            np.cumsum(shard.lengths[start:stop], out=bounds[1:])
+            yield TokenSlice(shard, start, stop, bounds)
+            start = stop
+
+
+def painted(
+    starts: NDArray[Any], lengths: NDArray[Any], size: int, values: NDArray[Any] | int = 1
+) -> NDArray[np.uint8]:
+    """Return `size` bytes that hold a span's value inside of it, and 0 elsewhere.
+
+    The spans come in order and do not overlap: [(1, 2), (4, 1)] of 6 is 0 1 1 0 1 0.
+    """
+    runs = np.zeros(2 * len(starts) + 1, np.int64)
+    colours = np.zeros(2 * len(starts) + 1, np.uint8)
+    ends = starts.astype(np.int64) + lengths
+    runs[0:-1:2] = starts - np.concatenate([[0], ends[:-1]]) if len(starts) else 0
+    runs[1::2] = lengths
+    runs[-1] = size - (int(ends[-1]) if len(ends) else 0)
+    colours[1::2] = values
+    if (runs < 0).any():
+        raise ValueError("spans overlap, or lie outside their rows")
+    return np.repeat(colours, runs)
+
+
+def _batch_end(
+    shard: TokenShard, starts: NDArray[np.int64], start: int, stop: int, max_tokens: int
+) -> int:
+    """Return the end of a run of whole documents: the last that fits, or one if none does."""
+    itemsize = shard.data.itemsize
+    limit = int(shard.offsets[start]) + max_tokens * itemsize
+    fitting = int(np.searchsorted(shard.offsets[start:stop], limit, side="right")) + start
+    if fitting >= stop:
+        return stop
+    after = starts[starts > start]
+    wanted = after[: max(1, int(np.searchsorted(after, fitting, side="right")))]
+    return min(int(wanted[-1]), stop) if len(wanted) else stop
+
+
+def _check_rows(shard: TokenShard, part: Slice) -> None:
+    """Raise `FormatError` unless the rows lie one after the other, without gaps."""
+    offsets, lengths = shard.offsets[part.start : part.stop], shard.lengths[part.start : part.stop]
+    ends = offsets + lengths.astype(np.int64) * shard.data.itemsize
+    inside = not len(ends) or (offsets[0] >= 0 and ends[-1] <= shard.data.nbytes)
+    if (
+        part.stop > len(shard)
+        or not inside
+        or (lengths < 0).any()
+        or (ends[:-1] != offsets[1:]).any()
+    ):
+        raise FormatError("its rows do not lie one after the other", path=shard.path)

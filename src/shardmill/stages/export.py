@@ -1,0 +1,85 @@
+"""Export: finished shards become the files of another project's reader, a unit at a time.
+
+What is written and where is the format's; here stand the units, the books and the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shardmill.errors import ConfigError
+from shardmill.formats.contract import Format, piece_of, piece_to_plain
+from shardmill.formats.inputs import ExportInput, Slice, open_input
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import Manifest
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.stages.samplefiles import sample_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """The spec of an export; `num_shards` cuts the rows into as many even parts.
+
+    `codes_dir` is the folder of codes of the samples in `input_dir`.
+    """
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    format: Format
+    codes_dir: Path | None = None
+    num_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_shards is not None and self.num_shards < 1:
+            raise ConfigError(f"num_shards must be at least 1, got {self.num_shards}")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard of the input, or for each even part of its rows."""
+        source = self._source()
+        ranges = source.ranges(self.num_shards)
+        codes: dict[str, Plain] = {} if source.codes is None else {"codes": source.codes.identity}
+        places = self.format.plan(source, ranges)
+        for number, (slices, place) in enumerate(zip(ranges, places, strict=True)):
+            made_of: dict[str, Plain] = {
+                **piece_to_plain(slices, place),
+                "files": _files(source, slices),
+                **codes,
+            }
+            yield Unit(name=f"{number:05d}", input=made_of, num_samples=sum(map(len, slices)))
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Open the input, once a process."""
+        source = self._source()
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            self.format.write(source, piece_of(unit), draft, tally)
+
+        yield work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the manifests of the input."""
+        codes = [] if self.codes_dir is None else [self.codes_dir / "manifest.json"]
+        return sample_inputs(self.input_dir, codes)
+
+    def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:
+        """Return the files that all units write together."""
+        return self.format.shared_files(self._source(), [piece_of(unit) for unit in units])
+
+    def finish(self, manifest: Manifest, out_dir: Path) -> None:
+        """Write the files that foreign readers begin with."""
+        self.format.finish(self._source(), manifest, out_dir)
+
+    def _source(self) -> ExportInput:
+        return open_input(self.input_dir, self.codes_dir)
+
+
+def _files(source: ExportInput, slices: Sequence[Slice]) -> dict[str, Plain]:
+    """Return path -> checksum of the input's files that these rows lie in."""
+    entries = [e for part in slices for e in source.shards[part.shard].files.values()]
+    return {entry.path: entry.checksum for entry in entries}

@@ -1,0 +1,135 @@
+"""Megatron's own reader on what is exported: one prefix a shard, one for all, and a blend."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from token_folder import write_token_folder
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.formats.megatron import MegatronFormat
+from shardmill.io.megatron import open_index
+from shardmill.io.receipts import open_manifest
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.run.runner import run_stage
+from shardmill.stages.export import Export
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from peers import peer_environment
+
+READ = """
+import json, sys
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+found = []
+for prefix in sys.argv[1:]:
+    data = IndexedDataset(prefix)
+    found.append({"rows": [data[i].tolist() for i in range(len(data))],
+                  "documents": data.document_indices.tolist(), "dtype": str(data[0].dtype)})
+print(json.dumps(found))
+"""
+
+
+def make_rows(first: int, count: int) -> list[TokenRow]:
+    """Rows of many lengths; every third goes on with the one before."""
+    return [
+        TokenRow(
+            key=f"k{number}",
+            ids=(np.arange(1 + number * 7 % 23) * 31 + number) % 1000,
+            continues=number % 3 == 2,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    return write_token_folder(tmp_path / "tokens", [make_rows(0, 20), make_rows(20, 7), []])
+
+
+def run(tokens: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
+    stage = Export(input_dir=tokens, format=MegatronFormat(**fields), num_shards=num_shards)
+    report = run_stage(stage, out, workers=0)
+    assert not report.failures and report.complete, report.failures
+    return out
+
+
+def read_by_megatron(*prefixes: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, "-c", READ, *map(str, prefixes)]
+    environment = peer_environment("megatron")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def expected() -> tuple[list[list[int]], list[int]]:
+    rows = make_rows(0, 27)
+    starts = [number for number, row in enumerate(rows) if not row.continues]
+    return [row.ids.tolist() for row in rows], [*starts, 27]
+
+
+def test_megatron_reads_one_prefix_for_all(tokens: Path, tmp_path: Path) -> None:
+    out = run(tokens, tmp_path / "out", num_shards=4, prefix="train")
+    (found,) = read_by_megatron(out / "train")
+    rows, documents = expected()
+    assert found == {"rows": rows, "documents": documents, "dtype": "uint16"}
+
+
+def test_megatron_reads_a_prefix_of_each_shard(tokens: Path, tmp_path: Path) -> None:
+    out = run(tokens, tmp_path / "out", dtype="int32", num_shards=2)
+    names = [shard.name for shard in open_manifest(out).shards]
+    found = read_by_megatron(*(out / "shards" / name for name in names))
+    rows, documents = expected()
+    assert [row for part in found for row in part["rows"]] == rows
+    assert {part["dtype"] for part in found} == {"int32"}
+    assert found[0]["documents"] == [d for d in documents if d <= len(found[0]["rows"])]
+
+
+def test_the_cut_between_shards_tears_no_document(tokens: Path, tmp_path: Path) -> None:
+    out = run(tokens, tmp_path / "out", num_shards=5)
+    num_documents = 0
+    for shard in open_manifest(out).shards:
+        index = open_index(out / shard.files["idx"].path)
+        assert index.documents[0] == 0 and index.documents[-1] == len(index.lengths)
+        num_documents += len(index.documents) - 1
+    assert num_documents == len(expected()[1]) - 1
+
+
+def test_all_in_one_has_the_bytes_of_one_shard(tokens: Path, tmp_path: Path) -> None:
+    one = run(tokens, tmp_path / "one", num_shards=1)
+    all_in_one = run(tokens, tmp_path / "all", num_shards=6, prefix="x")
+    for role in ("bin", "idx"):
+        assert (all_in_one / f"x.{role}").read_bytes() == (
+            one / f"shards/00000.{role}"
+        ).read_bytes()
+
+
+def test_the_index_is_refused_until_all_is_done(tokens: Path, tmp_path: Path) -> None:
+    stage = Export(input_dir=tokens, format=MegatronFormat(prefix="x"))
+    report = run_stage(stage, tmp_path / "out", workers=0, part=(1, 2))
+    assert not report.complete
+    with pytest.raises(FormatError, match="not a Megatron index"):
+        open_index(tmp_path / "out" / "x.idx")
+    assert run_stage(stage, tmp_path / "out", workers=0).complete
+    assert len(open_index(tmp_path / "out" / "x.idx").lengths) == 27
+
+
+def test_a_vocabulary_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    space = TokenSpace(text_size=70_000)
+    rows = [TokenRow(key="a", ids=np.array([69_999]))]
+    tokens = write_token_folder(tmp_path / "tokens", [rows], space)
+    with pytest.raises(ConfigError, match="70000 ids.*int32"):
+        run(tokens, tmp_path / "out", dtype="uint16")
+
+
+@pytest.mark.parametrize("prefix", [None, "x"])
+def test_an_empty_folder_is_an_empty_data_set(tmp_path: Path, prefix: str | None) -> None:
+    tokens = write_token_folder(tmp_path / "tokens", [])
+    out = run(tokens, tmp_path / "out", prefix=prefix)
+    assert prefix is None or len(open_index(out / "x.idx").lengths) == 0
