@@ -8,7 +8,8 @@ For a group of units, each line ends before the next begins:
     4. write the new receipts in the drafts, fsync each
     5. rename them into receipts/, fsync it
 
-So whatever a crash takes away, a receipt that can be read vouches for files that are whole.
+So whatever a crash takes away, a receipt that can be read vouches for files that are whole. Into an
+object store, 3 uploads the files and 5 creates the receipts; an upload lasts when it returns.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from pathlib import Path
 import xxhash
 
 from shardmill.errors import UnitFailed
-from shardmill.io.atomic import remove_files
 from shardmill.io.jsontext import dump_line, dump_page
 from shardmill.io.receipts import Ledger
 from shardmill.model.manifest import (
@@ -72,7 +72,7 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
 
 def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     """Put finished units in place; a unit that someone else finished first keeps what is there."""
-    known = [s for s in group if ledger.receipt_path(s.unit.name).exists()]
+    known = [s for s in group if ledger.receipt_path(s.unit.name).is_file()]
     done = {s.unit.name for s in known if ledger.valid_receipt(s.unit, stage_digest)}
     # Only what was seen to be wrong is removed. If this run is suspended right here and somebody
     # takes over, a receipt that they write meanwhile stays, and our drafts are gone.
@@ -80,10 +80,13 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     fresh = [s for s in group if s.unit.name not in done]
     moves = [move for sealed in fresh for move in sealed.moves]
     shared = {path for sealed in fresh for path in sealed.shared}
-    ledger.disk.sync_files([*(source for source, _ in moves), *sorted(shared)])
-    remove_files(map(ledger.receipt_path, outdated), disk=ledger.disk)
-    _move_files(ledger, moves)
-    _vouch(ledger, fresh)
+    depot = ledger.depot
+    depot.settle([*(source for source, _ in moves), *sorted(shared)])
+    depot.remove(map(ledger.receipt_path, outdated))
+    depot.move(moves)
+    depot.vouch(
+        [(ledger.receipt_path(s.unit.name), dump_page(receipt_to_plain(s.receipt))) for s in fresh]
+    )
     _tidy(ledger, group, fresh)
 
 
@@ -97,28 +100,11 @@ def checksum_file(path: Path) -> FileEntry:
     return FileEntry(path.name, num_bytes, state.hexdigest())
 
 
-def _move_files(ledger: Ledger, moves: Sequence[tuple[Path, Path]]) -> None:
-    for source, target in moves:
-        ledger.disk.rename(source, target)
-    for folder in sorted({target.parent for _, target in moves}):
-        ledger.disk.sync_dir(folder)
-
-
-def _vouch(ledger: Ledger, group: Sequence[Sealed]) -> None:
-    names = [s.unit.name for s in group]
-    paths = [(ledger.draft_dir / f"{n}.receipt", ledger.receipt_path(n)) for n in names]
-    for sealed, (draft_path, _) in zip(group, paths):
-        ledger.disk.write(draft_path, dump_page(receipt_to_plain(sealed.receipt)))
-    ledger.disk.sync_files([draft_path for draft_path, _ in paths])
-    _move_files(ledger, paths)
-
-
 def _tidy(ledger: Ledger, group: Sequence[Sealed], fresh: Sequence[Sealed]) -> None:
     """Remove what earlier tries of these units left behind."""
     names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
-    remove_files(map(ledger.rejects_path, names), disk=ledger.disk)
-    for sealed in group:
-        ledger.disk.unlink(ledger.failure_path(sealed.unit.name))
+    ledger.depot.remove(map(ledger.rejects_path, names))
+    ledger.depot.drop(ledger.failure_path(sealed.unit.name) for sealed in group)
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

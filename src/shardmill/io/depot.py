@@ -59,6 +59,9 @@ class Depot(Protocol):
     def remove(self, paths: Iterable[Path]) -> None:
         """Remove files, which may already be gone."""
 
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Remove files that do no harm if a crash brings them back."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalDepot:
@@ -117,6 +120,11 @@ class LocalDepot:
         """Remove files so that no crash brings them back."""
         remove_files(paths, disk=self.disk)
 
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Remove files without waiting for the disk."""
+        for path in paths:
+            self.disk.unlink(path)
+
 
 @dataclass(frozen=True, slots=True)
 class StoreDepot:
@@ -168,6 +176,10 @@ class StoreDepot:
     def remove(self, paths: Iterable[Path]) -> None:
         """Delete the objects."""
         objects.delete(map(str, paths))
+
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Delete the objects."""
+        self.remove(paths)
 
 
 def depot_of(folder: Path, draft_dir: Path | None = None, disk: Disk = DISK) -> Depot:

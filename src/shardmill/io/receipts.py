@@ -11,7 +11,8 @@
       manifest.json         all shards in unit order; present = complete
       .draft/TOKEN/         private to one run
 
-All JSON is UTF-8 with sorted keys, so the same work gives the same bytes.
+The folder may lie in an object store; then the drafts lie on a local disk (`scratch_dir`). All JSON
+is UTF-8 with sorted keys, so the same work gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ConfigError, FormatError, ShardmillError
-from shardmill.io.atomic import DISK, Disk, make_dirs, remove_files, write_file
+from shardmill.io.atomic import DISK, Disk
+from shardmill.io.depot import Depot, depot_of
+from shardmill.io.folder import list_names, list_sizes, read_all
 from shardmill.io.jsontext import dump_line, dump_page, parse_json, read_json
+from shardmill.io.scratch import scratch_dir
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import (
     Manifest,
@@ -35,6 +39,7 @@ from shardmill.model.manifest import (
     receipt_from_plain,
 )
 from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
+from shardmill.remote.path import UrlPath, as_path
 
 FOLDERS = ("shards", "receipts", "rejects", "failures", "events", "locks", ".draft")
 FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
@@ -58,9 +63,21 @@ class Ledger:
     disk: Disk = DISK
 
     @property
+    def drafts_dir(self) -> Path:
+        """The local folder of the drafts of all runs, one folder each."""
+        if isinstance(self.out_dir, UrlPath):
+            return scratch_dir(str(self.out_dir))
+        return self.out_dir / ".draft"
+
+    @property
     def draft_dir(self) -> Path:
         """The folder in which this run, and nobody else, writes unfinished files."""
-        return self.out_dir / ".draft" / self.token
+        return self.drafts_dir / self.token
+
+    @property
+    def depot(self) -> Depot:
+        """How files come into the folder."""
+        return depot_of(self.out_dir, self.draft_dir, self.disk)
 
     @property
     def manifest_path(self) -> Path:
@@ -87,7 +104,14 @@ class Ledger:
     def make_folders(self) -> None:
         """Create the folders of the ledger."""
         for name in FOLDERS:
-            make_dirs(self.out_dir / name, disk=self.disk)
+            self.depot.make_folder(self.out_dir / name)
+
+    def make_drafts(self) -> None:
+        """Create the folder of this run's drafts, on every machine that works for it.
+
+        A local one is made once, by the driver: that it is gone tells a run that was taken over.
+        """
+        self.draft_dir.mkdir(parents=True, exist_ok=isinstance(self.out_dir, UrlPath))
 
     def write_plan(
         self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]
@@ -103,9 +127,10 @@ class Ledger:
     def read_stage(self) -> StageRecord | None:
         """Return what stage.json says, or None if nothing was planned here."""
         path = self.out_dir / "stage.json"
-        if not path.exists():
+        try:
+            plain = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        plain = read_json(path)
         try:
             return StageRecord(plain["stage"], plain["version"], plain["digest"])
         except (KeyError, TypeError) as error:
@@ -119,35 +144,65 @@ class Ledger:
         """Return the planned units in order."""
         path = self.out_dir / "units.jsonl"
         try:
-            with path.open("rb") as lines:
-                return [unit_from_plain(parse_json(line)) for line in lines]
+            lines = path.read_bytes().splitlines()
+            return [unit_from_plain(parse_json(line)) for line in lines]
         except (ValueError, ConfigError) as error:
             raise FormatError(f"is not a list of units: {error}", path=path) from error
 
+    def receipt_names(self) -> set[str]:
+        """Return the names of the units that have a receipt, which may be outdated."""
+        return _unit_names(self.receipts_dir)
+
+    def failure_names(self) -> set[str]:
+        """Return the names of the units that failed and have not succeeded since."""
+        return _unit_names(self.out_dir / "failures")
+
     def read_receipt(self, unit_name: str) -> Receipt | None:
         """Return the unit's receipt, None if there is none; `FormatError` if it is broken."""
-        path = self.receipt_path(unit_name)
         try:
-            receipt = receipt_from_plain(read_json(path), path)
+            content = self.receipt_path(unit_name).read_bytes()
         except FileNotFoundError:
             return None
-        if receipt.unit != unit_name:
-            raise FormatError(f"is the receipt of unit {receipt.unit!r}", path=path)
-        return receipt
+        return self._parse_receipt(unit_name, content)
+
+    def read_receipts(self, units: Sequence[Unit], stage_digest: str) -> Iterator[Receipt | None]:
+        """Yield the receipt of each unit if it is for this stage and input, else None.
+
+        The folder is listed once, and only what is there is read; the files are not looked at.
+        """
+        there = self.receipt_names()
+        paths = [self.receipt_path(unit.name) for unit in units if unit.name in there]
+        contents = read_all(paths)
+        for unit in units:
+            content = next(contents) if unit.name in there else None
+            yield None if content is None else self._fitting(unit, stage_digest, content)
+
+    def valid_receipts(self, units: Sequence[Unit], stage_digest: str) -> Iterator[Receipt | None]:
+        """Yield the receipt of each unit if it is for this stage and its files are there."""
+        sizes = {
+            f"{folder}/{name}": size
+            for folder in ("shards", "rejects")
+            for name, size in list_sizes(self.out_dir / folder).items()
+        }
+        for receipt in self.read_receipts(units, stage_digest):
+            has_files = receipt is not None and all(
+                sizes.get(entry.path) == entry.num_bytes for entry in receipt.entries
+            )
+            yield receipt if has_files else None
 
     def valid_receipt(self, unit: Unit, stage_digest: str) -> Receipt | None:
         """Return the unit's receipt if it is for this stage and input and its files are there."""
         try:
-            receipt = self.read_receipt(unit.name)
-        except FormatError:
+            content = self.receipt_path(unit.name).read_bytes()
+        except FileNotFoundError:
             return None
-        if receipt is None or receipt.digest != receipt_digest(stage_digest, unit):
-            return None
-        return receipt if self._has_files(receipt) else None
+        receipt = self._fitting(unit, stage_digest, content)
+        return receipt if receipt is not None and self._has_files(receipt) else None
 
-    def pending(self, units: Iterable[Unit], stage_digest: str) -> list[Unit]:
+    def pending(self, units: Sequence[Unit], stage_digest: str) -> list[Unit]:
         """Return the units that have no valid receipt, in order."""
-        return [unit for unit in units if self.valid_receipt(unit, stage_digest) is None]
+        receipts = self.valid_receipts(units, stage_digest)
+        return [unit for unit, receipt in zip(units, receipts) if receipt is None]
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Declare the folder complete."""
@@ -156,12 +211,16 @@ class Ledger:
     def read_manifest(self) -> Manifest | None:
         """Return the manifest, or None if the folder is not complete."""
         path = self.manifest_path
-        return manifest_from_plain(read_json(path), path) if path.exists() else None
+        try:
+            plain = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return manifest_from_plain(plain, path)
 
     def forget(self, unit_names: Sequence[str]) -> None:
         """Make units pending again: first the manifest goes, then their receipts."""
         self._remove(self.manifest_path)
-        remove_files((self.receipt_path(name) for name in unit_names), disk=self.disk)
+        self.depot.remove(self.receipt_path(name) for name in unit_names)
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
         """Keep why a unit failed, until it succeeds."""
@@ -173,25 +232,47 @@ class Ledger:
             with suppress(FileNotFoundError):
                 yield read_json(path)
 
+    def _fitting(self, unit: Unit, stage_digest: str, content: bytes) -> Receipt | None:
+        try:
+            receipt = self._parse_receipt(unit.name, content)
+        except FormatError:
+            return None
+        return receipt if receipt.digest == receipt_digest(stage_digest, unit) else None
+
+    def _parse_receipt(self, unit_name: str, content: bytes) -> Receipt:
+        path = self.receipt_path(unit_name)
+        try:
+            receipt = receipt_from_plain(parse_json(content), path)
+        except ValueError as error:
+            raise FormatError(f"is not JSON: {error}", path=path) from error
+        if receipt.unit != unit_name:
+            raise FormatError(f"is the receipt of unit {receipt.unit!r}", path=path)
+        return receipt
+
     def _has_files(self, receipt: Receipt) -> bool:
         try:
             return all(
                 (self.out_dir / entry.path).stat().st_size == entry.num_bytes
                 for entry in receipt.entries
             )
-        except OSError:
+        except FileNotFoundError:
             return False
 
     def _write(self, path: Path, content: bytes) -> None:
-        write_file(path, content, draft_dir=self.draft_dir, disk=self.disk)
+        self.depot.put(path, content)
 
     def _remove(self, path: Path) -> None:
-        remove_files([path], disk=self.disk)
+        self.depot.remove([path])
 
 
-def open_manifest(folder: Path) -> Manifest:
+def _unit_names(folder: Path) -> set[str]:
+    names = list_names(folder)
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
+def open_manifest(folder: Path | str) -> Manifest:
     """Return the manifest of a finished folder; otherwise say what is missing and what to do."""
-    ledger = Ledger(Path(folder))
+    ledger = Ledger(as_path(folder))
     manifest = ledger.read_manifest()
     if manifest is not None:
         return manifest
