@@ -10,7 +10,7 @@ import click
 from shardmill.cli.options import RunOptions, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
-from shardmill.plugins import TEMPLATES
+from shardmill.plugins import READERS, TEMPLATES
 from shardmill.stages.tokenrecipe import LAYOUT_NAMES, read_recipe, stage_of
 
 
@@ -25,6 +25,12 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
     "--recipe",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A TOML file with all settings; flags win over it.",
+)
+@click.option(
+    "--from",
+    metavar="KIND,FIELD=VALUE",
+    callback=_plugin,
+    help=f"INPUT holds tokens already: {', '.join(READERS)}.  [default: look at it]",
 )
 @click.option(
     "--tokenizer",
@@ -66,11 +72,13 @@ def tokenize(inputs: tuple[str, ...], out: Path, recipe: Path | None, **fields: 
     """Turn samples or plain text into token shards.
 
     INPUT is a folder of samples, or tables of plain text (jsonl, also .gz and .zst), which go
-    straight to tokens.
+    straight to tokens. Tokens of another program (UniDisc's memory maps, Megatron's prefixes,
+    tars with input_ids) are adopted as they are.
 
     \b
         shardmill tokenize shards tokens --recipe tokens.toml
         shardmill tokenize 'dclm/*.jsonl.zst' tokens --tokenizer models/qwen --block-size 8192
+        shardmill tokenize unidisc/token_output_dir tokens
     """
     options = RunOptions.taken_from(fields)
     values = {} if recipe is None else read_recipe(recipe)

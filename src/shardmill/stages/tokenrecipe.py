@@ -11,6 +11,8 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import field_types, from_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES, build
+from shardmill.stages.adopt import AdoptTokens
+from shardmill.stages.adoptrecipe import adoption_of, is_adoption
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
@@ -27,7 +29,7 @@ LAYOUT_NAMES = tuple(LAYOUTS)
 SHARED = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*SHARED, "overlong", "hook", "seed", "epoch")
 FOR_TEXT = (*SHARED, "text_field", "per_shard")
-KNOWN = {*TABLES, "space", "layout", *FOR_SAMPLES, *FOR_TEXT}
+KNOWN = {*TABLES, "space", "layout", "from", *FOR_SAMPLES, *FOR_TEXT}
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -38,11 +40,16 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
 
 
-def stage_of(recipe: Mapping[str, Any], inputs: Sequence[str]) -> Tokenize | TokenizeText:
-    """Return the stage of a recipe for its inputs: a folder of samples, or tables of plain text."""
+def stage_of(
+    recipe: Mapping[str, Any], inputs: Sequence[str]
+) -> Tokenize | TokenizeText | AdoptTokens:
+    """Return the stage of a recipe for its inputs: samples, tables of plain text, or tokens."""
     unknown = sorted(recipe.keys() - KNOWN)
     if unknown:
         raise ConfigError(f"a recipe has no {unknown[0]!r}: use {', '.join(sorted(KNOWN))}")
+    if is_adoption(recipe, inputs):
+        tokenizer = tokenizer_of(recipe["tokenizer"]) if "tokenizer" in recipe else None
+        return adoption_of(recipe, inputs, _given_space(recipe, tokenizer), tokenizer)
     tokenizer = tokenizer_of(recipe.get("tokenizer", "bundled"))
     template = _plugin("template", recipe.get("template", "text"))
     space = space_of(recipe.get("space", {}), tokenizer)
@@ -86,6 +93,16 @@ def space_of(value: Any, tokenizer: TextSpec) -> TokenSpace:
     space = from_plain(value, TokenSpace, where="space")
     assert isinstance(space, TokenSpace)
     space.check_tokenizer(found.vocab_size, found.name)
+    return space
+
+
+def _given_space(recipe: Mapping[str, Any], tokenizer: TextSpec | None) -> TokenSpace | None:
+    """Return the space of tokens that exist already, None if the recipe says nothing of it."""
+    if tokenizer is not None:
+        return space_of(recipe.get("space", {}), tokenizer)
+    if "space" not in recipe:
+        return None
+    space: TokenSpace = from_plain(recipe["space"], TokenSpace, where="space")
     return space
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardmill.model.codec import from_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
-from shardmill.tokens.text import TextSpec, TextTokenizer, load_once
+from shardmill.tokens.text import Special, TextSpec, TextTokenizer, load_once
 
 Kind: TypeAlias = Literal["text", "control", "media"]
 
@@ -28,18 +29,34 @@ class Run:
     learned: bool
 
 
+class Numbers:
+    """Stands in for a tokenizer that is not known: a token is shown by its number."""
+
+    specials: Mapping[str, Special] = MappingProxyType({})
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """[5, 17] -> "5 17 "."""
+        return "".join(f"{token} " for token in ids)
+
+
 def open_painter(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
-    """Return the function that paints rows of a finished folder, by the tokenizer of its spec."""
+    """Return the function that paints rows of a finished folder, by the tokenizer of its spec.
+
+    Tokens that were adopted without a tokenizer are shown by their numbers.
+    """
     stage = manifest.stage
-    if not isinstance(stage, dict) or "tokenizer" not in stage or "space" not in stage:
+    if not isinstance(stage, dict) or "tokenizer" not in stage:
         raise ConfigError("this folder does not say which tokenizer made it")
-    spec = from_plain(stage["tokenizer"], TextSpec, where="tokenizer")
-    space = from_plain(stage["space"], TokenSpace, where="space")
-    tokenizer = load_once(spec)
+    reader = stage.get("reader")
+    stored = reader.get("space") if isinstance(reader, dict) else stage.get("space")
+    space = from_plain(stored, TokenSpace, where="space")
+    if stage["tokenizer"] is None:
+        return lambda row: paint(row, Numbers(), space)
+    tokenizer = load_once(from_plain(stage["tokenizer"], TextSpec, where="tokenizer"))
     return lambda row: paint(row, tokenizer, space)
 
 
-def paint(row: TokenRow, tokenizer: TextTokenizer, space: TokenSpace) -> list[Run]:
+def paint(row: TokenRow, tokenizer: TextTokenizer | Numbers, space: TokenSpace) -> list[Run]:
     """Return the runs of a row in order; all of them together hold every token."""
     names = {number: f"<{name}>" for name, number in space.names.items()}
     names |= {special.id: text for text, special in tokenizer.specials.items()}
@@ -76,7 +93,7 @@ def _text_runs(
     learned: np.ndarray[tuple[int], np.dtype[np.bool_]],
     start: int,
     stop: int,
-    tokenizer: TextTokenizer,
+    tokenizer: TextTokenizer | Numbers,
 ) -> Iterator[Run]:
     edges = np.flatnonzero(np.diff(learned[start:stop])) + start + 1
     shown = ""

@@ -1,0 +1,122 @@
+"""The contract of a reader: data of any format as records in order, to be adopted or compared.
+
+A record is one item as its format stores it: a row, a pack, a sample. A reader is a frozen
+dataclass; `holds()` names the aspects that its records have, because a format that has no place for
+something (Megatron has none for loss) must not be compared in it, nor trusted with it.
+
+    keys         the record's key, and those of its documents
+    tokens       ids in the model's token space, as `rows`
+    documents    where a document of a pack ends: `rows` has one for each, otherwise a single one
+    loss         which tokens are learned
+    modality     which tokens belong to media
+    codes        the local codes of each picture
+    text         all text of the sample
+    media        checksums of the bytes of its media
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError, SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow, mask_of, modality_of
+
+Aspect: TypeAlias = Literal[
+    "keys", "documents", "tokens", "loss", "modality", "codes", "text", "media"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Record:
+    """One item; one that cannot be read carries its `problem` instead."""
+
+    key: str = ""
+    rows: tuple[TokenRow, ...] = ()
+    codes: tuple[NDArray[Any], ...] = ()
+    text: str = ""
+    media: tuple[str, ...] = ()
+    problem: SampleError | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all its documents."""
+        return sum(len(row.ids) for row in self.rows)
+
+    def ids(self) -> NDArray[Any]:
+        """Return the ids of all its documents."""
+        return _joined([row.ids for row in self.rows], np.int64)
+
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """Return which tokens are learned."""
+        return _joined([mask_of(row.loss, len(row.ids)) for row in self.rows], np.bool_)
+
+    def modality(self) -> NDArray[np.uint8]:
+        """Return the modality of each token."""
+        return _joined([modality_of(row.media, len(row.ids)) for row in self.rows], np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the data that is read by itself; `input` identifies it as plain JSON.
+
+    `passed` counts what the format holds there besides records, by its kind.
+    """
+
+    input: Mapping[str, Plain]
+    num_records: int
+    passed: Mapping[str, int]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A frozen dataclass that lists parts in an order that no file system decides."""
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return the aspects that all its records have."""
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the token space of its ids; None if it has none or does not say."""
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts; looks at sizes and indexes, not at the data."""
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a part."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return a cheap fingerprint of the files: path -> [size, mtime_ns]."""
+
+
+def with_codes(record: Record, space: TokenSpace) -> Record:
+    """Return a record of tokens with the local codes of its pictures."""
+    codes = tuple(
+        space.local_codes(row.ids[span.position : span.position + span.num_tokens])
+        for row in record.rows
+        for span in row.media
+        if span.kind == "image"
+    )
+    return replace(record, codes=codes)
+
+
+def stamp(path: Path) -> list[int]:
+    """Return [size, mtime_ns] of a file."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
+    return [info.st_size, info.st_mtime_ns]
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    joined: NDArray[Any] = np.concatenate([*parts, np.empty(0, dtype)])
+    return joined.astype(dtype, copy=False)

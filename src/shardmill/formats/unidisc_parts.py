@@ -1,0 +1,140 @@
+"""The parts that UniDisc's workers left behind, and which row of which part is taken.
+
+A folder holds `train_0`, `train_1`, ... from ranks that ended and `tmp_train_0`, ... from ranks
+that were stopped, each a TensorDict with a column `idx`; or it is one merged TensorDict. A row was
+written if its `idx` is not negative and its `write_flag`, if there is one, is set. Of rows with one
+id the first is taken, finished parts before temporary ones: none is lost and none is doubled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.io.memmaps import is_memmap_folder, open_memmaps
+
+Ids = Literal["global", "local"]
+PART = re.compile(r"(tmp_)?(train|val)(?:_(.+))?")
+TOKEN_NAMES = ("input_ids", "img_input_ids", "txt_input_ids")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartRows:
+    """A part, the rows that are taken from it in order, and how many are not and why."""
+
+    folder: Path
+    rows: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    num_unwritten: int
+    num_repeated: int
+
+
+def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[Path]:
+    """Return the parts of a split: finished ones by number, then the temporary ones."""
+    if is_memmap_folder(root):
+        return [root]
+    found = sorted((key, path) for path in root.iterdir() if (key := _sort_key(path, split)))
+    parts = [path for _, path in found if _is_whole(path, skip_broken=skip_broken)]
+    if not parts:
+        raise ConfigError(f"{root} holds no parts of split {split!r}, such as {split}_0")
+    return parts
+
+
+def choose_rows(parts: Sequence[Path], ids: Ids | None) -> Iterator[PartRows]:
+    """Yield what is taken from each part; holds 9 bytes a row of all parts.
+
+    With `ids` None rows of one id must hold the same tokens, because nothing else tells whether
+    the parts count their samples together or each from 0.
+    """
+    tables = [open_memmaps(part) for part in parts]
+    columns = [_id_column(part, table) for part, table in zip(parts, tables)]
+    taken = _first_of_each(columns) if ids != "local" else [np.flatnonzero(c >= 0) for c in columns]
+    if ids is None:
+        _check_repeats(parts, tables, columns, taken)
+    for part, column, rows in zip(parts, columns, taken):
+        num_written = int((column >= 0).sum())
+        yield PartRows(part, rows, column[rows], len(column) - num_written, num_written - len(rows))
+
+
+def _sort_key(path: Path, split: str) -> tuple[bool, int, str] | None:
+    found = PART.fullmatch(path.name)
+    if found is None or found[2] != split or not path.is_dir():
+        return None
+    number = found[3] or ""
+    return bool(found[1]), int(number) if number.isdecimal() else -1, number
+
+
+def _is_whole(part: Path, *, skip_broken: bool) -> bool:
+    try:
+        open_memmaps(part)
+    except FormatError as error:
+        if not part.name.startswith("tmp_"):
+            raise
+        if not skip_broken:
+            hint = "; --from unidisc,skip_broken=true leaves this part out"
+            raise FormatError(error.problem + hint, path=error.path) from error
+        return False
+    return True
+
+
+def _id_column(part: Path, table: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the id of each row, -1 where none was written."""
+    if "idx" not in table:
+        raise FormatError("has no column 'idx': it was not written by UniDisc", path=part)
+    ids = table["idx"].reshape(len(table["idx"]), -1)[:, 0].astype(np.int64)
+    if "write_flag" in table:
+        written = table["write_flag"].reshape(len(ids), -1)[:, 0]
+        ids = np.where(written, ids, -1)
+    return np.maximum(ids, -1)
+
+
+def _first_of_each(columns: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """Return, for each part, the rows whose id no earlier row of any part has."""
+    joined = np.concatenate(columns)
+    ids, first = np.unique(joined, return_index=True)
+    is_taken = np.zeros(len(joined), np.bool_)
+    is_taken[first[ids >= 0]] = True
+    bounds = np.cumsum([len(column) for column in columns])[:-1]
+    return [np.flatnonzero(part) for part in np.split(is_taken, bounds)]
+
+
+def _check_repeats(
+    parts: Sequence[Path],
+    tables: Sequence[dict[str, NDArray[Any]]],
+    columns: Sequence[NDArray[np.int64]],
+    taken: Sequence[NDArray[np.int64]],
+) -> None:
+    """Raise `ConfigError` unless every row that is left out repeats the one that is taken."""
+    owner_ids = np.concatenate([column[rows] for column, rows in zip(columns, taken)])
+    owner_part = np.repeat(np.arange(len(parts)), [len(rows) for rows in taken])
+    owner_row = np.concatenate(taken)
+    order = np.argsort(owner_ids, kind="stable")
+    for number, (column, rows) in enumerate(zip(columns, taken)):
+        is_left = column >= 0
+        is_left[rows] = False
+        for row in np.flatnonzero(is_left).tolist():
+            at = order[np.searchsorted(owner_ids, column[row], sorter=order)]
+            other = int(owner_part[at])
+            if not _same_tokens(tables[number], row, tables[other], int(owner_row[at])):
+                raise _conflict(int(column[row]), parts[other], parts[number])
+
+
+def _same_tokens(
+    a: dict[str, NDArray[Any]], row: int, b: dict[str, NDArray[Any]], other: int
+) -> bool:
+    return all(np.array_equal(a[n][row], b[n][other]) for n in TOKEN_NAMES if n in a and n in b)
+
+
+def _conflict(id_: int, first: Path, second: Path) -> ConfigError:
+    return ConfigError(
+        f"id {id_} has other tokens in {second.name} than in {first.name}: choose "
+        "--from unidisc,ids=global if it is one sample that was tokenized twice (the first is "
+        "kept), or --from unidisc,ids=local if each part counts its own samples from 0 (all are)"
+    )

@@ -1,0 +1,109 @@
+"""Foreign tokens become token shards: all of them, once, and the books say what was left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unidisc_folder import sample_tokens, write_interleaved
+from video_tars import write_video_tar
+
+from shardmill.errors import ConfigError
+from shardmill.formats.read_megatron import MegatronReader
+from shardmill.io.receipts import open_manifest
+from shardmill.io.sampleset import open_samples
+from shardmill.io.tokenset import TokenSet, open_token_set
+from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.space import TokenSpace
+from shardmill.run.runner import run_stage
+from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.stages.adopt import AdoptTokens
+from shardmill.stages.ingest import Ingest
+from shardmill.stages.tokenrecipe import stage_of
+
+
+def adopt(source: Path, out: Path, **recipe: object) -> TokenSet:
+    report = run_stage(stage_of(recipe, [str(source)]), out, workers=0, max_skip_rate=0.5)
+    assert report.complete, report.failures
+    return open_token_set(out, open_manifest(out))
+
+
+def test_parts_that_overlap_are_merged_and_the_rest_is_counted(tmp_path: Path) -> None:
+    write_interleaved(tmp_path / "in" / "train_0", [0, 1, 2, 3], unwritten=2)
+    write_interleaved(tmp_path / "in" / "train_1", [2, 3, 4, 5])
+    write_interleaved(tmp_path / "in" / "tmp_train_0", [0, 1], unwritten=2)
+    tokens = adopt(tmp_path / "in", tmp_path / "out")
+    assert [row.key for row in tokens] == [f"train-{n:08d}" for n in range(6)]
+    for id_, row in enumerate(tokens):
+        ids, modality = map(np.array, sample_tokens(id_))
+        assert np.array_equal(row.ids, ids + 32001 * modality)
+    stats = open_manifest(tmp_path / "out").stats
+    assert stats["passed over|ids of an earlier part"] == 4
+    assert stats["passed over|rows never written"] == 4
+
+
+def test_another_vocabulary_is_given_by_the_recipe(tmp_path: Path) -> None:
+    write_interleaved(tmp_path / "in" / "train_0", [0])
+    space = {"text_size": 50000, "num_codes": 16384, "specials": {"image": 811}}
+    tokens = adopt(tmp_path / "in", tmp_path / "out", space=space)
+    assert tokens.space is not None
+    assert tokens.space.code_offset == 50000
+    assert int(tokens[0].ids.max()) == 50000 + 15
+
+
+def test_packs_of_videos_join_their_pictures_by_key(tmp_path: Path) -> None:
+    write_video_tar(tmp_path / "in" / "shard_0-0-50.tar", [2, 0, 1])
+    tokens = adopt(tmp_path / "in", tmp_path / "tokens")
+    source = source_from_input([str(tmp_path / "in")])
+    run_stage(
+        Ingest(source=source, shape=shape_of(source)),
+        tmp_path / "samples",
+        workers=0,
+        max_skip_rate=1,
+    )
+    samples = open_samples(tmp_path / "samples")
+    for row in tokens:
+        if row.media:
+            number = samples.find(row.key)
+            assert number is not None
+            assert [span.name for span in row.media] == [*samples[number].media]
+
+
+def test_broken_samples_are_rejects(tmp_path: Path) -> None:
+    from tars import tar_bytes
+    from video_tars import packed_members
+
+    (tmp_path / "x.tar").write_bytes(
+        tar_bytes([*packed_members("a", 0, 0), ("b.json", b'{"input_ids": []}')])
+    )
+    tokens = adopt(tmp_path / "x.tar", tmp_path / "out")
+    assert len(tokens) == 1
+    assert open_manifest(tmp_path / "out").skipped == {"no tokens": 1}
+    (reject,) = (tmp_path / "out" / "rejects").glob("*.jsonl")
+    assert json.loads(reject.read_text())["key"] == "x/b"
+
+
+def test_our_own_shards_come_back_as_megatron_prefixes(tmp_path: Path) -> None:
+    write_interleaved(tmp_path / "in" / "train_0", [0, 1, 2])
+    first = adopt(tmp_path / "in", tmp_path / "a")
+    space = to_plain(first.space)
+    second = adopt(tmp_path / "a" / "shards", tmp_path / "b", space=space)
+    assert [row.ids.tolist() for row in second] == [row.ids.tolist() for row in first]
+
+
+def test_a_prefix_needs_a_space_and_other_settings_have_no_meaning(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="how many ids there are"):
+        AdoptTokens(reader=MegatronReader(files=("x",)))
+    with pytest.raises(ConfigError, match="'max_length' has no meaning"):
+        stage_of({"from": {"kind": "unidisc"}, "max_length": 5}, ["x"])
+    with pytest.raises(ConfigError, match="one folder"):
+        stage_of({"from": {"kind": "unidisc"}}, ["x", "y"])
+    with pytest.raises(ConfigError, match="unknown kind 'unidisk'"):
+        stage_of({"from": "unidisk"}, ["x"])
+
+
+def test_the_spec_survives_its_json() -> None:
+    stage = AdoptTokens(reader=MegatronReader(files=("x",), space=TokenSpace(text_size=9)))
+    assert from_plain(to_plain(stage)) == stage
