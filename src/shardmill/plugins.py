@@ -44,6 +44,12 @@ SHAPES: Table = {
     "merlin": "shardmill.sources.shapes.merlin:MerlinShape",
 }
 
+READERS: Table = {
+    "megatron": "shardmill.formats.read_megatron:MegatronReader",
+    "packed-tars": "shardmill.formats.read_tars:TarReader",
+    "unidisc": "shardmill.formats.read_unidisc:UnidiscReader",
+}
+
 TEXT_TOKENIZERS: Table = {
     "huggingface": "shardmill.tokens.text_hf:HuggingFaceText",
     "sentencepiece": "shardmill.tokens.text_sentencepiece:SentencePieceText",
@@ -99,10 +105,8 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
-}
-
-FORMATS: Table = {
-    "megatron": "shardmill.formats.megatron:MegatronFormat",
+    "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
+    "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
 }
 
 
