@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
     "pack": ("shardmill.cli.pack:pack", "Write the packs of a plan to disk."),
+    "run": ("shardmill.cli.run:run", "Run all steps of a recipe; --quote tells what they take."),
     "export": (
         "shardmill.cli.export:export",
         "Write finished shards for the readers of other projects.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
 from shardmill.cli.values import parse_plugin
+from shardmill.errors import FormatError
 
 if TYPE_CHECKING:
     from shardmill.model.lengths import LengthTable
-    from shardmill.model.plan import PackPlan
+    from shardmill.model.plan import PackPlan, PackSpec
     from shardmill.pack.cost import CostModel
     from shardmill.pack.report import PlanReport
 
@@ -94,8 +96,10 @@ def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) ->
     spec = PackSpec(**fields)
     prices = _prices(model)
     table = read_lengths(lengths)
-    made = plan_packs(table, spec)
-    write_plan(plan, made)
+    made = _existing_plan(plan, spec, table)
+    if made is None:
+        made = plan_packs(table, spec)
+        write_plan(plan, made)
     report = report_plan(made, table, prices, seed=spec.seed)
     if as_json:
         console.print_json({"plan": str(plan), "why": made.why, **asdict(report)})
@@ -103,6 +107,22 @@ def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) ->
         print_report(made, table, report)
         if lengths.is_dir() and not (lengths / TABLE_NAME).is_file():
             console.hint(f"shardmill pack {lengths} {plan} OUT")
+
+
+def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan | None:
+    """Return the plan at `path` if it is the one asked for.
+
+    It is left untouched, so that what was made from it stays fresh.
+    """
+    from shardmill.io.plans import open_plan
+
+    if not path.exists():
+        return None
+    with suppress(FormatError):
+        found = open_plan(path)
+        if found.spec == spec and found.lengths_digest == table.digest:
+            return found
+    return None
 
 
 def read_lengths(path: Path) -> LengthTable:

@@ -11,6 +11,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import RunOptions
+from shardmill.cli.trial import Trial
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage
 from shardmill.run.display import show_progress
@@ -25,6 +26,9 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
 
     `next_step` is the hint that is printed when all is done; returns the manifest.
     """
+    trial = click.get_current_context().find_object(Trial)
+    if trial is not None:
+        return trial.run(stage, out, options)
     with show_progress(sys.stderr) as on_event:
         report = run_stage(
             stage,

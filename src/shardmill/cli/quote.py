@@ -1,0 +1,172 @@
+"""What a recipe will take, from a few units of each step worked for real.
+
+A step runs on what the step before it made of a few units, in a folder that is removed afterwards.
+What it took is scaled by how much more there is: more units of this step, and more of everything
+before it.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli.recipe import Find, Recipe, Step
+from shardmill.cli.trial import Trial
+from shardmill.errors import ConfigError, ShardmillError
+from shardmill.model.manifest import Manifest
+
+NUM_UNITS = 4
+BUSY = 0.7  # share of the time in which a process computes, above which processors bind
+# A trial runs here and at once, whatever the recipe says of clusters and parts.
+HERE_ONLY = ("on", "part", "json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one step will take; the whole of its output is `scale` times what the trial made."""
+
+    step: str
+    scale: float
+    num_tried: int
+    num_units: int
+    num_samples: int
+    num_workers: int
+    seconds: float
+    num_bytes: int
+    busy: float
+    on_gpu: bool
+    prices: Mapping[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Samples a second, of all workers."""
+        return self.num_samples / max(self.seconds, 1e-9)
+
+    @property
+    def worker_hours(self) -> float:
+        """Hours of a processor, or of a GPU, that are paid for."""
+        return self.seconds * self.num_workers / 3600
+
+    @property
+    def cost(self) -> float:
+        """The price of the work; what is stored costs by the month."""
+        kind = "gpu_hour" if self.on_gpu else "cpu_hour"
+        return self.worker_hours * self.prices.get(kind, 0.0)
+
+    @property
+    def bound(self) -> str:
+        """What limits the step."""
+        return "processors" if self.busy >= BUSY else "GPU" if self.on_gpu else "disk or network"
+
+
+def quote(recipe: Recipe, find: Find, *, num_units: int = NUM_UNITS) -> Iterator[Estimate]:
+    """Yield an estimate for each step that writes something, in order."""
+    with tempfile.TemporaryDirectory(prefix=".quote-", dir=Path.cwd()) as folder:
+        places: dict[str, str] = {}
+        scales: dict[str, float] = {}
+        for number, step in enumerate(recipe.steps):
+            if step.out is None:
+                continue
+            places[step.out] = f"{folder}/{number}-{Path(step.out).name}"
+            trial = Trial(num_units)
+            took = _run_quietly(step, places, find, trial)
+            scale = max((scales.get(name, 1.0) for name in step.inputs), default=1.0)
+            estimate = _estimate(step, trial, scale, took, Path(places[step.out]), recipe.prices)
+            scales[step.out] = estimate.scale
+            yield estimate
+
+
+def _run_quietly(step: Step, places: Mapping[str, str], find: Find, trial: Trial) -> float:
+    """Run the step's command on the trial's folders, without its report; return the seconds."""
+    command = find(step.verb)
+    assert command is not None
+    began = time.monotonic()
+    try:
+        with redirect_stdout(io.StringIO()):
+            code = command.main(_moved(step, places).words(), obj=trial, standalone_mode=False)
+    except (ShardmillError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        raise ConfigError(f"the trial of `{step.title}` failed: {message}") from error
+    if code:
+        raise ConfigError(f"the trial of `{step.title}` ended with code {code}")
+    return time.monotonic() - began
+
+
+def _moved(step: Step, places: Mapping[str, str]) -> Step:
+    """Return the step with every path that an earlier step made replaced by the trial's."""
+    flags = {name: value for name, value in step.flags.items() if name not in HERE_ONLY}
+    return replace(
+        step,
+        inputs=tuple(places.get(name, name) for name in step.inputs),
+        out=places[step.out or ""],
+        flags=_replaced(flags, places),
+    )
+
+
+def _replaced(value: Any, places: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return places.get(value, value)
+    if isinstance(value, dict):
+        return {name: _replaced(one, places) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_replaced(one, places) for one in value]
+    return value
+
+
+def _estimate(
+    step: Step,
+    trial: Trial,
+    scale: float,
+    took: float,
+    out: Path,
+    prices: Mapping[str, float],
+) -> Estimate:
+    if not trial.tried:  # a plain function over a folder: one process, linear in its input
+        return Estimate(
+            step=step.title,
+            scale=scale,
+            num_tried=1,
+            num_units=1,
+            num_samples=0,
+            num_workers=1,
+            seconds=took * scale,
+            num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
+            busy=1.0,
+            on_gpu=False,
+            prices=prices,
+        )
+    tried = trial.tried[-1]
+    whole = scale / max(tried.share, 1e-12)
+    num_units = round(tried.num_units * scale)
+    workers = min(tried.num_workers, max(1, num_units))
+    return Estimate(
+        step=step.title,
+        scale=whole,
+        num_tried=tried.num_tried,
+        num_units=num_units,
+        num_samples=round(tried.manifest.num_in * whole),
+        num_workers=workers,
+        seconds=tried.seconds * num_units / workers,
+        num_bytes=round(_num_bytes(tried.manifest) * whole),
+        busy=tried.cpu_seconds / max(tried.seconds, 1e-9),
+        on_gpu=step.verb == "codes" and _has_gpu(),
+        prices=prices,
+    )
+
+
+def _num_bytes(manifest: Manifest) -> int:
+    return sum(entry.num_bytes for shard in manifest.shards for entry in shard.files.values())
+
+
+def _has_gpu() -> bool:
+    from shardmill.tokens.vq.devices import count_devices
+
+    return count_devices() > 0

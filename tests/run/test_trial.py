@@ -1,0 +1,30 @@
+"""A trial works a few units that are spread over all of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.model.stage import Unit
+from shardmill.run.events import Event
+from shardmill.run.trial import _Clock, spread
+
+
+@given(st.integers(0, 50), st.integers(1, 60))
+def test_tried_units_differ_and_are_spread_evenly(num_units: int, count: int) -> None:
+    units = [Unit(name=str(n), input={}) for n in range(num_units)]
+    places = [units.index(unit) for unit in spread(units, count)]
+    assert len(places) == min(count, num_units)
+    steps = {after - before for before, after in pairwise(places)}
+    assert all(step >= 1 for step in steps)
+    assert max(steps, default=0) - min(steps, default=0) <= 1
+
+
+def test_first_unit_of_a_process_counts_only_if_it_is_its_last() -> None:
+    clock = _Clock()
+    for pid, seconds in ((1, 9.0), (1, 1.0), (1, 3.0), (2, 5.0)):
+        clock(Event(kind="done", pid=pid, seconds=seconds, cpu_seconds=seconds / 2))
+    assert clock.unit() == (3.0, 1.5)
+    assert _Clock().unit() == (0.0, 0.0)
