@@ -47,7 +47,12 @@ def parse_json(content: bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or raise `FormatError`."""
+    return parse_page(path.read_bytes(), path)
+
+
+def parse_page(content: bytes, path: Path) -> Any:
+    """Return the value of a JSON file's content, or raise `FormatError`."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(content)
     except ValueError as error:
         raise FormatError(f"is not JSON: {error}", path=path) from error

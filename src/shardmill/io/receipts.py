@@ -18,7 +18,6 @@ is UTF-8 with sorted keys, so the same work gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from shardmill.errors import ConfigError, FormatError, ShardmillError
 from shardmill.io.atomic import DISK, Disk
 from shardmill.io.depot import Depot, depot_of
 from shardmill.io.folder import list_names, list_sizes, read_all
-from shardmill.io.jsontext import dump_line, dump_page, parse_json, read_json
+from shardmill.io.jsontext import dump_line, dump_page, parse_json, parse_page, read_json
 from shardmill.io.scratch import scratch_dir
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import (
@@ -228,9 +227,10 @@ class Ledger:
 
     def read_failures(self) -> Iterator[dict[str, Any]]:
         """Yield the failure of each unit that failed and has not succeeded since."""
-        for path in sorted((self.out_dir / "failures").glob("*.json")):
-            with suppress(FileNotFoundError):
-                yield read_json(path)
+        paths = [self.failure_path(name) for name in sorted(self.failure_names())]
+        for path, content in zip(paths, read_all(paths)):
+            if content is not None:
+                yield parse_page(content, path)
 
     def _fitting(self, unit: Unit, stage_digest: str, content: bytes) -> Receipt | None:
         try:
@@ -241,10 +241,7 @@ class Ledger:
 
     def _parse_receipt(self, unit_name: str, content: bytes) -> Receipt:
         path = self.receipt_path(unit_name)
-        try:
-            receipt = receipt_from_plain(parse_json(content), path)
-        except ValueError as error:
-            raise FormatError(f"is not JSON: {error}", path=path) from error
+        receipt = receipt_from_plain(parse_page(content, path), path)
         if receipt.unit != unit_name:
             raise FormatError(f"is the receipt of unit {receipt.unit!r}", path=path)
         return receipt

@@ -1,7 +1,8 @@
 """What happens during a run, as values: for the progress line, for the log, between processes.
 
 The log of a run is `events/TOKEN.jsonl`: one event a line, with the time, the host and the process.
-Nothing in shards, receipts or manifest depends on it.
+An object cannot grow, so in a store a log is `events/TOKEN.N.jsonl`, N = 0, 1, ...: what happened
+since the last one, every few seconds. Nothing in shards, receipts or manifest depends on it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from io import FileIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from shardmill.io.depot import depot_of
+from shardmill.io.folder import list_names, read_all
 from shardmill.io.jsontext import dump_line, parse_json
+from shardmill.remote.path import UrlPath
 
 Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
 
 MAX_LOG_BYTES = 64 << 20
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +73,70 @@ def event_from_plain(plain: dict[str, Any]) -> Event:
 
 
 class EventLog:
-    """Appends events to a file, each whole line in one write, so that a kill loses at most one."""
+    """Appends events to a log, each whole line in one write, so that a kill loses at most one."""
 
     def __init__(self, path: Path) -> None:
-        self._file: FileIO = path.open("ab", buffering=0)
+        self._sink = _StoreSink(path) if isinstance(path, UrlPath) else _FileSink(path)
         self._host = socket.gethostname()
 
     def __call__(self, event: Event) -> None:
         """Append the event, unless it only says that time went by."""
-        if event.kind == "tick":
-            return
         # The log only informs; a full disk must not keep the run from ending in good order.
-        plain = {"time": round(time.time(), 3), "host": self._host} | event_to_plain(event)
         with suppress(OSError):
-            self._file.write(dump_line(plain))
+            if event.kind == "tick":
+                self._sink.tick()
+                return
+            plain = {"time": round(time.time(), 3), "host": self._host} | event_to_plain(event)
+            self._sink.write(dump_line(plain))
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the log."""
+        with suppress(OSError):
+            self._sink.close()
+
+
+class _FileSink:
+    """One file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: FileIO = path.open("ab", buffering=0)
+        self.write, self.close = self._file.write, self._file.close
+
+    def tick(self) -> None:
+        """Do nothing: every line is written at once."""
+
+
+class _StoreSink:
+    """Objects of what was written since the last; few at the end of a long run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[bytes] = []
+        self._number, self._pause_s = 0, FIRST_PAUSE_S
+        self._next_s = time.monotonic() + self._pause_s
+
+    def write(self, line: bytes) -> None:
+        """Keep a line, and write what is kept if it is time."""
+        self._lines.append(line)
+        self.tick()
+
+    def tick(self) -> None:
+        """Write what is kept if it is time."""
+        if time.monotonic() >= self._next_s:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is kept."""
+        self._flush()
+
+    def _flush(self) -> None:
+        self._next_s = time.monotonic() + self._pause_s
+        if self._lines:
+            path = self._path.with_suffix(f".{self._number:06d}.jsonl")
+            depot_of(path.parent).put(path, b"".join(self._lines))
+            self._lines.clear()
+            self._number += 1
+            self._pause_s = min(self._pause_s * 1.2, LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +148,28 @@ class LoggedEvent:
     event: Event
 
 
+def read_logs(events_dir: Path) -> Iterator[tuple[str, list[LoggedEvent]]]:
+    """Yield the token and the events of each run that has a log."""
+    names = [name for name in list_names(events_dir) if name.endswith(".jsonl")]
+    for token, group in groupby(names, key=lambda name: name.partition(".")[0]):
+        paths = [events_dir / name for name in group]
+        if isinstance(events_dir, UrlPath):
+            yield token, [event for part in read_all(paths) for event in _parse(part or b"")]
+        else:
+            yield token, list(read_log(paths[0]))
+
+
 def read_log(path: Path) -> Iterator[LoggedEvent]:
     """Yield the events of a log, the last of a long one; a line that a kill cut off is left out."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-        for line in file:
-            try:
-                plain = parse_json(line)
-                yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
-            except (ValueError, KeyError, TypeError):
-                continue
+        yield from _parse(file.read())
+
+
+def _parse(content: bytes) -> Iterator[LoggedEvent]:
+    for line in content.splitlines():
+        try:
+            plain = parse_json(line)
+            yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
+        except (ValueError, KeyError, TypeError):
+            continue

@@ -8,6 +8,10 @@ units by claims, so they run together, each with a lock of its own; a part refus
 A lock is dead when its process is gone (seen on the same machine), or when its counter stood still
 while we looked. Clocks are not compared: they jump, and differ from host to host. Receipts do not
 rest on the lock; it only saves double work. A driver that finds its lock taken over stops.
+
+In an object store a lock is an object, created on the condition that there is none (`io.depot`).
+There is no exclusion between looking at a dead lock and removing it; two that take over at the same
+moment see it at their next beat, when one finds the other's lock in place of its own, and stops.
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from shardmill.errors import LockedError
-from shardmill.io.atomic import DISK, removed_on_error
+from shardmill.io.depot import depot_of
+from shardmill.remote.path import UrlPath
 from shardmill.run.holder import (
-    LOCK_BYTES,
     Holder,
     age_s,
     describe_holder,
@@ -68,7 +72,7 @@ class FolderLock:
     ) -> None:
         self.path = locks_dir / f"{name}.json"
         self.lost = False
-        self._holder = myself(token)
+        self._depot, self._holder = depot_of(locks_dir), myself(token)
         self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
@@ -135,13 +139,7 @@ class FolderLock:
         )
 
     def _create(self) -> bool:
-        try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "wb", buffering=0) as file, removed_on_error(DISK, self.path):
-            file.write(holder_page(self._holder))
-        return True
+        return self._depot.create(self.path, holder_page(self._holder))
 
     def _release(self) -> None:
         holder = read_holder(self.path)
@@ -157,21 +155,22 @@ class FolderLock:
         """Raise the counter in place; the file of somebody who took over is never touched."""
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         try:
-            with self.path.open("r+b", buffering=0) as file:
-                found = parse_holder(file.read(LOCK_BYTES))
-                if found is not None and found.token == self._holder.token:
-                    file.seek(0)
-                    file.write(holder_page(self._holder))
-                    return
+            kept = self._depot.renew(self.path, self._is_mine, holder_page(self._holder))
         except FileNotFoundError:
-            if self._create():
-                return
-        self.lost = True
+            kept = self._create()
+        self.lost = not kept
+
+    def _is_mine(self, content: bytes) -> bool:
+        found = parse_holder(content)
+        return found is not None and found.token == self._holder.token
 
 
 @contextmanager
 def _guarded(locks_dir: Path) -> Iterator[None]:
     """Let one process of this machine at a time change locks, where the file system can do it."""
+    if isinstance(locks_dir, UrlPath):
+        yield
+        return
     descriptor = os.open(locks_dir, os.O_RDONLY)
     try:
         with suppress(OSError):

@@ -60,9 +60,9 @@ def _planned_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
 
 def check_place(ledger: Ledger) -> None:
     """Raise `ConfigError` if the folder holds something that is not ours."""
-    if ledger.out_dir.exists() and not ledger.out_dir.is_dir():
+    if ledger.out_dir.is_file():
         raise ConfigError(f"{ledger.out_dir} is a file: name a folder to write to")
-    if not ledger.out_dir.exists() or ledger.read_stage() is not None:
+    if ledger.read_stage() is not None or not ledger.out_dir.exists():
         return
     strange = sorted({path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *FILES})
     if strange:
@@ -87,8 +87,7 @@ def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | N
     """
     mark = stage_digest(stage)
     receipts = []
-    for unit in units:
-        receipt = ledger.valid_receipt(unit, mark)
+    for receipt in ledger.valid_receipts(units, mark):
         if receipt is None:
             return None
         receipts.append(receipt)
@@ -100,7 +99,7 @@ def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | N
 
 
 def _is_untouched(ledger: Ledger) -> bool:
-    return next(ledger.receipts_dir.iterdir(), None) is None
+    return not ledger.receipt_names()
 
 
 def _check_units(units: Sequence[Unit]) -> None:

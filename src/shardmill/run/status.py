@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import FormatError, ShardmillError
+from shardmill.io.folder import list_names
 from shardmill.io.jsontext import parse_json
 from shardmill.io.receipts import Ledger, StageRecord
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import Manifest, Receipt, receipt_digest, sum_books
-from shardmill.model.stage import Reject, Unit
-from shardmill.run.events import LoggedEvent, read_log
+from shardmill.model.manifest import Manifest, sum_books
+from shardmill.model.stage import Reject
+from shardmill.remote.path import as_path
+from shardmill.run.events import LoggedEvent, read_logs
 from shardmill.run.holder import LockState, read_locks
 from shardmill.run.progress import Progress
 
@@ -84,7 +86,7 @@ class Status:
 
 def read_status(out: Path | str) -> Status:
     """Return how the folder stands; nothing is changed."""
-    ledger = Ledger(Path(out))
+    ledger = Ledger(as_path(out))
     record = ledger.read_stage()
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
@@ -129,7 +131,8 @@ def _read_books(ledger: Ledger, record: StageRecord) -> _Books:
     manifest = ledger.read_manifest()
     if manifest is not None:
         return _books_of_manifest(manifest, len(units))
-    receipts = list(_read_receipts(ledger, units, record.digest))
+    found = ledger.read_receipts(units, record.digest)
+    receipts = [receipt for receipt in found if receipt is not None]
     return _Books(
         complete=False,
         num_units=len(units),
@@ -151,20 +154,11 @@ def _books_of_manifest(manifest: Manifest, num_units: int) -> _Books:
     return _Books(True, num_units, num_units, len(manifest.shards), num_bytes, sums)
 
 
-def _read_receipts(ledger: Ledger, units: Iterable[Unit], stage_digest: str) -> Iterator[Receipt]:
-    for unit in units:
-        try:
-            receipt = ledger.read_receipt(unit.name)
-        except FormatError:
-            continue
-        if receipt is not None and receipt.digest == receipt_digest(stage_digest, unit):
-            yield receipt
-
-
 def _read_examples(ledger: Ledger, reasons: Iterable[str]) -> dict[str, tuple[Reject, ...]]:
     """Return a few rejects for each reason, from as few files as it takes."""
     examples: dict[str, list[Reject]] = {reason: [] for reason in reasons}
-    for path in islice(sorted((ledger.out_dir / "rejects").glob("*.jsonl")), MAX_REJECT_FILES):
+    rejects_dir = ledger.out_dir / "rejects"
+    for path in (rejects_dir / name for name in list_names(rejects_dir)[:MAX_REJECT_FILES]):
         if all(len(found) >= NUM_EXAMPLES for found in examples.values()):
             break
         for reject in islice(_read_rejects(path), MAX_REJECT_LINES):
@@ -202,11 +196,10 @@ class _Activity:
 
 def _read_activity(ledger: Ledger, living_tokens: set[str]) -> _Activity:
     activity = _Activity()
-    for path in sorted((ledger.out_dir / "events").glob("*.jsonl")):
-        events = list(read_log(path))
+    for token, events in read_logs(ledger.out_dir / "events"):
         times = (_unit_time(e, e.event.seconds) for e in events if e.event.kind == "done")
         activity.slow_units += nlargest(NUM_SLOW_UNITS, times, key=lambda unit: unit.seconds)
-        if path.stem in living_tokens and events:
+        if token in living_tokens and events:
             _add_living(activity, events)
     activity.slow_units = nlargest(
         NUM_SLOW_UNITS, activity.slow_units, key=lambda unit: unit.seconds
