@@ -117,6 +117,12 @@ def resolve(table: Table, kind: str) -> str:
     if ":" in kind:
         return kind
     known = ", ".join(sorted(table))
+ENGINES: Table = {
+    "local": "shardmill.run.local:Local",
+    "slurm": "shardmill.run.slurm:Slurm",
+    "ray": "shardmill.run.ray_engine:Ray",
+}
+
     raise ConfigError(f"unknown kind {kind!r}: use one of {known}, or 'package.module:Class'")
 
 

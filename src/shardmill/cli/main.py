@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Name the packs, documents and source files of a training step.",
     ),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
+    "work": ("shardmill.cli.work:work", "Work on a job beside other tasks until nothing is left."),
     "show": ("shardmill.cli.show:show", "Print samples, codes or tokens as a person reads them."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
 }

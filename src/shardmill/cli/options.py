@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from shardmill.cli.engines import parse_engine
+from shardmill.cli.places import PlaceType
 
+from shardmill.run.engine import Engine
 from shardmill.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -21,6 +24,9 @@ class RunOptions:
     workers: int | None
     retries: int
     max_skip_rate: float
+    on: Engine
+    wait: bool
+    dry_run: bool
     part: tuple[int, int]
     as_json: bool
 
@@ -38,8 +44,14 @@ def json_option(command: Command) -> Command:
 
 
 def run_options(command: Command) -> Command:
-    """Add --workers, --retries, --max-skip-rate, --part and --json."""
+    """Add --on, --workers, --retries, --max-skip-rate, --part, --no-wait, --dry-run and --json."""
     for option in (
+        click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
+        click.option(
+            "--wait/--no-wait",
+            default=True,
+            help="Watch the tasks that --on submitted until all is done.  [default: wait]",
+        ),
         json_option,
         click.option(
             "--part",
@@ -66,6 +78,13 @@ def run_options(command: Command) -> Command:
             "--workers",
             type=click.IntRange(0),
             help="Worker processes; 0 works inside this one.  [default: the CPUs it may use]",
+        click.option(
+            "--on",
+            default="local",
+            metavar="WHERE",
+            callback=lambda _ctx, _param, text: parse_engine(text),
+            help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.  [default: local]",
+        ),
         ),
     ):
         command = option(command)

@@ -10,6 +10,7 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
+from shardmill.cli.engines import preview, set_waiting
 from shardmill.cli.options import RunOptions
 from shardmill.cli.trial import Trial
 from shardmill.model.manifest import Manifest
@@ -29,10 +30,15 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
     trial = click.get_current_context().find_object(Trial)
     if trial is not None:
         return trial.run(stage, out, options)
+    if options.dry_run:
+        settings = {"retries": options.retries, "max_skip_rate": options.max_skip_rate}
+        click.echo(preview(options.on, stage, out, workers=options.workers, **settings))
+        click.get_current_context().exit(0)
     with show_progress(sys.stderr) as on_event:
         report = run_stage(
             stage,
             out,
+            on=set_waiting(options.on, wait=options.wait),
             workers=options.workers,
             retries=options.retries,
             max_skip_rate=options.max_skip_rate,
@@ -79,6 +85,9 @@ def print_report(report: RunReport, out: Path) -> None:
     """Print how the run ended: complete, in part, or failed, and the books."""
     if report.failures:
         _print_failures(report)
+    elif report.manifest is None and report.num_done == 0:
+        console.say("…", f"{out} is not complete yet; others work on it", colour=console.HINT)
+        console.hint(f"shardmill status {out}")
     elif report.manifest is None:
         done = wording.plural(report.num_done, "unit")
         console.say("…", f"this part is done: {done}; others are not yet", colour=console.HINT)

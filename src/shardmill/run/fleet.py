@@ -77,11 +77,30 @@ class Crew(Protocol):
         """Release what the crew holds; its workers are gone."""
 
 
-class Fleet:
-    """The workers of one run and the units that are still to be done.
+class Source(Protocol):
+    """Where further units come from, if not all are known from the start."""
 
-    `more(n)` is asked for up to n further units when the queue runs low; none means no more.
-    """
+    def take(self, count: int) -> Sequence[Unit]:
+        """Return up to `count` units."""
+
+    def is_waiting(self) -> bool:
+        """Say whether units may come later, though there are none now."""
+
+
+class NoMore:
+    """The source of nothing."""
+
+    def take(self, count: int) -> Sequence[Unit]:
+        """Return nothing."""
+        return ()
+
+    def is_waiting(self) -> bool:
+        """Say no."""
+        return False
+
+
+class Fleet:
+    """The workers of one run and the units that are still to be done."""
 
     def __init__(
         self,
@@ -91,10 +110,10 @@ class Fleet:
         *,
         on_event: OnEvent,
         should_stop: Callable[[], bool],
-        more: Callable[[int], Sequence[Unit]] = lambda count: (),
+        more: Source | None = None,
     ) -> None:
         self._job, self._crew = job, crew
-        self._on_event, self._should_stop, self._more = on_event, should_stop, more
+        self._on_event, self._should_stop, self._more = on_event, should_stop, more or NoMore()
         self._queue = deque(units)
         self._workers: set[Worker] = set()
         self._num_stillborn = 0
@@ -116,11 +135,12 @@ class Fleet:
             self._kill()
 
     def _has_work(self) -> bool:
-        asked = sum(worker.duty.num_asked for worker in self._workers)
-        num_wanted = max(1, asked, self._crew.room() - len(self._workers))
-        if len(self._queue) < num_wanted:
-            self._queue.extend(self._more(num_wanted - len(self._queue)))
-        return bool(self._queue) or self._num_busy() > 0
+        num_asked = sum(worker.duty.num_asked for worker in self._workers)
+        # Only what can be begun at once: what waits here, nobody else can take.
+        num_missing = max(num_asked, self._crew.room() - len(self._workers)) - len(self._queue)
+        if num_missing > 0:
+            self._queue.extend(self._more.take(num_missing))
+        return bool(self._queue) or self._num_busy() > 0 or self._more.is_waiting()
 
     def _tick(self) -> None:
         now_s = time.monotonic()

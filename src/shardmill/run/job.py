@@ -15,8 +15,7 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from shardmill.errors import ShardmillError
 from shardmill.io.commit import Sealed, commit, seal
@@ -43,6 +42,10 @@ class Job:
 
     def load_stage(self) -> Stage:
         """Return the stage; its class must be importable here."""
+    def for_run(self, token: str) -> Job:
+        """Return the same job for another run."""
+        return replace(self, token=token)
+
         stage: Stage = from_plain(self.stage, where="stage")
         return stage
 

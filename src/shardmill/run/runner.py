@@ -7,8 +7,6 @@ recognised by its manifest alone. A folder that another spec or other inputs mad
 from __future__ import annotations
 
 import secrets
-import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,15 +16,17 @@ from shardmill.io.receipts import Ledger
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Manifest, stage_digest
 from shardmill.model.stage import Stage, Unit
+from shardmill.remote.path import as_path
 from shardmill.run.engine import Engine, Errand
-from shardmill.run.events import Event, EventLog, OnEvent
-from shardmill.run.holder import read_locks
+from shardmill.run.events import Event, OnEvent
 from shardmill.run.job import Job, is_fatal
+from shardmill.run.leftovers import remove_claims, remove_dead_drafts
 from shardmill.run.local import Local
 from shardmill.run.lock import FolderLock, LockTiming
+from shardmill.run.opened import opened
 from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
 from shardmill.run.report import RunBooks, RunReport
-from shardmill.run.signals import Interrupted, StopSignals
+from shardmill.run.signals import StopSignals, raise_interrupted
 
 
 def run_stage(
@@ -44,11 +44,12 @@ def run_stage(
     """Do what is not done yet of a stage in the folder `out`, and complete it if that was all.
 
     `on` is the engine, by default this machine. `workers` is the number of processes, by default
-    one for each usable processor; 0 works in this process. `part` is (i, n): only the i-th of n parts, so that n machines share the units. A unit
-    that fails is in the report, and does not stop the others. A stop signal is `Interrupted`.
+    one for each usable processor; 0 works in this process. `part` is (i, n): only the i-th of n
+    parts, so that n machines share the units. A unit that fails is in the report, and does not
+    stop the others. A stop signal is `Interrupted`.
     """
     engine = on or Local()
-    ledger = Ledger(Path(out).absolute(), secrets.token_hex(8))
+    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
     with _naming(ledger):
         manifest = _finished(ledger, stage)
@@ -66,10 +67,13 @@ def run_stage(
         )
         ledger.make_folders()
         lock = _lock(ledger, engine.lock_name(part), timing, on_event)
-        with lock, _opened(ledger, [books, on_event] if on_event else [books]) as tell:
+        with lock, opened(ledger, [books, on_event] if on_event else [books]) as tell:
             units = _plan(ledger, stage, timing)
             _work(engine, stage, job, part_of(units, part), workers, lock, tell)
-            return books.report(collect(ledger, stage, units))
+            manifest = collect(ledger, stage, units)
+            if manifest is not None:
+                remove_claims(ledger)
+            return books.report(manifest)
 
 
 @contextmanager
@@ -85,25 +89,6 @@ def _naming(ledger: Ledger) -> Iterator[None]:
             f"cannot write to {ledger.out_dir}: {error.strerror}. Free some space or get the right "
             "to write there, and run the same command again; or name another folder"
         ) from error
-
-
-@contextmanager
-def _opened(ledger: Ledger, listeners: Sequence[OnEvent]) -> Iterator[OnEvent]:
-    """Make the drafts and the log of a run, yield what tells all listeners, and tidy up."""
-    ledger.draft_dir.mkdir()
-    log = EventLog(ledger.out_dir / "events" / f"{ledger.token}.jsonl")
-
-    def tell(event: Event) -> None:
-        log(event)
-        for listener in listeners:
-            listener(event)
-
-    try:
-        yield tell
-    finally:
-        tell(Event(kind="end"))
-        log.close()
-        shutil.rmtree(ledger.draft_dir, ignore_errors=True)
 
 
 def _lock(
@@ -142,24 +127,8 @@ def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> list[Unit]
     """Return the units of the folder; of parts that start together one lists, the others wait."""
     locks_dir = ledger.out_dir / "locks"
     with FolderLock(locks_dir, "plan", ledger.token, wait=True, timing=timing):
-        others = _remove_dead_drafts(ledger)
+        others = remove_dead_drafts(ledger)
         return plan_units(ledger, stage, alone=not others)
-
-
-def _remove_dead_drafts(ledger: Ledger) -> set[str]:
-    """Clean up after runs that were killed, and return the tokens of the others that live.
-
-    This is also a fence: a run that was only suspended, and wakes up after it was taken over, finds
-    its drafts gone and can commit nothing.
-    """
-    # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
-    # The drafts are listed first, so that a run which starts meanwhile is not in the list.
-    drafts = list((ledger.out_dir / ".draft").iterdir())
-    alive = {lock.holder.token for lock in read_locks(ledger.out_dir / "locks")}
-    for draft_dir in drafts:
-        if draft_dir.name not in alive:
-            shutil.rmtree(draft_dir, ignore_errors=True)
-    return alive - {ledger.token}
 
 
 def _work(
@@ -191,12 +160,7 @@ def _work(
 
 def _raise_if_stopped(ledger: Ledger, signals: StopSignals, lock: FolderLock) -> None:
     if signals.number:
-        name = signal.Signals(signals.number).name
-        raise Interrupted(
-            signals.number,
-            f"stopped by {name}; what is done is kept in {ledger.out_dir}: run the same command "
-            "again to go on",
-        )
+        raise_interrupted(signals.number, ledger.out_dir)
     if lock.lost:
         raise LockedError(
             f"another run took over {ledger.out_dir}, because this one gave no sign of life for "

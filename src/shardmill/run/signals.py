@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,3 +47,31 @@ class StopSignals:
         self.number = number
         if again or self._raising:
             raise KeyboardInterrupt
+
+
+class Drain:
+    """While the block runs, SIGUSR1 calls `close`: the time is nearly over, begin nothing new."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self._before: Any = None
+
+    def __enter__(self) -> Drain:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGUSR1, lambda *_: self._close())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGUSR1, self._before)
+
+
+def raise_interrupted(number: int, out_dir: Path) -> NoReturn:
+    """Say that a signal stopped the run, and how to go on."""
+    raise Interrupted(
+        number,
+        f"stopped by {signal.Signals(number).name}; what is done is kept in {out_dir}: run the "
+        "same command again to go on",
+    )

@@ -1,0 +1,59 @@
+"""`shardmill work JOB`: one task of a job that another command wrote; what SLURM's tasks run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from shardmill import wording
+from shardmill.cli import console
+from shardmill.cli.options import json_option
+from shardmill.cli.running import report_to_plain
+from shardmill.run.display import show_progress
+from shardmill.run.jobfile import read_job
+from shardmill.run.slurm_queue import requeue_myself
+from shardmill.run.task import TaskReport, run_task
+
+
+@click.command()
+@click.argument("job", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Worker processes of this task.  [default: the CPUs it may use]",
+)
+@click.option("--requeue", is_flag=True, help="If time runs out, ask SLURM for another turn.")
+@json_option
+def work(job: Path, workers: int | None, requeue: bool, as_json: bool) -> None:
+    """Work on a job beside other tasks until nothing is left.
+
+    Any number of tasks, on any machines that share the folder of the job, divide its units among
+    themselves. They may be started, killed and started again at any time.
+    """
+    with show_progress(sys.stderr) as on_event:
+        report = run_task(read_job(job), workers=workers, on_event=on_event)
+    if as_json:
+        console.print_json(report_to_plain(report.run) | {"left": report.num_left})
+    else:
+        _print(report)
+    if requeue and report.out_of_time and requeue_myself():
+        console.hint("the time is over; SLURM will give this task another turn")
+    if report.run.failures:
+        click.get_current_context().exit(1)
+
+
+def _print(report: TaskReport) -> None:
+    done = wording.plural(report.run.num_done, "unit")
+    took = wording.duration(report.run.seconds)
+    if report.run.failures:
+        failed = wording.plural(len(report.run.failures), "unit")
+        console.say("✗", f"{failed} failed, {done} done in {took}", colour=console.BAD)
+        for unit, message in report.run.failures:
+            click.echo(f"  {unit}: {message}")
+    elif report.run.complete:
+        console.say("✓", f"{report.run.out_dir} is complete; {done} done by this task in {took}")
+    else:
+        text = f"{done} done in {took}; {wording.count(report.num_left)} are with others or left"
+        console.say("…", text, colour=console.HINT)

@@ -1,0 +1,106 @@
+"""A job as a file, for tasks that start later and elsewhere: `shardmill work OUT/jobs/NAME.json`.
+
+    {"format": 1, "shardmill": "0.1.0", "job": {"stage": ..., "out_dir": ..., ...},
+     "stage_digest": "...", "path": [...]}
+
+NAME is a digest of the content, so the same command writes the same file. It holds the spec and
+where modules are found, and never a credential: those come from the environment of the task.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardmill import __version__
+from shardmill.errors import ConfigError, FormatError
+from shardmill.io.atomic import make_dirs, write_file
+from shardmill.io.jsontext import dump_page, parse_json
+from shardmill.model.codec import digest, from_plain, to_plain
+from shardmill.model.manifest import stage_digest
+from shardmill.model.stage import Stage
+from shardmill.run.job import Job
+
+FORMAT = 1
+NAME_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job and the stage that it names, loaded and found to be the same as when it was written."""
+
+    job: Job
+    stage: Stage
+
+
+def jobs_dir(out_dir: Path) -> Path:
+    """Return the folder of job files, scripts and what their tasks print."""
+    return out_dir / "jobs"
+
+
+def job_path(job: Job) -> Path:
+    """Return where the job is stored."""
+    return jobs_dir(Path(job.out_dir)) / f"{digest(_content(job))[:NAME_DIGITS]}.json"
+
+
+def write_job(job: Job) -> Path:
+    """Store the job in its folder and return where."""
+    path = job_path(job)
+    make_dirs(path.parent)
+    write_file(path, dump_page(_content(job)))
+    return path
+
+
+def read_job(path: Path) -> JobFile:
+    """Return the job of a file; one of another version, or with another stage, is refused."""
+    content = _read(path)
+    if content["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} is a job of shardmill {content.get('shardmill', '?')} in format "
+            f"{content['format']}, and this is shardmill {__version__}, which reads format "
+            f"{FORMAT}: use that version here, or run the command that made it again"
+        )
+    sys.path += [folder for folder in content["path"] if folder not in sys.path]
+    job: Job = from_plain(content["job"], Job, where="job")
+    stage = job.load_stage()
+    if stage_digest(stage) != content["stage_digest"]:
+        raise ConfigError(
+            f"{path} was made with another version of {type(stage).__name__}: the shardmill "
+            f"({__version__}) or the plugin installed here is not the one that made the job "
+            f"({content['shardmill']}); install the same one on every machine"
+        )
+    return JobFile(job, stage)
+
+
+def _content(job: Job) -> dict[str, Any]:
+    # The token names a run; each task makes its own.
+    plain = {name: value for name, value in _plain(job).items() if name not in ("token", "kind")}
+    return {
+        "format": FORMAT,
+        "shardmill": __version__,
+        "job": plain | {"token": ""},
+        "stage_digest": stage_digest(job.load_stage()),
+        "path": [str(Path(folder).absolute()) for folder in sys.path],
+    }
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    plain = to_plain(job)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict) or not {"format", "job", "path"} <= content.keys():
+            raise ValueError("it lacks what a job has")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the job {path}: {error.strerror}. Is its folder shared with this machine?"
+        ) from error
+    except ValueError as error:
+        raise FormatError(f"is not a job: {error}", path=path) from error
+    return content

@@ -1,0 +1,90 @@
+"""The few commands of SLURM that are needed: sbatch, squeue, scontrol; and what they complain."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardmill.errors import ConfigError
+
+TIMEOUT_S = 60
+DEFAULT_MAX_ARRAY_SIZE = 1001
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The tasks that are in the queue, by state, and why those wait that do."""
+
+    states: Counter[str]
+    reasons: Counter[str]
+
+    @property
+    def num_tasks(self) -> int:
+        """All tasks that run or will run."""
+        return self.states.total()
+
+
+def find_sbatch() -> None:
+    """Raise `ConfigError` unless SLURM's commands are here."""
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "there is no sbatch here: run this on a login node of the cluster, print the script "
+            "with --dry-run, or run each part by hand with --part 1/8, --part 2/8, ..."
+        )
+
+
+def submit(script_path: Path) -> str:
+    """Submit a script and return the id of its job; a refusal says what the cluster has."""
+    done = _call("sbatch", "--parsable", str(script_path))
+    if done.returncode != 0:
+        complaint = "; ".join(
+            line.removeprefix("sbatch: error: ") for line in done.stderr.strip().splitlines()
+        )
+        raise ConfigError(
+            f"sbatch refuses {script_path}: {complaint}. {_offer()}Mend the file given to --on"
+        )
+    return done.stdout.strip().partition(";")[0]
+
+
+def read_queue(job_ids: Sequence[str]) -> QueueState | None:
+    """Return how many tasks of these jobs are in the queue; None if the controller is silent."""
+    done = _call("squeue", "-h", "-r", "-j", ",".join(job_ids), "-o", "%T|%r")
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        return None
+    rows = [line.partition("|")[::2] for line in done.stdout.splitlines()]
+    waiting = Counter(reason for state, reason in rows if state == "PENDING")
+    return QueueState(Counter(state for state, _ in rows), waiting)
+
+
+def max_array_size() -> int:
+    """Return the cluster's MaxArraySize: task numbers must be below it."""
+    for line in _call("scontrol", "show", "config").stdout.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "MaxArraySize" and value.strip().isdigit():
+            return int(value)
+    return DEFAULT_MAX_ARRAY_SIZE
+
+
+def requeue_myself() -> bool:
+    """Ask for another turn of this very task; return whether we are one and it was granted."""
+    job_id = os.environ.get("SLURM_JOB_ID")
+    return job_id is not None and _call("scontrol", "requeue", job_id).returncode == 0
+
+
+def _offer() -> str:
+    """Return 'The cluster has: preempt* (2 nodes, 8 CPUs, 32000 MB, gpu:4). '."""
+    done = _call("sinfo", "-h", "-o", "%P (%D nodes with %c CPUs, %m MB, GPUs: %G)")
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return f"The cluster has: {', '.join(lines)}. " if lines else ""
+
+
+def _call(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(words, 1, "", f"{words[0]}: {error}")
