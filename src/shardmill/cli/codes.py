@@ -12,6 +12,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.model.manifest import Manifest
@@ -20,7 +21,7 @@ from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
 
 @click.command()
 @folder_argument("folder")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PlaceType())
 @click.option(
     "--tokenizer",
     required=True,

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.plugins import FORMATS, build
@@ -15,7 +16,7 @@ from shardmill.plugins import FORMATS, build
 
 @click.command()
 @folder_argument("folder")
-@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("out", type=PlaceType(file_okay=False))
 @click.option(
     "--format",
     "format_text",

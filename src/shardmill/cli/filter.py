@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.plugins import FILTERS, build
@@ -16,7 +17,7 @@ from shardmill.stages.filter import FilterSamples
 
 @click.command(name="filter")
 @folder_argument("folder")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PlaceType())
 @click.option(
     "--filter",
     "filters",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.formats.shardlist import PICKLE_NAME, write_shard_list
 from shardmill.formats.wids import write_wids_index
@@ -16,7 +17,7 @@ from shardmill.stages.index import IndexTars
 
 @click.command()
 @click.argument("tars", nargs=-1, required=True, metavar="TAR...")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PlaceType())
 @click.option(
     "--media-sizes", is_flag=True, help="Also read width, height, frames from media headers."
 )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import SizeType, parse_plugin
 from shardmill.plugins import FILTERS, SHAPES, SOURCES, build
@@ -18,7 +19,7 @@ from shardmill.stages.ingest import Ingest
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PlaceType())
 @click.option(
     "--source",
     metavar="KIND,FIELD=VALUE",

@@ -10,6 +10,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.plugins import VISUAL_RULES, build
@@ -19,7 +20,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @folder_argument("input")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PlaceType())
 @click.option(
     "--model",
     required=True,

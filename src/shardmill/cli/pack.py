@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 
 
 @click.command()
 @folder_argument("tokens")
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("plan", type=PlaceType(exists=True, dir_okay=False))
+@click.argument("out", type=PlaceType(file_okay=False))
 @click.option(
     "--format",
     type=click.Choice(["megatron", "tar"]),
@@ -25,7 +26,7 @@ from shardmill.cli.running import run_and_report
 @click.option(
     "--samples",
     "samples_dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PlaceType(exists=True, file_okay=False),
     help="The folder of samples whose pictures are copied into the tars.",
 )
 @click.option("--packs-per-shard", type=click.IntRange(1), default=1000, show_default=True)

@@ -12,6 +12,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
+from shardmill.cli.places import PlaceType
 from shardmill.cli.values import parse_plugin
 from shardmill.errors import FormatError
 
@@ -27,8 +28,8 @@ METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 
 
 @click.command()
-@click.argument("lengths", type=click.Path(exists=True, path_type=Path))
-@click.argument("plan", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("lengths", type=PlaceType(exists=True))
+@click.argument("plan", type=PlaceType(dir_okay=False))
 @click.option("--capacity", type=click.IntRange(1), required=True, help="Tokens of a pack.")
 @click.option(
     "--alignment",

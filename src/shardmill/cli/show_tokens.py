@@ -48,7 +48,7 @@ def show_tokens(
 def _maker_of_tokens(manifest: Manifest) -> Manifest:
     """Return the manifest that knows the tokenizer: of packs it is that of their tokens."""
     tokens_dir = manifest.stage.get("tokens_dir") if isinstance(manifest.stage, dict) else None
-    return open_manifest(Path(tokens_dir)) if isinstance(tokens_dir, str) else manifest
+    return open_manifest(tokens_dir) if isinstance(tokens_dir, str) else manifest
 
 
 def _find(rows: TokenSet, name: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardmill.cli.options import RunOptions, run_options
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.plugins import READERS, TEMPLATES
@@ -20,7 +21,7 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("out", type=PlaceType(file_okay=False))
 @click.option(
     "--recipe",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -11,13 +11,14 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
+from shardmill.cli.places import PlaceType
 
 if TYPE_CHECKING:
     from shardmill.serve.provenance import PackOrigin, Source
 
 
 @click.command()
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("plan", type=PlaceType(exists=True, dir_okay=False))
 @click.option("--step", type=click.IntRange(0), required=True, help="The step, from 0.")
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="dp_rank.")
 @click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="dp_world.")
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--borrowed", type=click.IntRange(0), default=0, help="Of the state to count from.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PlaceType(exists=True, file_okay=False),
     help="The folder of token shards or samples, to name documents and source files.",
 )
 @json_option

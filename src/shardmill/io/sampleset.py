@@ -25,6 +25,7 @@ from shardmill.io.sampleshard import Raw, SampleShard
 from shardmill.io.urls import open_blob
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Sample
+from shardmill.remote.path import as_path
 
 MAX_OPEN = 1024
 FILES_A_SHARD = 3
@@ -161,7 +162,7 @@ def open_samples(folder: Path) -> SampleSet:
             raise FormatError(
                 f"shard {entry.name} has no index: this is not a folder of samples", path=folder
             )
-    return SampleSet(Path(folder), entries)
+    return SampleSet(as_path(folder), entries)
 
 
 def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:

@@ -17,6 +17,7 @@ from shardmill.io.members import Copies, Views
 from shardmill.io.tarread import walk_tar
 from shardmill.io.urls import open_blob
 from shardmill.model.sample import Sample, sample_from_plain
+from shardmill.remote.path import as_path
 
 Raw: TypeAlias = Views
 CHUNK_BYTES = 4 << 20
@@ -131,7 +132,7 @@ def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Gr
     try:
         walk = walk_tar(blob)
         grouped = group_members(walk, interleaved=interleaved)
-        arrays = grouped.rows.arrays(Path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
+        arrays = grouped.rows.arrays(as_path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
         return SampleShard(blob, index_of(arrays)), grouped
     except FormatError:
         blob.close()

@@ -11,6 +11,7 @@ from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import TokenRow
+from shardmill.remote.path import as_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class TokenReader:
     @classmethod
     def open(cls, folder: Path) -> TokenReader:
         """Return the reader of a finished folder of token shards."""
-        return cls(open_token_set(Path(folder), open_manifest(Path(folder))))
+        return cls(open_token_set(as_path(folder), open_manifest(folder)))
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:

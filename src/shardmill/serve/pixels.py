@@ -30,6 +30,7 @@ from shardmill.media.image import decode_picture
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
+from shardmill.remote.path import as_path
 from shardmill.serve.document import Document
 from shardmill.serve.rawread import RawReader
 from shardmill.tokens.chatspans import answer_spans
@@ -60,7 +61,7 @@ class PixelReader:
         if isinstance(processor, str | Path):
             auto = need("transformers", extra="train").AutoProcessor
             processor = auto.from_pretrained(str(processor), local_files_only=True)
-        return cls(open_samples(Path(folder)), processor)
+        return cls(open_samples(as_path(folder)), processor)
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
+from shardmill.remote.path import as_path
 
 
 class _Mapped(NamedTuple):
@@ -40,7 +41,7 @@ class TokenRows(Dataset[torch.Tensor]):  # type: ignore[misc]
     @classmethod
     def open(cls, folder: Path | str, dtype: torch.dtype = torch.int32) -> TokenRows:
         """Return the rows of a finished folder of token shards."""
-        return cls(open_token_set(Path(folder), open_manifest(Path(folder))), dtype)
+        return cls(open_token_set(as_path(folder), open_manifest(folder)), dtype)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -22,6 +22,7 @@ from shardmill.model.manifest import (
     receipt_digest,
 )
 from shardmill.model.stage import Unit
+from shardmill.remote.path import as_path
 from shardmill.stages.checkkeys import find_repeated_keys
 from shardmill.stages.checktar import check_tar
 
@@ -66,7 +67,7 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
 
     Units without a receipt are counted as missing: the folder may not be finished yet.
     """
-    ledger = Ledger(Path(out))
+    ledger = Ledger(as_path(out))
     record = ledger.read_stage()
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")

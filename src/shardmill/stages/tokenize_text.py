@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.remote.path import as_path
 from shardmill.sources.lines import json_fields, line_records
 from shardmill.sources.listing import Listed, list_files, size_and_time
 from shardmill.sources.records import ByteReader, Record, Slice, cut
@@ -151,7 +151,7 @@ class TokenizeText:
         number, offset, num_bytes = place.get("slice", (0, 0, None))
         if num_bytes is None:
             streams.close()  # a whole file is read afresh
-        file = streams.at(Path(place["path"]), offset)
+        file = streams.at(as_path(place["path"]), offset)
         span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
         return line_records(span, number, offset, self.max_row_bytes)
 

@@ -11,6 +11,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import field_types, from_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES, build
+from shardmill.remote.path import as_path
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.adoptrecipe import adoption_of, is_adoption
 from shardmill.stages.tokenize import Tokenize
@@ -53,14 +54,14 @@ def stage_of(
     tokenizer = tokenizer_of(recipe.get("tokenizer", "bundled"))
     template = _plugin("template", recipe.get("template", "text"))
     space = space_of(recipe.get("space", {}), tokenizer)
-    if not (Path(inputs[0]) / "stage.json").exists():
+    if not (as_path(inputs[0]) / "stage.json").exists():
         return _text_stage(recipe, inputs, tokenizer, template, space)
     if len(inputs) > 1:
         raise ConfigError(f"tokenize takes one folder of samples at a time, got {len(inputs)}")
     if "per_shard" in recipe:
         raise ConfigError("per_shard is for text tables: a shard of samples stays a shard")
     return Tokenize(
-        input_dir=Path(inputs[0]),
+        input_dir=as_path(inputs[0]),
         tokenizer=tokenizer,
         template=template,
         space=space,

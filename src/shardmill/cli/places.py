@@ -1,0 +1,27 @@
+"""Arguments that name a file or folder, which may be a url of an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.remote.path import as_path
+from shardmill.remote.url import is_remote
+
+
+class PlaceType(click.Path):
+    """What `click.Path` takes, checked as it does; and urls, which are not looked at yet.
+
+    A look costs a request, and says less than what fails when the url is used.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        text = str(value)
+        if is_remote(text):
+            return as_path(text)
+        return super().convert(text.removeprefix("file://"), param, ctx)
