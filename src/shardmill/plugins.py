@@ -84,6 +84,14 @@ CODE_SOURCES: Table = {
     "shards": "shardmill.tokens.vq.source:ShardCodes",
 }
 
+FRAME_SAMPLERS: Table = {
+    "whole": "shardmill.media.framesamplers:WholeVideo",
+    "uniform": "shardmill.media.framesamplers:Uniform",
+    "fps": "shardmill.media.framesamplers:Fps",
+    "keyframes": "shardmill.media.framesamplers:Keyframes",
+    "nearest": "shardmill.media.framesamplers:NearestKeyframes",
+}
+
 VISUAL_RULES: Table = {
     "qwen2-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
     "qwen2.5-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
@@ -109,6 +117,12 @@ FORMATS: Table = {
     "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
 }
 
+ENGINES: Table = {
+    "local": "shardmill.run.local:Local",
+    "slurm": "shardmill.run.slurm:Slurm",
+    "ray": "shardmill.run.ray_engine:Ray",
+}
+
 
 def resolve(table: Table, kind: str) -> str:
     """Return 'module:Class' for a name of the table, or the name itself if it has that form."""
@@ -117,12 +131,6 @@ def resolve(table: Table, kind: str) -> str:
     if ":" in kind:
         return kind
     known = ", ".join(sorted(table))
-ENGINES: Table = {
-    "local": "shardmill.run.local:Local",
-    "slurm": "shardmill.run.slurm:Slurm",
-    "ray": "shardmill.run.ray_engine:Ray",
-}
-
     raise ConfigError(f"unknown kind {kind!r}: use one of {known}, or 'package.module:Class'")
 
 

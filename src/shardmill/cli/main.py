@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
     "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
     "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
+    "frames": ("shardmill.cli.frames:frames", "Turn videos into frames, or keep them whole."),
     "codes": ("shardmill.cli.codes:codes", "Turn pictures into VQ codes, written once."),
     "tokenize": (
         "shardmill.cli.tokenize:tokenize",
@@ -41,8 +42,8 @@ VERBS: dict[str, tuple[str, str]] = {
         "shardmill.cli.why:why",
         "Name the packs, documents and source files of a training step.",
     ),
-    "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "work": ("shardmill.cli.work:work", "Work on a job beside other tasks until nothing is left."),
+    "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples, codes or tokens as a person reads them."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
 }

@@ -1,0 +1,93 @@
+"""`shardmill frames IN OUT`: the videos of sample shards as pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardmill.cli.options import RunOptions, folder_argument, run_options
+from shardmill.cli.places import PlaceType
+from shardmill.cli.running import run_and_report
+from shardmill.cli.values import parse_plugin
+from shardmill.errors import ConfigError
+from shardmill.plugins import FRAME_SAMPLERS, build
+
+
+@click.command()
+@folder_argument("folder")
+@click.argument("out", type=PlaceType())
+@click.option(
+    "--sampler",
+    default="uniform",
+    show_default=True,
+    metavar="KIND,FIELD=VALUE",
+    help=f"Which frames: {', '.join(FRAME_SAMPLERS)} or package.module:Class.",
+)
+@click.option(
+    "--clip", metavar="START,END", help="Only this part, where a row does not say its own."
+)
+@click.option("--format", type=click.Choice(["jpg", "webp"]), default="jpg", show_default=True)
+@click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True)
+@click.option("--long-side", type=click.IntRange(1), help="Scale larger frames down to this.")
+@click.option(
+    "--mark",
+    default="",
+    metavar="TEXT",
+    help="Write this behind each frame, from {at}, {time_s}, {number} and {type}.",
+)
+@click.option(
+    "--time-scale",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="What {at} is at the last frame.",
+)
+@click.option("--interleave", is_flag=True, help="Put frames between the texts of their times.")
+@click.option(
+    "--max-frames",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="Reject a video of which more frames are chosen.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["dashed", "dotted"]),
+    default="dashed",
+    show_default=True,
+    help="Frame 3 of sample K is K-3.jpg (dashed) or K.3.jpg (dotted).",
+)
+@click.option("--limit", type=click.IntRange(0), help="Only the first N samples.")
+@run_options
+def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any) -> None:
+    """Turn videos into frames, or keep them whole.
+
+    \b
+        shardmill frames clips frames --sampler uniform,count=16 --long-side 512
+        shardmill frames clips frames --sampler keyframes,i_frames=8,p_frames=16 --mark '#{at}'
+        shardmill frames clips frames --sampler fps,fps=2,max_frames=64
+    """
+    from shardmill.media.framepictures import PictureFormat
+    from shardmill.stages.frames import SampleFrames
+
+    options = RunOptions.taken_from(flags)
+    names = ("format", "quality", "long_side")
+    stage = SampleFrames(
+        input_dir=folder.absolute(),
+        sampler=build(FRAME_SAMPLERS, parse_plugin(sampler), where="--sampler"),
+        pictures=PictureFormat(**{name: flags.pop(name) for name in names}),
+        clip_s=None if clip is None else parse_clip(clip),
+        **flags,
+    )
+    run_and_report(stage, out, options, next_step=f"shardmill show {out}")
+
+
+def parse_clip(text: str) -> tuple[float, float]:
+    """Return (2.5, 10.0) for '2.5,10'."""
+    try:
+        start, end = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--clip must be START,END in seconds, got {text!r}") from None
+    return start, end

@@ -1,0 +1,136 @@
+"""Decodes chosen frames: seeks to key frames, decodes from there on, passes over what none needs.
+
+Frames of one group of pictures are taken in one pass. Frames that no other frame refers to are not
+decoded unless they are wanted, which saves a quarter to a half of the work of H.264. A frame is
+known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardmill.errors import SampleError
+from shardmill.media.videofile import OpenVideo, broken_as
+from shardmill.media.videotable import VideoTable
+from shardmill.model.frames import FrameNumbers
+
+# Decoders that know which frames nobody refers to, and may pass over them without a trace.
+KNOWS_UNREFERENCED = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
+# Reading on over some packets costs less than a seek.
+SEEK_PACKETS = 32
+BEGINNING = -(1 << 62)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """Packets to decode in one go, `start` to `last`, and the frames wanted of them by time."""
+
+    start: int
+    start_pts: int
+    last: int
+    wanted: dict[int, int] = field(default_factory=dict)
+
+
+def decode_frames(
+    video: OpenVideo, table: VideoTable, numbers: FrameNumbers
+) -> Iterator[tuple[int, Any]]:
+    """Yield (number, decoded frame) of each number once, in no fixed order.
+
+    A frame that cannot be decoded, or only with damage, is a `SampleError`.
+    """
+    reader = _Reader(video)
+    for one_pass in _plan(table, np.unique(numbers)):
+        with broken_as("broken video"):
+            yield from reader.decode(one_pass)
+        if one_pass.wanted:
+            missing = min(one_pass.wanted.values())
+            detail = f"frame {missing} at {table.times_s[missing]:g} s cannot be decoded"
+            raise SampleError("broken video", detail)
+
+
+def _plan(table: VideoTable, numbers: FrameNumbers) -> list[_Pass]:
+    """Return the passes in order; frames whose packets follow each other share one."""
+    passes: list[_Pass] = []
+    order = numbers[np.lexsort((table.place[numbers], table.start_place[numbers]))]
+    for number in order.tolist():
+        start, place = int(table.start_place[number]), int(table.place[number])
+        if not passes or start > passes[-1].last + 1:
+            passes.append(_Pass(start, int(table.start_pts[number]), place))
+        passes[-1].last = max(passes[-1].last, place)
+        passes[-1].wanted[int(table.pts[number])] = number
+    return passes
+
+
+class _Reader:
+    """Reads packets on and on, and seeks where that is shorter."""
+
+    def __init__(self, video: OpenVideo) -> None:
+        self._video = video
+        self._context = video.stream.codec_context
+        self._can_skip = video.codec in KNOWS_UNREFERENCED
+        self._packets: Iterator[Any] = iter(())
+        self._place = -1  # of the packet read last; unknown before the first seek
+
+    def decode(self, todo: _Pass) -> Iterator[tuple[int, Any]]:
+        """Yield the wanted frames of a pass and remove them from it."""
+        packet = self._go_to(todo)
+        count = todo.last - todo.start
+        while packet is not None and todo.wanted:
+            self._skip_unreferenced(packet.pts not in todo.wanted)
+            yield from self._take(self._context.decode(packet), todo)
+            if count == 0:
+                break
+            count -= 1
+            packet = self._next()
+        if todo.wanted:
+            yield from self._take(self._context.decode(None), todo)
+        self._context.flush_buffers()
+
+    def _take(self, frames: list[Any], todo: _Pass) -> Iterator[tuple[int, Any]]:
+        for frame in frames:
+            number = todo.wanted.pop(frame.pts, None)
+            if number is None:
+                continue
+            if frame.is_corrupt:
+                raise SampleError("broken video", f"frame {number} is damaged")
+            yield number, frame
+
+    def _go_to(self, todo: _Pass) -> Any:
+        """Return the packet where a pass starts, reading on to it or seeking."""
+        if 0 <= todo.start - self._place - 1 <= SEEK_PACKETS and self._place >= 0:
+            return self._read_to(todo)
+        self._seek(todo.start_pts)
+        packet = self._read_to(todo)
+        if packet is None:
+            # The index led past it: from the beginning every packet comes by.
+            self._seek(BEGINNING)
+            packet = self._read_to(todo)
+        return packet
+
+    def _read_to(self, todo: _Pass) -> Any:
+        packet = self._next()
+        while packet is not None and packet.pts != todo.start_pts:
+            packet = self._next()
+        self._place = todo.start
+        return packet
+
+    def _seek(self, pts: int) -> None:
+        self._video.container.seek(pts, stream=self._video.stream, backward=True)
+        self._packets = self._video.container.demux(self._video.stream)
+
+    def _next(self) -> Any:
+        self._place += 1
+        packet = next(self._packets, None)
+        if packet is None or not packet.size:
+            return None
+        if packet.pts is None:
+            packet.pts = packet.dts  # as the table has it
+        return packet
+
+    def _skip_unreferenced(self, skip: bool) -> None:
+        if self._can_skip:
+            self._context.skip_frame = "NONREF" if skip else "DEFAULT"

@@ -1,0 +1,127 @@
+"""Probes a video by demuxing: exact times and key frames of every frame, nothing decoded.
+
+A minute of 720p takes some 25 ms. What the header says is compared with what is there: a file that
+was cut off, or whose header promises another duration, is rejected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import SampleError
+from shardmill.media.videofile import OpenVideo, broken_as
+from shardmill.media.videotable import VideoTable, make_table
+from shardmill.model.frames import MAX_FRAMES
+
+MICROSECONDS = 1_000_000
+# In AVI, which has no times, FFmpeg knows the order of older codecs, but not of these.
+REORDERED = ("h264", "hevc")
+HIDDEN_VP8 = 0x10  # the bit of a VP8 frame's first byte that says it is shown
+# Containers whose header states a duration; others let FFmpeg guess from the bit rate.
+STATES_DURATION = ("mov", "matroska", "avi", "flv")
+# Rounding, a last frame without duration and sound that ends later are no lies.
+TOLERATED_S, TOLERATED_SHARE = 1.0, 0.1
+
+
+def probe_video(video: OpenVideo) -> VideoTable:
+    """Return the table of all frames; a broken, cut off or lying file is a `SampleError`."""
+    _check_complete(video)
+    _check_order(video)
+    with broken_as("broken video"):
+        pts, is_key, is_shown, durations = _demux(video)
+    times = np.array(pts, np.int64)
+    base = float(video.stream.time_base)
+    table = make_table(
+        times,
+        np.array(is_key, bool),
+        np.array(is_shown, bool),
+        time_base=base,
+        origin_s=_origin_s(video, times, base),
+        last_duration_s=_last_duration(times, durations) * base,
+    )
+    _check_duration(video, table)
+    return table
+
+
+def _demux(video: OpenVideo) -> tuple[list[int], list[bool], list[bool], list[int]]:
+    pts: list[int] = []
+    is_key: list[bool] = []
+    is_shown: list[bool] = []
+    durations: list[int] = []
+    is_vp8 = video.codec.startswith(("vp8", "libvpx")) and "vp9" not in video.codec
+    for packet in video.container.demux(video.stream):
+        if not packet.size:
+            continue
+        if packet.is_corrupt:
+            raise SampleError("truncated video", f"packet {len(pts)} is not complete")
+        pts.append(_pts(packet, video, len(pts)))
+        is_key.append(packet.is_keyframe)
+        is_shown.append(not packet.is_discard and not (is_vp8 and not _is_shown(packet)))
+        durations.append(packet.duration or 0)
+        if len(pts) > MAX_FRAMES:
+            raise SampleError("absurd number of frames", f"more than {MAX_FRAMES}")
+    return pts, is_key, is_shown, durations
+
+
+def _pts(packet: Any, video: OpenVideo, number: int) -> int:
+    if packet.pts is not None:
+        return int(packet.pts)
+    # Without frames that look ahead, frames are shown in the order in which they are decoded.
+    if packet.dts is not None and not video.stream.codec_context.has_b_frames:
+        return int(packet.dts)
+    raise SampleError("no frame times", f"packet {number} does not say when it is shown")
+
+
+def _is_shown(packet: Any) -> bool:
+    return bool(bytes(packet)[:1] and bytes(packet)[0] & HIDDEN_VP8)
+
+
+def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
+    """Return when players begin to count: at the first sound or picture, whichever is first."""
+    first = int(pts.min()) * base if len(pts) else 0.0
+    start = video.container.start_time
+    return first if start is None else min(first, start / MICROSECONDS)
+
+
+def _last_duration(pts: NDArray[np.int64], durations: list[int]) -> float:
+    if len(pts) == 0:
+        return 0.0
+    stated = durations[int(pts.argmax())]
+    gaps = np.diff(np.sort(pts))
+    return float(stated or (np.median(gaps) if len(gaps) else 0))
+
+
+def _check_complete(video: OpenVideo) -> None:
+    """An index of ISO media lists every packet before any is read: the last must be there."""
+    if not video.container.format.name.startswith("mov"):
+        return
+    entries = video.stream.index_entries
+    ends = [entries[i].pos + entries[i].size for i in (0, len(entries) - 1)] if entries else []
+    if ends and max(ends) > video.num_bytes:
+        detail = f"{video.num_bytes} bytes, its frames need {max(ends)}"
+        raise SampleError("truncated video", detail)
+
+
+def _check_order(video: OpenVideo) -> None:
+    is_avi = video.container.format.name == "avi"
+    if is_avi and video.codec in REORDERED and video.stream.codec_context.has_b_frames:
+        raise SampleError("no frame times", f"AVI does not say when frames of {video.codec} show")
+
+
+def _check_duration(video: OpenVideo, table: VideoTable) -> None:
+    if not video.container.format.name.startswith(STATES_DURATION):
+        return
+    stream, container = video.stream, video.container
+    if stream.duration:
+        stated = float(stream.duration * stream.time_base)
+    elif container.duration and len(container.streams) == 1:
+        stated = container.duration / MICROSECONDS
+    else:
+        return
+    found = table.duration_s
+    if abs(stated - found) > max(TOLERATED_S, TOLERATED_SHARE * found):
+        detail = f"its header says {stated:g} s, its frames last {found:g} s"
+        raise SampleError("wrong duration", detail)

@@ -1,0 +1,160 @@
+"""Opens a video for reading: bytes, a file, or a part of a blob such as a member of a tar.
+
+FFmpeg reads through our own file object and may use only the demuxers listed here: a "video" that
+is really a playlist of other files or urls is refused. A part of a blob is read piece by piece, so
+that memory does not depend on the length of the video.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from shardmill.errors import SampleError
+from shardmill.extras import need
+from shardmill.io.urls import open_blob
+from shardmill.media.image import MAX_PIXELS
+
+DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gif,h264,hevc,ivf"
+LOCAL_READ_BYTES = 128 << 10
+
+
+class RandomBytes(Protocol):
+    """What is asked of a blob here (see io/blob.py)."""
+
+    @property
+    def window(self) -> int:
+        """How many bytes to ask for at once."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPart:
+    """A range of a blob."""
+
+    blob: RandomBytes
+    offset: int
+    num_bytes: int
+
+
+Video: TypeAlias = bytes | memoryview | str | Path | BlobPart
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVideo:
+    """An open container and its video stream, for one thread; `num_bytes` is the file's size."""
+
+    container: Any
+    stream: Any
+    num_bytes: int
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec, such as "h264"."""
+        return str(self.stream.codec_context.name)
+
+
+@contextmanager
+def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
+    """Open the first video stream that is no cover picture; what has none is a `SampleError`."""
+    av = need("av", extra="video")
+    with _as_part(video) as part:
+        if part.num_bytes == 0:
+            raise SampleError("empty video", "it has no bytes")
+        file = _PartFile(part)
+        read_bytes = max(LOCAL_READ_BYTES, part.blob.window)
+        with broken_as("not a video"):
+            container = av.open(
+                file, options={"format_whitelist": DEMUXERS}, buffer_size=read_bytes
+            )
+        with container:
+            stream = _video_stream(av, container)
+            _prepare(stream, threads)
+            yield OpenVideo(container, stream, part.num_bytes)
+
+
+@contextmanager
+def broken_as(reason: str) -> Iterator[None]:
+    """Turn what FFmpeg complains of into a `SampleError`; errors of reading pass unchanged."""
+    av = need("av", extra="video")
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise SampleError(reason, f"{error.strerror}") from error
+
+
+def _video_stream(av: Any, container: Any) -> Any:
+    cover = av.stream.Disposition.attached_pic
+    streams = [s for s in container.streams.video if not s.disposition & cover]
+    if not streams:
+        kinds = ", ".join(sorted({s.type for s in container.streams})) or "nothing"
+        raise SampleError("no video stream", f"it holds {kinds}")
+    stream = streams[0]
+    if stream.codec_context is None:
+        raise SampleError("unknown codec", f"nothing decodes {stream.codec_tag!r}")
+    return stream
+
+
+def _prepare(stream: Any, threads: int) -> None:
+    context = stream.codec_context
+    if context.width * context.height > MAX_PIXELS:
+        detail = f"{context.width} x {context.height}, the limit is {MAX_PIXELS}"
+        raise SampleError("too many pixels", detail)
+    context.thread_count = threads
+    context.thread_type = "NONE" if threads == 1 else "AUTO"
+    # A stream may say another size than its container; the decoder must not believe it either.
+    context.options = {**context.options, "max_pixels": str(MAX_PIXELS)}
+
+
+@contextmanager
+def _as_part(video: Video) -> Iterator[BlobPart]:
+    if isinstance(video, BlobPart):
+        yield video
+    elif isinstance(video, str | Path):
+        blob = open_blob(str(video))
+        try:
+            yield BlobPart(blob, 0, blob.num_bytes)
+        finally:
+            blob.close()
+    else:
+        yield BlobPart(_Memory(memoryview(video)), 0, len(video))
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes in memory, read like a blob."""
+
+    view: memoryview
+    window: int = LOCAL_READ_BYTES
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.view[offset : offset + length])
+
+
+class _PartFile:
+    """A part of a blob as the file that PyAV reads."""
+
+    def __init__(self, part: BlobPart) -> None:
+        self._part, self._position = part, 0
+
+    def read(self, count: int) -> bytes:
+        part, start = self._part, self._position
+        count = max(0, min(count, part.num_bytes - start))
+        if count == 0:
+            return b""
+        self._position += count
+        return part.blob.read(part.offset + start, count)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.num_bytes}
+        self._position = max(0, base[whence] + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from numbered_video import numbered_clip, read_number
+
+from shardmill.errors import SampleError
+from shardmill.io.blob import LocalBlob
+from shardmill.media.frames import read_frames
+from shardmill.media.framesamplers import Keyframes, Uniform, WholeVideo
+from shardmill.media.videofile import BlobPart
+
+
+def numbers(video: object, sampler: object, **options: object) -> list[int]:
+    """Return what the frames show; their own numbers must agree."""
+    frames = read_frames(video, sampler, **options)  # type: ignore[arg-type]
+    assert [frame.time_s for frame in frames] == sorted(frame.time_s for frame in frames)
+    return [read_number(frame.pixels) for frame in frames]
+
+
+def test_bytes_paths_and_parts_of_blobs_read_alike(tmp_path: Path) -> None:
+    content = numbered_clip()
+    (tmp_path / "clip.mp4").write_bytes(content)
+    (tmp_path / "clip.tar").write_bytes(b"x" * 777 + content + b"y" * 999)
+    blob = LocalBlob(str(tmp_path / "clip.tar"))
+    found = [
+        numbers(video, Uniform(count=12))
+        for video in (
+            content,
+            memoryview(content),
+            tmp_path / "clip.mp4",
+            str(tmp_path / "clip.mp4"),
+            BlobPart(blob, 777, len(content)),
+        )
+    ]
+    assert found == [[2, 7, 12, 17, 22, 27, 32, 37, 42, 47, 52, 57]] * 5
+    blob.close()
+
+
+def test_every_frame_is_itself_beyond_the_ninth_and_to_the_last() -> None:
+    assert numbers(numbered_clip(), WholeVideo()) == list(range(60))
+
+
+def test_a_clip_of_a_video_keeps_the_times_of_the_video() -> None:
+    frames = read_frames(numbered_clip(), Uniform(count=3), clip=(1.0, 1.6))
+    assert [read_number(frame.pixels) for frame in frames] == [27, 32, 37]
+    assert [frame.time_s for frame in frames] == pytest.approx([1.08, 1.28, 1.48])
+
+
+def test_frames_can_be_scaled() -> None:
+    frames = read_frames(numbered_clip(), Uniform(count=2), long_side=64)
+    assert [frame.pixels.shape for frame in frames] == [(48, 64, 3)] * 2
+
+
+def test_keyframes_are_those_of_the_encoder() -> None:
+    fixed = (("bf", "0"), ("sc_threshold", "0"))
+    found = numbers(numbered_clip(100, options=fixed), Keyframes(i_frames=6, p_frames=0))
+    assert found == [0, 20, 40, 60, 80, 99]
+
+
+def test_what_is_no_video_is_rejected() -> None:
+    with pytest.raises(SampleError, match="not a video"):
+        read_frames(b"hello" * 100, Uniform())
