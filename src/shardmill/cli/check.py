@@ -11,12 +11,23 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.check_codes import print_codes, report_codes
+from shardmill.cli.check_content import (
+    ContentOptions,
+    check_content_of,
+    content_as_plain,
+    content_options,
+    print_content,
+    print_extras,
+    write_extras,
+)
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
+from shardmill.cli.same import report_same
 from shardmill.errors import ShardmillError
 from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
+from shardmill.run.cpus import count_cpus
 from shardmill.stages.check import Verdict, check_folder, repair
 
 MAX_LISTED = 20
@@ -33,24 +44,61 @@ MAX_LISTED = 20
     show_default=True,
     help="Of codes: decode so many pictures again and name those that come out badly.",
 )
+@click.option(
+    "--same",
+    metavar="OTHER",
+    help="Compare samples, tokens, masks and codes with another folder, of whatever format.",
+)
+@click.option(
+    "--codes",
+    "codes_dir",
+    type=click.Path(exists=True, file_okay=False),
+    help="With --same: the codes of the folder of samples.",
+)
+@content_options
 @run_options
-def check(folder: Path, quick: bool, repairing: bool, decode: int, **run: Any) -> None:
-    """Compare every byte with the receipts; repair."""
+def check(
+    folder: Path,
+    quick: bool,
+    repairing: bool,
+    decode: int,
+    same: str | None,
+    codes_dir: str | None,
+    **run: Any,
+) -> None:
+    """Compare every byte with the receipts; repair.
+
+    \b
+        shardmill check tokens
+        shardmill check --same tokens megatron
+    """
     # What is broken was within its budget when it was made, and will be again.
     options = replace(RunOptions.taken_from(run), max_skip_rate=1.0)
+    if same is not None:
+        if not report_same(same, str(folder), codes_dir, as_json=options.as_json):
+            click.get_current_context().exit(1)
+        return
+    wanted = ContentOptions.taken_from(run)
     verdict = check_folder(folder, deep=not quick)
+    content = None if quick else check_content_of(folder, wanted, options.workers or count_cpus())
+    is_good = verdict.sound and not (content and content.num_faults)
+    made = write_extras(folder, wanted, is_good=is_good) if verdict.sound else {}
     repairing = repairing and not verdict.sound
     codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
     if not options.as_json:
         _print_verdict(folder, verdict, quick)
         if codes:
             print_codes(codes)
+        if content is not None:
+            print_content(content)
+        print_extras(made)
     elif not repairing:
-        console.print_json({**asdict(verdict), "sound": verdict.sound, **codes})
+        found = {} if content is None else content_as_plain(content)
+        console.print_json({**asdict(verdict), "sound": is_good, **codes, **found, **made})
     if repairing:
         repair(verdict)
         run_and_report(stage_of(folder), folder, options, next_step=f"shardmill check {folder}")
-    elif not verdict.sound:
+    elif not is_good:
         click.get_current_context().exit(1)
 
 

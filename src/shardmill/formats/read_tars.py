@@ -37,7 +37,7 @@ class TarReader:
 
     def holds(self) -> frozenset[Aspect]:
         """Return tokens, loss, media; documents and keys only if we wrote the tars."""
-        known: set[Aspect] = {"tokens", "loss", "modality", "media"}
+        known: set[Aspect] = {"tokens", "words", "loss", "modality", "media"}
         known |= {"documents", "keys"} if self.documents else set()
         known |= {"codes"} if self.space.num_codes else set()
         return frozenset(known)

@@ -10,12 +10,13 @@ does. A pair becomes its text without end, the picture's marker, the codes and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import xxhash
@@ -32,21 +33,33 @@ from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
 # Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
 ROWS_AT_ONCE = 256
+Table: TypeAlias = dict[str, NDArray[Any]]
+Convert: TypeAlias = Callable[[NDArray[np.int64]], Iterator[list["_Document"]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnidiscReader:
-    """A folder of parts or one TensorDict; `ids` as in unidisc_parts.py."""
+    """A folder of parts or one TensorDict; `ids` as in unidisc_parts.py.
+
+    `codes` says whether pictures hold codes that count from 0, or ids of the space. With `end` a
+    pair ends with the end token, whether its text did or not, as UniDisc trains it.
+    """
 
     dir: str
     split: str = "train"
     ids: Ids | None = None
     skip_broken: bool = False
+    codes: Literal["raw", "shifted"] = "raw"
+    end: bool = True
     space: TokenSpace = UNIDISC_SPACE
 
     def holds(self) -> frozenset[Aspect]:
-        """Return everything but documents and bytes of media; keys are made from ids."""
-        return frozenset({"tokens", "loss", "modality", "codes"})
+        """Return tokens and codes; documents if packs tell them; of pairs no order of the two."""
+        columns = open_memmaps(self._parts[0])
+        known: set[Aspect] = {"words", "codes"}
+        known |= {"tokens"} if "input_ids" in columns else set()
+        known |= {"documents"} if "sample_ids" in columns else set()
+        return frozenset(known)
 
     def token_space(self) -> TokenSpace:
         """Return the space that was given."""
@@ -75,12 +88,12 @@ class UnidiscReader:
         if digest != input["rows"] or _stamps(part.folder) != input["stamps"]:
             raise FormatError("was changed after it was listed", path=part.folder)
         table = open_memmaps(part.folder)
-        convert = _converter(table, self.space, part.folder)
+        convert = self._converter(table, part.folder)
         for start in range(0, len(part.rows), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
             numbers, names = part.rows[some].tolist(), part.ids[some].tolist()
-            for number, id_, row in zip(numbers, names, convert(part.rows[some])):
-                yield self._record(part.folder.name, number, id_, row)
+            for number, id_, made in zip(numbers, names, convert(part.rows[some])):
+                yield self._record(part.folder.name, number, id_, made)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
@@ -96,58 +109,65 @@ class UnidiscReader:
         chosen = choose_rows(self._parts, self.ids or "global")
         return {part.folder.name: part for part in chosen}
 
-    def _record(self, part: str, number: int, id_: int, row: _Row) -> Record:
+    def _record(self, part: str, number: int, id_: int, made: Iterable[_Document]) -> Record:
         key = f"{part}-{number:08d}" if self.ids == "local" else f"{self.split}-{id_:08d}"
-        made = TokenRow(
-            key=key,
-            ids=row.ids,
-            loss=np.array([[0, len(row.ids)]] if len(row.ids) else np.empty((0, 2)), np.int64),
-            media=row.media,
-            origin=Origin(source=Path(self.dir).name, path=part, row=number),
+        origin = Origin(source=Path(self.dir).name, path=part, row=number)
+        rows = tuple(
+            TokenRow(
+                key=f"{key}~{at}" if at else key,
+                ids=document.ids,
+                loss=np.array([[0, len(document.ids)]], np.int64)[: len(document.ids)],
+                media=document.media,
+                origin=origin,
+                continues=at > 0,
+            )
+            for at, document in enumerate(made)
         )
-        return with_codes(Record(key=key, rows=(made,)), self.space)
+        return with_codes(Record(key=key, rows=rows), self.space)
+
+    def _converter(self, table: Table, folder: Path) -> Convert:
+        if "input_ids" in table and "modality" in table:
+            return lambda rows: self._interleaved(table, rows)
+        if {"txt_input_ids", "img_input_ids"} <= table.keys():
+            return lambda rows: self._paired(table, rows)
+        known = ", ".join(sorted(table))
+        raise FormatError(f"holds {known}, which is no layout of UniDisc's tokens", path=folder)
+
+    def _interleaved(self, table: Table, rows: NDArray[np.int64]) -> Iterator[list[_Document]]:
+        ids = table["input_ids"][rows]
+        is_code = np.broadcast_to(table["modality"][rows] == MODALITIES["image"], ids.shape)
+        mask = table["attention_mask"][rows] if "attention_mask" in table else ids == ids
+        parts = table["sample_ids"][rows] if "sample_ids" in table else np.zeros_like(ids)
+        ids = ids.astype(self.space.dtype)
+        if self.codes == "raw":
+            ids = ids + self.space.dtype.type(self.space.code_offset) * is_code
+        marker = self.space.names.get("image", -1)
+        for values in zip(ids, mask, is_code, parts):
+            kept, code, part = (value[values[1]] for value in (values[0], *values[2:]))
+            cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(kept)]
+            yield [
+                _Document(kept[a:b], _pictures(kept[a:b], code[a:b], marker))
+                for a, b in pairwise(cuts)
+            ]
+
+    def _paired(self, table: Table, rows: NDArray[np.int64]) -> Iterator[list[_Document]]:
+        text, codes = table["txt_input_ids"][rows], table["img_input_ids"][rows]
+        mask = table["txt_attention_mask"][rows] if "txt_attention_mask" in table else text >= 0
+        codes = self.space.code_ids(codes) if self.codes == "raw" else codes
+        marker = [self.space.names["image"]] if "image" in self.space.names else []
+        last = [self.space.special("eos")] if self.end else []
+        for row_text, row_mask, row_codes in zip(text, mask.astype(bool), codes):
+            words = row_text[row_mask]
+            words = words[:-1] if last and words[-1:].tolist() == last else words
+            ids = np.concatenate([words, marker, row_codes, last]).astype(self.space.dtype)
+            picture = _picture(len(words) + len(marker), len(row_codes), before=len(marker))
+            yield [_Document(ids, (picture,))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
+class _Document:
     ids: NDArray[Any]
     media: tuple[MediaSpan, ...]
-
-
-def _converter(table: dict[str, NDArray[Any]], space: TokenSpace, folder: Path) -> Any:
-    if "input_ids" in table and "modality" in table:
-        return lambda rows: _interleaved(table, rows, space)
-    if {"txt_input_ids", "img_input_ids"} <= table.keys():
-        return lambda rows: _paired(table, rows, space)
-    known = ", ".join(sorted(table))
-    raise FormatError(f"holds {known}, which is no layout of UniDisc's tokens", path=folder)
-
-
-def _interleaved(
-    table: dict[str, NDArray[Any]], rows: NDArray[np.int64], space: TokenSpace
-) -> Iterator[_Row]:
-    ids = table["input_ids"][rows]
-    mask = table["attention_mask"][rows] if "attention_mask" in table else np.ones_like(ids, bool)
-    is_code = np.broadcast_to(table["modality"][rows] == MODALITIES["image"], ids.shape)
-    ids = ids.astype(space.dtype) + space.dtype.type(space.code_offset) * is_code
-    marker = space.names.get("image", -1)
-    for row_ids, row_mask, row_code in zip(ids, mask, is_code):
-        kept = row_ids[row_mask]
-        yield _Row(kept, _pictures(kept, row_code[row_mask], marker))
-
-
-def _paired(
-    table: dict[str, NDArray[Any]], rows: NDArray[np.int64], space: TokenSpace
-) -> Iterator[_Row]:
-    text, codes = table["txt_input_ids"][rows], table["img_input_ids"][rows]
-    mask = table["txt_attention_mask"][rows] if "txt_attention_mask" in table else text >= 0
-    marker, eos = space.special("image"), space.special("eos")
-    for row_text, row_mask, row_codes in zip(text, mask, codes):
-        words = row_text[row_mask.astype(bool)]
-        words = words[:-1] if len(words) and words[-1] == eos else words
-        ids = np.concatenate([words, [marker], space.code_ids(row_codes), [eos]])
-        span = _picture(len(words) + 1, len(row_codes), before=1)
-        yield _Row(ids.astype(space.dtype), (span,))
 
 
 def _pictures(ids: NDArray[Any], is_code: NDArray[np.bool_], marker: int) -> tuple[MediaSpan, ...]:

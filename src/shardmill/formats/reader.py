@@ -7,6 +7,7 @@ something (Megatron has none for loss) must not be compared in it, nor trusted w
     keys         the record's key, and those of its documents
     tokens       ids in the model's token space, as `rows`
     documents    where a document of a pack ends: `rows` has one for each, otherwise a single one
+    words        the ids outside of media and their delimiters
     loss         which tokens are learned
     modality     which tokens belong to media
     codes        the local codes of each picture
@@ -30,7 +31,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of, modality_of
 
 Aspect: TypeAlias = Literal[
-    "keys", "documents", "tokens", "loss", "modality", "codes", "text", "media"
+    "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"
 ]
 
 
@@ -53,6 +54,10 @@ class Record:
     def ids(self) -> NDArray[Any]:
         """Return the ids of all its documents."""
         return _joined([row.ids for row in self.rows], np.int64)
+
+    def words(self) -> NDArray[Any]:
+        """Return the ids outside of media and their delimiters."""
+        return _joined([_words_of(row) for row in self.rows], np.int64)
 
     def loss_mask(self) -> NDArray[np.bool_]:
         """Return which tokens are learned."""
@@ -113,6 +118,15 @@ def stamp(path: Path) -> list[int]:
     except OSError as error:
         raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
     return [info.st_size, info.st_mtime_ns]
+
+
+def _words_of(row: TokenRow) -> NDArray[Any]:
+    if not row.media:
+        return row.ids
+    is_word = np.ones(len(row.ids), np.bool_)
+    for span in row.media:
+        is_word[span.start : span.end] = False
+    return row.ids[is_word]
 
 
 def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:

@@ -1,0 +1,95 @@
+"""Opens anything that can be compared: our folders, our exports, and foreign tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shardmill.errors import ConfigError, ShardmillError
+from shardmill.formats.read_megatron import MegatronReader
+from shardmill.formats.read_shards import open_folder
+from shardmill.formats.read_unidisc import UnidiscReader
+from shardmill.formats.reader import Reader
+from shardmill.formats.recognize import INPUT_FIELDS, kind_of_tokens
+from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.model.codec import to_plain
+from shardmill.model.space import TokenSpace
+from shardmill.plugins import FORMATS, READERS, build
+
+Spec: TypeAlias = Mapping[str, Any]
+
+
+def open_reader(
+    place: str, *, space: TokenSpace | None = None, codes_dir: str | None = None
+) -> Reader:
+    """Return the reader of a place; `space` is for foreign tokens that do not say theirs."""
+    folder = Path(place)
+    record = Ledger(folder).read_stage() if folder.is_dir() else None
+    stage = None if record is None else record.stage
+    if isinstance(stage, dict) and "format" in stage and isinstance(stage["format"], dict):
+        return _open_export(folder, stage, space)
+    if record is not None or (folder / "manifest.json").exists():
+        reader: Reader = open_folder(folder, codes_dir)
+        return reader
+    return _open_foreign(place, space)
+
+
+def _open_export(folder: Path, stage: Spec, space: TokenSpace | None) -> Reader:
+    open_manifest(folder)  # says what is missing in a folder that is not finished
+    format = stage["format"]
+    name = next((name for name, path in FORMATS.items() if path == format["kind"]), format["kind"])
+    if name not in OPENERS:
+        raise ConfigError(f"{folder}: exports of kind {name!r} cannot be compared")
+    return OPENERS[name](folder, format, space or _space_of(stage))
+
+
+def _space_of(stage: Spec) -> TokenSpace | None:
+    """Return the space of the folder that was exported, if it is still there."""
+    try:
+        reader: Reader = open_folder(Path(str(stage.get("input_dir"))))
+        return reader.token_space()
+    except ShardmillError:
+        return None
+
+
+def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
+    kind = kind_of_tokens([place])
+    if kind is None:
+        raise ConfigError(
+            f"cannot tell what {place} holds: give a folder of shardmill, an export, or one of "
+            f"{', '.join(READERS)}"
+        )
+    field = INPUT_FIELDS[kind]
+    plain: dict[str, Any] = {"kind": kind, field: place if field == "dir" else [place]}
+    if space is not None:
+        plain["space"] = to_plain(space)
+    reader: Reader = build(READERS, plain, where=kind)
+    return reader
+
+
+def _needed(space: TokenSpace | None, folder: Path) -> TokenSpace:
+    if space is None:
+        raise ConfigError(
+            f"{folder} does not say its token space, and the folder that it was exported from is "
+            "gone: compare it with a folder of tokens"
+        )
+    return space
+
+
+def _megatron(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    prefix = format.get("prefix")
+    place = folder / "shards" if prefix is None else folder / str(prefix)
+    return MegatronReader(files=(str(place),), space=space)
+
+
+def _tensors(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    known = _needed(space, folder)
+    return UnidiscReader(dir=str(folder), codes=format["codes"], end=False, space=known)
+
+
+OPENERS: dict[str, Callable[[Path, Spec, TokenSpace | None], Reader]] = {
+    "megatron": _megatron,
+    "tensordict": _tensors,
+    "tensordict-pairs": _tensors,
+}

@@ -1,0 +1,65 @@
+"""Whatever lies somewhere is opened by the reader that it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from token_folder import write_token_folder
+from unidisc_folder import write_interleaved
+
+from shardmill.errors import ConfigError, ShardmillError
+from shardmill.formats.exported import OPENERS, open_reader
+from shardmill.formats.megatron import MegatronFormat
+from shardmill.formats.read_megatron import MegatronReader
+from shardmill.formats.read_shards import TokensReader
+from shardmill.formats.read_unidisc import UnidiscReader
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.plugins import FORMATS
+from shardmill.run.runner import run_stage
+from shardmill.stages.export import Export
+
+SPACE = TokenSpace(text_size=40, specials={"image": 3}, num_codes=20)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(4)]
+    return write_token_folder(tmp_path / "tokens", [rows], SPACE)
+
+
+@pytest.mark.parametrize("prefix", [None, "all"])
+def test_an_export_knows_its_format_and_the_space_of_its_input(
+    tmp_path: Path, tokens: Path, prefix: str | None
+) -> None:
+    stage = Export(input_dir=tokens, format=MegatronFormat(prefix=prefix))
+    run_stage(stage, tmp_path / "out", workers=0)
+    reader = open_reader(str(tmp_path / "out"))
+    assert isinstance(reader, MegatronReader)
+    assert reader.token_space() == SPACE
+    assert sum(part.num_records for part in reader.parts()) == 4
+
+
+def test_an_export_that_is_not_finished_is_refused(tmp_path: Path, tokens: Path) -> None:
+    run_stage(Export(input_dir=tokens, format=MegatronFormat()), tmp_path / "out", workers=0)
+    (tmp_path / "out" / "manifest.json").unlink()
+    (tmp_path / "out" / "receipts" / "00000.json").unlink()
+    with pytest.raises(ShardmillError, match="1 of 1 units are missing"):
+        open_reader(str(tmp_path / "out"))
+
+
+def test_folders_and_foreign_tokens_are_told_apart(tmp_path: Path, tokens: Path) -> None:
+    assert isinstance(open_reader(str(tokens)), TokensReader)
+    assert isinstance(open_reader(str(tokens / "shards")), MegatronReader)
+    write_interleaved(tmp_path / "in" / "train_0", [0])
+    lent = open_reader(str(tmp_path / "in"), space=SPACE)
+    assert isinstance(lent, UnidiscReader)
+    assert lent.token_space() == SPACE
+    with pytest.raises(ConfigError, match="cannot tell"):
+        open_reader(str(tmp_path / "nothing"))
+
+
+def test_every_format_can_be_compared() -> None:
+    assert OPENERS.keys() == FORMATS.keys()

@@ -1,0 +1,134 @@
+"""Two data sets are the same, or their first difference is named, whatever it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import DrawFn, composite, integers, lists
+from token_folder import write_token_folder
+
+from shardmill.errors import ConfigError
+from shardmill.formats.read_megatron import MegatronReader
+from shardmill.formats.read_shards import CodesReader, TokensReader
+from shardmill.formats.reader import Record
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
+from shardmill.stages.same import Comparison, compare, first_difference
+
+SPACE = TokenSpace(text_size=100, num_codes=50)
+
+
+def row(number: int, length: int = 8, **changes: object) -> TokenRow:
+    ids = (np.arange(length) + number) % 100
+    ids[3:7] = 100 + np.arange(4) + number
+    picture = MediaSpan(name="jpg", kind="image", position=3, num_tokens=4, grid=(1, 2, 2))
+    made = TokenRow(key=f"k-{number:03d}", ids=ids, loss=np.array([[1, 2]]), media=(picture,))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def folder(path: Path, rows: list[TokenRow], per_shard: int = 3) -> TokensReader:
+    shards = [rows[i : i + per_shard] for i in range(0, len(rows), per_shard)]
+    return TokensReader(dir=str(write_token_folder(path, shards, SPACE)))
+
+
+def compared(first: list[TokenRow], second: list[TokenRow], per_shard: int = 3) -> Comparison:
+    with TemporaryDirectory() as name:
+        a = folder(Path(name) / "a", first)
+        return compare(a, folder(Path(name) / "b", second, per_shard))
+
+
+@settings(max_examples=15)
+@given(count=integers(0, 12), per_shard=integers(1, 5))
+def test_shards_of_any_size_hold_the_same(count: int, per_shard: int) -> None:
+    rows = [row(number) for number in range(count)] or [row(0)]
+    found = compared(rows, rows, per_shard)
+    assert found.same
+    assert found.num_records == len(rows)
+    assert found.num_tokens == 8 * len(rows)
+    assert "loss" in found.compared
+    assert "codes" in found.compared
+
+
+def test_whatever_differs_is_named_with_its_place() -> None:
+    rows = [row(number) for number in range(5)]
+    other_ids = rows[3].ids.copy()
+    other_ids[2] = 77
+    picture = rows[3].media[0]
+    cases = {
+        "tokens": (replace(rows[3], ids=other_ids), "token 2 is 5 and 77"),
+        "keys": (replace(rows[3], key="x"), "'k-003' and 'x'"),
+        "loss": (replace(rows[3], loss=np.array([[1, 3]])), "loss mask of token 3 is 0 and 1"),
+        "modality": (
+            replace(rows[3], media=(replace(picture, kind="video"),)),
+            "modality of token 3 is 1 and 2",
+        ),
+    }
+    for aspect, (changed, what) in cases.items():
+        found = compared(rows, [*rows[:3], changed, rows[4]])
+        assert found.difference is not None, aspect
+        assert (found.difference.number, found.difference.aspect) == (3, aspect)
+        assert found.difference.what == what
+        assert found.difference.key == "k-003"
+        assert found.num_records == 3
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_record_too_many_is_a_difference(longer: int) -> None:
+    sides = [[row(n) for n in range(4 + (longer == side))] for side in range(2)]
+    found = compared(*sides)
+    assert found.difference is not None
+    assert found.difference.number == 4
+    assert found.difference.what == f"only the {'second' if longer else 'first'} has a record 4"
+
+
+@composite
+def packs(draw: DrawFn) -> list[list[TokenRow]]:
+    sizes = draw(lists(integers(1, 3), min_size=1, max_size=5))
+    numbers = iter(range(100))
+    return [[row(next(numbers), continues=n > 0) for n in range(size)] for size in sizes]
+
+
+@settings(max_examples=15)
+@given(packs())
+def test_packs_and_their_rows_are_compared_row_by_row(made: list[list[TokenRow]]) -> None:
+    rows = [r for pack in made for r in pack]
+    with TemporaryDirectory() as name:
+        # Megatron reads a pack as one document; our rows, without the mark of packs, are records.
+        tokens = folder(Path(name) / "a", rows, per_shard=100)
+        prefix = MegatronReader(files=(f"{name}/a/shards",), space=SPACE)
+        found = compare(tokens, prefix)
+        assert found.same
+        assert found.compared == ("tokens", "documents")
+        assert found.num_tokens == sum(len(r.ids) for r in rows)
+
+
+def test_formats_that_share_nothing_are_refused(tmp_path: Path) -> None:
+    from shardmill.io.codefile import PictureCodes, write_codes
+
+    tokens = folder(tmp_path / "a", [row(0)])
+    write_codes(tmp_path / "c.codes", [("k", [PictureCodes("jpg", np.zeros((1, 1), np.uint8))])],
+                num_codes=4, factor=16)  # fmt: skip
+    prefix = MegatronReader(files=(f"{tmp_path}/a/shards",))
+    codes = CodesReader(dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="nothing to compare: one holds tokens, documents"):
+        compare(prefix, codes)
+    assert compare(tokens, tokens).same
+
+
+@given(lists(integers(0, 3), max_size=6), lists(integers(0, 3), max_size=6))
+def test_no_difference_means_equal(a: list[int], b: list[int]) -> None:
+    assert (first_difference("x", np.array(a), np.array(b)) == "") == (a == b)
+
+
+def test_words_are_what_stands_outside_of_media() -> None:
+    made = row(0)
+    delimited = replace(made, media=(replace(made.media[0], before=1, after=1),))
+    assert Record(rows=(made,)).words().tolist() == [0, 1, 2, 7]
+    assert Record(rows=(delimited,)).words().tolist() == [0, 1]
+    assert Record(rows=(made, delimited)).words().tolist() == [0, 1, 2, 7, 0, 1]
+    assert spans_of(Record(rows=(made,)).loss_mask()).tolist() == [[1, 2]]
