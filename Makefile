@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-cluster lint bench clean
+.PHONY: demo test test-cluster lint docs bench clean
 
 $(VENV)/demo.done: pyproject.toml requirements/torch.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -13,12 +13,13 @@ $(VENV)/demo.done: pyproject.toml requirements/torch.txt
 	@$(PIP) -r requirements/torch.txt -e '.[all]'
 	@touch $@
 
-$(VENV)/test.done: pyproject.toml requirements/torch.txt requirements/test.txt
+$(VENV)/test.done: pyproject.toml $(wildcard requirements/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing shardmill and the packages that its tests compare it with ..."
 	@$(PIP) -r requirements/torch.txt
 	@$(PIP) -c requirements/torch.txt -r requirements/test.txt -e '.[all]'
 	@$(PIP) --no-deps torchvision==0.28.0
+	@requirements/install-debian.sh
 	@touch $@
 
 demo: $(VENV)/demo.done  ## install, then run the whole pipeline on the embedded data
@@ -36,8 +37,12 @@ lint: $(VENV)/test.done  ## format, style, types and layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+docs: $(VENV)/test.done  ## build the site into .site/
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "open .site/index.html"
+
 bench: $(VENV)/test.done  ## run the benchmarks that need no GPU and write benchmarks/results/
 	@for program in benchmarks/[a-z]*.py; do grep -q '__main__' $$program && $(BIN)/python $$program; done
 
 clean:
-	rm -rf .demo .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .demo .site .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
