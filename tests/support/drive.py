@@ -16,8 +16,10 @@ def main() -> None:
     timing = LockTiming(beat_s=options.pop("beat_s", 3.0), stale_s=options.pop("stale_s", 30.0))
     part = tuple(options.pop("part", (1, 1)))
     stage = from_plain(options.pop("stage"))
+    engine = from_plain(options.pop("on")) if "on" in options else None
     try:
-        report = run_stage(stage, options.pop("out"), part=part, timing=timing, **options)
+        out = options.pop("out")
+        report = run_stage(stage, out, on=engine, part=part, timing=timing, **options)
     except Interrupted as stop:
         sys.stdout.write(f"{stop}\n")
         sys.exit(128 + stop.signal_number)

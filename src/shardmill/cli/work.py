@@ -10,6 +10,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
+from shardmill.cli.places import PlaceType
 from shardmill.cli.running import report_to_plain
 from shardmill.run.display import show_progress
 from shardmill.run.jobfile import read_job
@@ -18,7 +19,7 @@ from shardmill.run.task import TaskReport, run_task
 
 
 @click.command()
-@click.argument("job", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("job", type=PlaceType(dir_okay=False))
 @click.option(
     "--workers",
     type=click.IntRange(1),

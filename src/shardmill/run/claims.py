@@ -10,11 +10,12 @@ A claim only saves double work. What is done is said by receipts.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from shardmill.io.depot import depot_of
 
 FREE = "free"
 # What is read from a claim becomes a part of paths.
@@ -33,35 +34,35 @@ class Claims:
         tries: dict[str, int] = {}
         # Without the folder, another task has just completed everything.
         with suppress(FileNotFoundError):
-            for name in os.listdir(self.claims_dir):
-                unit_name, _, number = name.rpartition(".")
+            for path in self.claims_dir.iterdir():
+                unit_name, _, number = path.name.rpartition(".")
                 if unit_name and number.isdigit():
                     tries[unit_name] = max(tries.get(unit_name, 0), int(number))
         return tries
 
     def take(self, unit_name: str, number: int) -> bool:
         """Make the claim and return True, unless somebody else was faster."""
+        path = self._path(unit_name, number)
         try:
-            descriptor = os.open(
-                self._path(unit_name, number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
-            )
-        except (FileExistsError, FileNotFoundError):
+            return depot_of(self.claims_dir).create(path, self.token.encode())
+        except FileNotFoundError:
             return False
-        with os.fdopen(descriptor, "w") as file:
-            file.write(self.token)
-        return True
 
     def free(self, unit_name: str, number: int) -> None:
         """Give back a unit; the claim must be our own."""
-        # One write of one length: nobody reads half of it.
-        with suppress(OSError), self._path(unit_name, number).open("r+") as file:
-            file.write(FREE.ljust(len(self.token)))
+        mine = self.token.encode()
+        with suppress(OSError):
+            depot_of(self.claims_dir).renew(
+                self._path(unit_name, number),
+                lambda content: content == mine,
+                FREE.encode().ljust(len(mine)),
+            )
 
     def owner(self, unit_name: str, number: int) -> str:
         """Return the token of a claim's maker, FREE, or '' if it died before it could say so."""
         try:
-            text = self._path(unit_name, number).read_text().strip()
-        except OSError:
+            text = self._path(unit_name, number).read_bytes().decode().strip()
+        except (OSError, UnicodeDecodeError):
             return ""
         return text if TOKEN.fullmatch(text) else ""
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from shardmill import __version__
 from shardmill.errors import ConfigError, FormatError
-from shardmill.io.atomic import make_dirs, write_file
+from shardmill.io.depot import depot_of
 from shardmill.io.jsontext import dump_page, parse_json
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage
+from shardmill.remote.path import as_path
 from shardmill.run.job import Job
 
 FORMAT = 1
@@ -42,14 +43,15 @@ def jobs_dir(out_dir: Path) -> Path:
 
 def job_path(job: Job) -> Path:
     """Return where the job is stored."""
-    return jobs_dir(Path(job.out_dir)) / f"{digest(_content(job))[:NAME_DIGITS]}.json"
+    return jobs_dir(as_path(job.out_dir)) / f"{digest(_content(job))[:NAME_DIGITS]}.json"
 
 
 def write_job(job: Job) -> Path:
     """Store the job in its folder and return where."""
     path = job_path(job)
-    make_dirs(path.parent)
-    write_file(path, dump_page(_content(job)))
+    depot = depot_of(path.parent)
+    depot.make_folder(path.parent)
+    depot.put(path, dump_page(_content(job)))
     return path
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardmill.errors import ConfigError
-from shardmill.io.atomic import make_dirs, remove_files, write_file
 from shardmill.io.jsontext import dump_page, read_json
 from shardmill.run.engine import Errand
 from shardmill.run.events import Event
@@ -62,7 +61,7 @@ class Slurm:
                 self.task,
                 array,
                 job_path(job),
-                name=f"shardmill-{Path(job.out_dir).name}",
+                name=f"shardmill-{job_path(job).parent.parent.name}",
                 workers=num_workers or self.task.num_workers,
                 cwd=Path.cwd(),
             )
@@ -87,7 +86,8 @@ class Slurm:
         """Submit tasks for the units of the errand and return the ids of their jobs."""
         forget_tries(errand)
         path = write_job(errand.job)
-        make_dirs(errand.job.ledger.out_dir / "claims")
+        depot = errand.job.ledger.depot
+        depot.make_folder(errand.job.ledger.out_dir / "claims")
         scripts = self.scripts(
             errand.job,
             num_tasks=min(self.tasks, len(errand.units)),
@@ -96,10 +96,9 @@ class Slurm:
         )
         job_ids: list[str] = []
         for number, script in enumerate(scripts):
-            script_path = path.with_name(f"{path.stem}-{number}.sh")
-            write_file(script_path, script.encode())
-            job_ids.append(submit(script_path))
-            write_file(_submission_path(errand.job), dump_page({"jobs": job_ids}))
+            depot.put(path.with_name(f"{path.stem}-{number}.sh"), script.encode())
+            job_ids.append(submit(script))
+            depot.put(_submission_path(errand.job), dump_page({"jobs": job_ids}))
         message = f"submitted to SLURM: job {', '.join(job_ids)}"
         errand.on_event(Event(kind="wait", message=message))
         return job_ids
@@ -123,7 +122,7 @@ def forget_tries(errand: Errand) -> None:
     invalid = sorted(names & ledger.receipt_names())
     if invalid:
         ledger.forget(invalid)
-    remove_files(map(ledger.failure_path, names & ledger.failure_names()))
+    ledger.depot.remove([ledger.failure_path(name) for name in names & ledger.failure_names()])
 
 
 def _submission_path(job: Job) -> Path:

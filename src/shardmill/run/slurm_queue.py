@@ -8,7 +8,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardmill.errors import ConfigError
 
@@ -38,15 +37,15 @@ def find_sbatch() -> None:
         )
 
 
-def submit(script_path: Path) -> str:
+def submit(script: str) -> str:
     """Submit a script and return the id of its job; a refusal says what the cluster has."""
-    done = _call("sbatch", "--parsable", str(script_path))
+    done = _call("sbatch", "--parsable", given=script)
     if done.returncode != 0:
         complaint = "; ".join(
             line.removeprefix("sbatch: error: ") for line in done.stderr.strip().splitlines()
         )
         raise ConfigError(
-            f"sbatch refuses {script_path}: {complaint}. {_offer()}Mend the file given to --on"
+            f"sbatch refuses the array: {complaint}. {_offer()}Mend the file given to --on"
         )
     return done.stdout.strip().partition(";")[0]
 
@@ -83,8 +82,10 @@ def _offer() -> str:
     return f"The cluster has: {', '.join(lines)}. " if lines else ""
 
 
-def _call(*words: str) -> subprocess.CompletedProcess[str]:
+def _call(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        return subprocess.run(
+            words, input=given, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(words, 1, "", f"{words[0]}: {error}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardmill.errors import ConfigError
+from shardmill.remote.path import UrlPath
 
 DURATION = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
 GPUS = re.compile(r"(\w+:)?\d+")
@@ -72,7 +73,8 @@ def write_script(
     shape: TaskShape, array: str, job_path: Path, *, name: str, workers: int, cwd: Path
 ) -> str:
     """Return the script of an array, whose tasks are numbered as in '0-100%25'."""
-    log = job_path.with_suffix("").with_name(f"{job_path.stem}-%A_%a.log")
+    # SLURM writes what tasks print into files: beside the job, or here if that is in a store.
+    log_dir = cwd if isinstance(job_path, UrlPath) else job_path.parent
     wanted = [
         ("job-name", name),
         ("array", array),
@@ -85,7 +87,7 @@ def write_script(
         ("mem", shape.memory),
         ("signal", f"B:USR1@{shape.warn_s}" if shape.warn_s else None),
         ("chdir", cwd),
-        ("output", log),
+        ("output", log_dir / f"{job_path.stem}-%A_%a.log"),
         ("open-mode", "append"),
     ]
     lines = [f"#SBATCH --{key}={value}" for key, value in wanted if value is not None]

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from shardmill.errors import ShardmillError
 from shardmill.model.stage import Unit
+from shardmill.remote.path import UrlPath
 from shardmill.run.engine import Errand
 from shardmill.run.events import Event
 from shardmill.run.jobfile import job_path
@@ -92,15 +94,17 @@ class SlurmWatch:
 
     def _log_tail(self) -> str:
         path = job_path(self._errand.job)
-        logs = sorted(path.parent.glob(f"{path.stem}-*.log"), key=lambda log: log.stat().st_mtime)
+        log_dir = Path.cwd() if isinstance(path, UrlPath) else path.parent
+        logs = sorted(log_dir.glob(f"{path.stem}-*.log"), key=lambda log: log.stat().st_mtime)
         with suppress(IndexError, OSError):
             return logs[-1].read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        return f"nothing in {path.parent}: is that folder on a disk that all nodes share?"
+        return f"nothing in {log_dir}: is that folder on a disk that all nodes share?"
 
 
 def describe(queue: QueueState) -> str:
     """Return what is worth telling of a queue: that all wait, and why."""
-    if queue.states["RUNNING"] or not queue.states["PENDING"]:
+    # A task that was just submitted has no reason yet.
+    reasons = ", ".join(sorted(reason for reason in queue.reasons if reason != "None"))
+    if queue.states["RUNNING"] or not reasons:
         return ""
-    reasons = ", ".join(sorted(queue.reasons))
     return f"SLURM lets {queue.states['PENDING']} tasks wait: {reasons}"

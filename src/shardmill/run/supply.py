@@ -148,7 +148,7 @@ class Supply:
             return False
         # The fence: if it was only suspended, it finds its drafts gone and can commit nothing.
         if owner:
-            shutil.rmtree(self._ledger.out_dir / ".draft" / owner, ignore_errors=True)
+            shutil.rmtree(self._ledger.drafts_dir / owner, ignore_errors=True)
         return True
 
     def _is_worth(self, offer: _Offer) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardmill.errors import LockedError, StaleError
-from shardmill.io.atomic import make_dirs
 from shardmill.io.receipts import Ledger
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage, Unit
@@ -52,7 +51,7 @@ def run_task(
     """Work on a job until nothing is left to claim, and complete the folder if that was all."""
     job, timing = found.job.for_run(secrets.token_hex(8)), timing or LockTiming()
     ledger = job.ledger
-    make_dirs(ledger.out_dir / "claims")
+    ledger.depot.make_folder(ledger.out_dir / "claims")
     books = RunBooks(ledger.out_dir)
     lock = FolderLock(
         ledger.out_dir / "locks", task_lock_name(ledger.token), ledger.token, timing=timing

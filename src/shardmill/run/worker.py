@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import queue
 import signal
 import sys
 import threading
@@ -24,14 +23,13 @@ from typing import Any
 from shardmill.errors import ShardmillError
 from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.model.codec import from_plain
-from shardmill.model.stage import Unit, unit_from_plain
+from shardmill.model.stage import unit_from_plain
 from shardmill.run.events import Event, event_to_plain
+from shardmill.run.inbox import Inbox
 from shardmill.run.job import Job, work_off
 
 EXIT_ORPHANED = 3
 QUIT_GRACE_S = 5
-QUICK_S = 0.005
-MAX_ASKED = 16
 CHUNK_BYTES = 1 << 16
 
 
@@ -41,8 +39,8 @@ class Channel:
     def __init__(self, commands_fd: int, events_fd: int) -> None:
         self._lines = read_lines(commands_fd)
         self._events_fd = events_fd
-        self._inbox: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
+        self.inbox = Inbox(self.send)
 
     def receive_job(self) -> Job:
         """Return the job; from then on a thread listens for units, and for the driver's end."""
@@ -54,23 +52,6 @@ class Channel:
         job: Job = from_plain(message["job"], Job, where="job")
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         return job
-
-    def units(self) -> Iterator[Unit]:
-        """Ask for a unit and yield it, until the driver has no more.
-
-        Units that take no time are asked for by the handful, so that the pipe is not the work.
-        """
-        count = 1
-        while True:
-            if self._inbox.empty():
-                self.send({"kind": "ask", "count": count})
-            unit = self._inbox.get()
-            if unit is None:
-                return
-            began_s = time.monotonic()
-            yield unit
-            quick = time.monotonic() - began_s < QUICK_S
-            count = min(2 * count, MAX_ASKED) if quick else 1
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one line; called from the work's thread and from the committer's."""
@@ -87,11 +68,11 @@ class Channel:
         for line in self._lines:
             message = parse_json(line)
             if "unit" in message:
-                self._inbox.put(unit_from_plain(message["unit"]))
+                self.inbox.put(unit_from_plain(message["unit"]))
             elif "quit" in message:
                 _interrupt_work()
             else:
-                self._inbox.put(None)
+                self.inbox.put(None)
         os._exit(EXIT_ORPHANED)
 
 
@@ -105,7 +86,7 @@ def main() -> None:
     try:
         work_off(
             job.load_stage(),
-            channel.units(),
+            channel.inbox.units(),
             job.ledger,
             retries=job.retries,
             max_skip_rate=job.max_skip_rate,

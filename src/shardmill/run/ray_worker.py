@@ -1,0 +1,85 @@
+"""A worker inside of a Ray actor: the same talk as over pipes, in calls that carry JSON lines.
+
+    tell(lines)    {"unit": {...}}, {"end": true}
+    hear(wait_s)   {"kind": "hello", "node": ...} first, then asks and events, {"kind": "broken",
+                   "message": ...} or {"kind": "died", "trace": ...}, and {"kind": "bye"} last;
+                   nothing if nothing happened for a while
+
+The stage is opened once, in a thread of its own, so that calls are answered while it works. Nothing
+but names of units and events passes through Ray; media are read and written by the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from shardmill.errors import ShardmillError
+from shardmill.io.jsontext import dump_line, parse_json
+from shardmill.model.codec import from_plain
+from shardmill.model.stage import unit_from_plain
+from shardmill.remote.url import is_remote
+from shardmill.run.events import Event, event_to_plain
+from shardmill.run.inbox import Inbox
+from shardmill.run.job import Job, work_off
+
+
+class RayWorker:
+    """Works off units that it is told of."""
+
+    def __init__(self, order: bytes, node: str) -> None:
+        self._order = parse_json(order)
+        self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._inbox = Inbox(self._outbox.put)
+        self._outbox.put({"kind": "hello", "node": node})
+        ThreadPoolExecutor(1, "work").submit(self._work_off).add_done_callback(self._say_goodbye)
+
+    def tell(self, lines: bytes) -> None:
+        """Take units, or the end of them."""
+        for line in lines.splitlines():
+            message = parse_json(line)
+            self._inbox.put(unit_from_plain(message["unit"]) if "unit" in message else None)
+
+    def hear(self, wait_s: float) -> bytes:
+        """Return what happened since; waits a while for something to happen."""
+        lines = []
+        try:
+            lines.append(dump_line(self._outbox.get(timeout=wait_s)))
+            while True:
+                lines.append(dump_line(self._outbox.get_nowait()))
+        except queue.Empty:
+            return b"".join(lines)
+
+    def _say_goodbye(self, work: Future[None]) -> None:
+        error = work.exception()
+        if isinstance(error, ShardmillError):
+            self._outbox.put({"kind": "broken", "message": str(error)})
+        elif error is not None:
+            trace = "".join(traceback.format_exception(error))
+            self._outbox.put({"kind": "died", "trace": trace})
+        self._outbox.put({"kind": "bye"})
+
+    def _work_off(self) -> None:
+        os.chdir(self._order["cwd"])
+        sys.path += [folder for folder in self._order["path"] if folder not in sys.path]
+        job: Job = from_plain(self._order["job"], Job, where="job")
+        if not is_remote(job.out_dir) and not job.ledger.draft_dir.is_dir():
+            raise ShardmillError(
+                f"{os.uname().nodename} does not see {job.out_dir} as the driver does: all nodes "
+                "of the cluster must share the folder under the same path, or write to a store"
+            )
+        work_off(
+            job.load_stage(),
+            self._inbox.units(),
+            job.ledger,
+            retries=job.retries,
+            max_skip_rate=job.max_skip_rate,
+            on_event=self._report,
+        )
+
+    def _report(self, event: Event) -> None:
+        self._outbox.put(event_to_plain(event))
