@@ -45,6 +45,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "work": ("shardmill.cli.work:work", "Work on a job beside other tasks until nothing is left."),
     "status": ("shardmill.cli.status:status", "Tell what is done, failed, skipped and why."),
     "show": ("shardmill.cli.show:show", "Print samples, codes or tokens as a person reads them."),
+    "view": (
+        "shardmill.cli.view:view",
+        "Open a page that shows samples, tokens, packs and progress.",
+    ),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
 }
 

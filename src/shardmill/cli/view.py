@@ -1,0 +1,76 @@
+"""`shardmill view FOLDER`: a page in the browser, over whatever the folder holds."""
+
+from __future__ import annotations
+
+import secrets
+import webbrowser
+from pathlib import Path
+
+import click
+
+from shardmill.cli import console
+from shardmill.cli.options import folder_argument, json_option
+from shardmill.extras import need
+
+DEFAULT_PORT = 8642
+
+
+@click.command()
+@folder_argument("folder")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"Port on 127.0.0.1; 0 takes any.  [default: {DEFAULT_PORT}, or any if it is in use]",
+)
+@click.option("--no-open", is_flag=True, help="Print the address, but open no browser.")
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="DIR|URL",
+    help="Also read what lies here: tars that an index names, links, tokenizers.",
+)
+@click.option(
+    "--reconstruct",
+    is_flag=True,
+    help="Load the weights that made codes, and show what the codes decode to.",
+)
+@json_option
+def view(
+    folder: Path,
+    port: int | None,
+    no_open: bool,
+    allowed: tuple[str, ...],
+    reconstruct: bool,
+    as_json: bool,
+) -> None:
+    """Open a page that shows samples, tokens, packs and progress.
+
+    FOLDER is any folder of ours, or one that holds several: then the page begins with a map of the
+    pipeline. It moves while stages run. The page reads only, answers this machine only, and needs
+    the token in its address.
+
+    \b
+        shardmill view .                 all stages under this folder
+        shardmill view packs --no-open   print the address only
+    """
+    need("starlette", extra="view")
+    need("uvicorn", extra="view")
+    from shardmill.view.desk import Desk
+    from shardmill.view.library import Library
+    from shardmill.view.server import bind, make_app, serve
+
+    bound = bind(port, DEFAULT_PORT)
+    number = bound.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    address = f"http://127.0.0.1:{number}/?token={token}"
+    desk = Desk(Library(folder, allowed), decodes=reconstruct)
+    if as_json:
+        console.print_json({"address": address, "port": number, "folder": str(folder)})
+    else:
+        console.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
+        console.hint("Ctrl-C ends it; the address works only on this machine")
+    app = make_app(desk, token, number)
+    if not no_open and not as_json:
+        webbrowser.open(address)
+    serve(app, bound)

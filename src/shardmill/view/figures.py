@@ -1,0 +1,175 @@
+"""The numbers behind the plots: histograms by source, and what a plan costs step by step.
+
+Small tables are read whole; of folders with many shards some are taken, evenly spread, and the
+answer says how many, so that ten million rows are drawn as fast as ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.io.tokenlengths import shard_lengths
+from shardmill.model.lengths import LengthTable, join_tables, length_table
+from shardmill.model.plan import PackPlan
+from shardmill.pack.cost import ModelShape, pack_costs
+from shardmill.pack.order import EpochOrder
+from shardmill.pack.permute import mix, shuffled
+from shardmill.pack.report import straggler
+from shardmill.view.folder import Folder
+
+MAX_SHARDS = 64
+NUM_BINS = 48
+MAX_SOURCES = 8
+NUM_POINTS = 240
+COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
+
+
+def some_lengths(folder: Folder) -> tuple[LengthTable, int]:
+    """Return the lengths of some shards of tokens, evenly spread, and how many shards that are."""
+    with folder.lock:
+        tokens = folder.tokens()
+        count = min(MAX_SHARDS, len(tokens.entries))
+        chosen = np.unique(np.linspace(0, max(0, len(tokens.entries) - 1), count).astype(int))
+        tables = [shard_lengths(tokens.entries[n].name, tokens.shard(n)) for n in chosen.tolist()]
+    return (join_tables(tables) if tables else length_table(np.empty(0, np.int32))), len(tables)
+
+
+def length_plots(table: LengthTable) -> dict[str, Any]:
+    """Return histograms of lengths and visual tokens by source."""
+    good = table.reject == 0
+    source = table.source[good]
+    return {
+        "lengths": histogram(table.num_tokens[good], source, table.source_names),
+        "visual": histogram(table.num_visual[good], source, table.source_names),
+    }
+
+
+def histogram(
+    values: NDArray[Any],
+    group: NDArray[Any] | None = None,
+    names: tuple[str, ...] = ("all",),
+    *,
+    top: int | None = None,
+) -> dict[str, Any]:
+    """Return edges and counts by group; the rarest groups are added up as "others"."""
+    highest = int(values.max(initial=0)) if top is None else top
+    num_bins = max(1, min(NUM_BINS, highest))
+    edges = np.linspace(0, max(1, highest), num_bins + 1)
+    place = np.minimum((values * (num_bins / max(1, highest))).astype(np.int64), num_bins - 1)
+    of = np.zeros(len(values), np.int64) if group is None else group.astype(np.int64)
+    counts = np.bincount(of * num_bins + place, minlength=len(names) * num_bins)
+    table = counts.reshape(len(names), num_bins)
+    order = np.argsort(-table.sum(axis=1), kind="stable")
+    rows = [(names[n], table[n]) for n in order[:MAX_SOURCES].tolist() if table[n].any()]
+    rest = table[order[MAX_SOURCES:]].sum(axis=0)
+    if rest.any():
+        rows.append(("others", rest))
+    return {
+        "edges": [round(float(edge), 3) for edge in edges],
+        "series": [{"name": name, "counts": row.tolist()} for name, row in rows],
+        "mean": float(values.mean()) if len(values) else 0.0,
+        "median": float(np.median(values)) if len(values) else 0.0,
+        "max": int(values.max(initial=0)),
+        "count": len(values),
+    }
+
+
+def plan_plots(plan: PackPlan, table: LengthTable, world: int) -> dict[str, Any]:
+    """Return what a plan is worth on so many ranks: fill, documents, visual tokens, steps."""
+    plan.check_table(table)
+    costs = pack_costs(plan, table)
+    prices = ModelShape().prices()
+    measured = {"visual": costs.visual, "attention": costs.attention, "cost": prices.of(costs)}
+    planned = EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs()
+    random = shuffled(len(plan), mix(plan.spec.seed, 0, 1))
+    ranks = max(1, min(world, len(plan)))
+    fill = 100 * costs.tokens / plan.spec.capacity
+    return {
+        "world": ranks,
+        "fill": histogram(fill, top=100),
+        "documents": histogram(np.diff(plan.starts)),
+        "visual": histogram(costs.visual),
+        "stragglers": [
+            {
+                "cost": COSTS[name],
+                "shuffled": straggler(cost, random, ranks),
+                "planned": straggler(cost, planned, ranks),
+            }
+            for name, cost in measured.items()
+            if cost.any()
+        ],
+        "steps": _steps(measured["cost"], planned, random, ranks),
+        "sources": _shares(plan, table),
+    }
+
+
+def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the statistics that stages count: facts, tables and histograms of powers of two.
+
+    "tokens" is a fact, "source|web" a line of the table "source", "text chars|<=64" a bar.
+    """
+    groups: dict[str, dict[str, int]] = {}
+    for name, amount in stats.items():
+        group, bar, rest = name.partition("|")
+        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
+    return [_group(name, values) for name, values in groups.items()]
+
+
+def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
+    bars = {int(k[2:]): n for k, n in values.items() if k.startswith("<=") and k[2:].isdigit()}
+    if "sum" in values and bars:
+        limits = [min(bars)]
+        while limits[-1] < max(bars):
+            limits.append(max(1, limits[-1] * 2))
+        total = sum(bars.values())
+        counts = [bars.get(limit, 0) for limit in limits]
+        return {
+            "name": name,
+            "kind": "bars",
+            "limits": limits,
+            "counts": counts,
+            "mean": values["sum"] / max(1, total),
+        }
+    rows = sorted(values.items(), key=lambda item: -item[1])[:50]
+    return {"name": name, "kind": "counts" if name else "facts", "rows": rows}
+
+
+def _steps(
+    cost: NDArray[Any], planned: NDArray[Any], random: NDArray[Any], ranks: int
+) -> dict[str, Any]:
+    """Return mean and dearest rank of each step, at most some hundred of them."""
+    mean = float(cost.mean()) or 1.0
+    answer: dict[str, Any] = {"num_steps": len(cost) // ranks}
+    for name, order in (("planned", planned), ("shuffled", random)):
+        whole = len(order) // ranks * ranks
+        steps = cost[order[:whole]].reshape(-1, ranks) / mean
+        chosen = np.unique(np.linspace(0, max(0, len(steps) - 1), NUM_POINTS).astype(int))
+        some = steps[chosen] if len(steps) else steps
+        answer[name] = {
+            "step": chosen.tolist() if len(steps) else [],
+            "mean": [round(v, 4) for v in some.mean(axis=1).tolist()],
+            "max": [round(v, 4) for v in some.max(axis=1).tolist()] if len(steps) else [],
+        }
+    return answer
+
+
+def _shares(plan: PackPlan, table: LengthTable) -> list[dict[str, Any]]:
+    size = len(table.source_names)
+    members = plan.members
+    packed = np.bincount(table.source[members], minlength=size)
+    tokens = np.bincount(table.source[members], plan.lengths_of(members, table), minlength=size)
+    visual = np.bincount(table.source[members], table.num_visual[members], minlength=size)
+    return [
+        {
+            "name": name,
+            "samples": int(packed[n]),
+            "tokens": int(tokens[n]),
+            "visual": int(visual[n]),
+        }
+        for n, name in enumerate(table.source_names)
+        if packed[n]
+    ]

@@ -1,0 +1,155 @@
+"""Bytes of media: whole, in ranges, as small pictures, and as single frames of a video.
+
+What a medium is, its first bytes say. Only formats that a browser shows without running anything
+get their type; everything else is handed out as plain bytes to be saved.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from shardmill.errors import MissingExtra, SampleError
+from shardmill.extras import need
+from shardmill.media.audioheader import audio_format
+from shardmill.media.pictureheader import picture_format
+from shardmill.media.sizes import probe
+from shardmill.media.videoheader import video_format
+from shardmill.view.folder import Folder
+from shardmill.view.shelf import NotHere
+
+TYPES = {
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "avif": "image/avif",
+    "bmp": "image/bmp",
+    "mp4": "video/mp4",
+    "mov": "video/mp4",
+    "webm": "video/webm",
+    "mkv": "video/webm",
+    "ogv": "video/ogg",
+    "mp3": "audio/mpeg",
+    "wav": "audio/wav",
+    "flac": "audio/flac",
+}
+UNKNOWN = "application/octet-stream"
+HEAD_BYTES = 256
+MAX_THUMB_BYTES = 64 << 20
+MAX_THUMB_PIXELS = 1 << 26
+WIDTHS = (64, 160, 320, 640)
+QUALITY = 82
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the bytes of a medium lie; `checksum` of the tar tells it from a later one."""
+
+    folder: Folder
+    shard: int
+    offset: int
+    size: int
+    checksum: str = ""
+
+    def read(self, start: int = 0, length: int | None = None) -> bytes:
+        """Return some of the bytes, or all from `start` on."""
+        wanted = self.size - start if length is None else length
+        with self.folder.lock:
+            blob = self.folder.sample_shard(self.shard).blob
+            return blob.read(self.offset + start, wanted)
+
+
+def find_medium(folder: Folder, number: int, name: str) -> Place:
+    """Return where a medium of a sample lies."""
+    with folder.lock:
+        samples = folder.samples()
+        if not 0 <= number < len(samples):
+            raise NotHere(f"there is no sample {number}")
+        shard, inside = samples.locate(number)
+        files = samples.entries[shard].files
+        checksum = files["tar"].checksum if "tar" in files else ""
+        for member in folder.sample_shard(shard).index.members(inside):
+            if member.ext == name:
+                return Place(folder, shard, member.offset, member.size, checksum)
+    raise NotHere(f"sample {number} has no medium {name!r}")
+
+
+def media_type(head: bytes) -> str:
+    """Return the type to declare for a medium that begins with these bytes."""
+    try:
+        ext = picture_format(head) or video_format(head) or audio_format(head) or ""
+    except (IndexError, ValueError):
+        ext = ""
+    return TYPES.get(ext, UNKNOWN)
+
+
+@lru_cache(maxsize=1024)
+def small_picture(place: Place, width: int) -> bytes | None:
+    """Return a picture as a JPEG at most so wide, or None if it is best shown as it is."""
+    if place.size > MAX_THUMB_BYTES:
+        return None
+    content = place.read()
+    try:
+        size = probe("image", content).size
+        if size.width * size.height > MAX_THUMB_PIXELS:
+            return None
+        image = need("PIL.Image", extra="image").open(io.BytesIO(content))
+        image.draft("RGB", (width, width))
+        turned = need("PIL.ImageOps", extra="image").exif_transpose(image)
+        return _as_jpeg(turned, width)
+    except (SampleError, MissingExtra, OSError, ValueError, SyntaxError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def frame(place: Place, time_s: float, width: int) -> bytes | None:
+    """Return the frame of a video at a time, as a JPEG; None if it cannot be decoded."""
+    if place.size > MAX_THUMB_BYTES:
+        return None
+    picture = _decode_frame(place.read(), time_s)
+    return None if picture is None else _as_jpeg(picture, width)
+
+
+def as_png(pixels: Any) -> bytes:
+    """Return pixels as a PNG."""
+    file = io.BytesIO()
+    need("PIL.Image", extra="image").fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def known_width(width: int) -> int:
+    """Return the next width in which small pictures are made: few, so that they are kept."""
+    return next((known for known in WIDTHS if known >= width), WIDTHS[-1])
+
+
+def _as_jpeg(image: Any, width: int) -> bytes:
+    image.thumbnail((width, 2 * width))
+    if image.mode in ("RGBA", "LA", "P", "PA"):
+        image = image.convert("RGBA")
+        paper = need("PIL.Image", extra="image").new("RGBA", image.size, "white")
+        image = need("PIL.Image", extra="image").alpha_composite(paper, image)
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def _decode_frame(content: bytes, time_s: float) -> Any:
+    try:
+        av = need("av", extra="video")
+    except MissingExtra:
+        return None
+    try:
+        with av.open(io.BytesIO(content)) as container:
+            stream = container.streams.video[0]
+            container.seek(int(time_s * 1_000_000), backward=True)
+            last = None
+            for shown in container.decode(stream):
+                last = shown
+                if shown.time is not None and shown.time >= time_s - 1e-3:
+                    break
+            return None if last is None else last.to_image()
+    except (av.error.FFmpegError, IndexError, ValueError):
+        return None

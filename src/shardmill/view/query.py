@@ -1,0 +1,36 @@
+"""What a request asks: names and numbers from its query string, checked as they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardmill.errors import ConfigError
+
+MAX_TEXT = 2000
+MAX_NUMBER = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The values of a query string by name."""
+
+    values: Mapping[str, str]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a text; without a default it must be there."""
+        value = self.values.get(name, default)
+        if value is None:
+            raise ConfigError(f"the request lacks {name!r}")
+        if len(value) > MAX_TEXT:
+            raise ConfigError(f"{name!r} is longer than {MAX_TEXT} characters")
+        return value
+
+    def number(self, name: str, default: int | None = None, *, most: int = MAX_NUMBER) -> int:
+        """Return a whole number from 0 to `most`; more is taken as `most`."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if value is None or not value.isascii() or not value.isdigit() or len(value) > 16:
+            raise ConfigError(f"{name!r} must be a whole number, got {str(value)[:40]!r}")
+        return min(int(value), most)

@@ -1,0 +1,117 @@
+"""What stands in the folder: stage folders, plans and length tables, found by looking at names.
+
+An item has an id, its path from the root ("." is the root itself). Requests name ids, which are
+looked up here: no path ever comes from a request.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.io.arrays import MAGIC
+from shardmill.io.lengths import open_lengths
+from shardmill.io.plans import open_plan
+from shardmill.view.fence import Fence
+
+Kind = Literal["stage", "plan", "lengths"]
+MAX_DEPTH = 3
+MAX_ENTRIES = 2000
+RESCAN_S = 2.0
+
+
+class NotHere(ShardmillError):
+    """The request names something that the folder does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A stage folder, a plan or a length table."""
+
+    id: str
+    path: Path
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.path.name if self.id == "." else self.id
+
+
+class Shelf:
+    """The items under a root, looked for again now and then, since stages come while one looks."""
+
+    def __init__(self, root: Path, fence: Fence) -> None:
+        self.root, self.fence = root.resolve(), fence
+        self._items: dict[str, Item] = {}
+        self._kinds: dict[Path, tuple[int, Kind | None]] = {}
+        self._scanned_s = float("-inf")
+
+    def items(self) -> dict[str, Item]:
+        """Return all items by id, in the order of their names."""
+        if time.monotonic() - self._scanned_s > RESCAN_S:
+            found = {self._id(path): (path, kind) for path, kind in self._scan(self.root, 0)}
+            self._items = {id: Item(id, *found[id]) for id in sorted(found)}
+            self._scanned_s = time.monotonic()
+        return self._items
+
+    def get(self, id: str) -> Item:
+        """Return an item by its id."""
+        found = self.items().get(id)
+        if found is None:
+            raise NotHere(f"there is no {id!r} here")
+        return found
+
+    def _id(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _scan(self, folder: Path, depth: int) -> Iterator[tuple[Path, Kind]]:
+        if _is_stage(folder):
+            yield folder, "stage"
+            return
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for _, entry in zip(range(MAX_ENTRIES), entries))
+        for name in names:
+            path = folder / name
+            if name.startswith(".") or (path.is_symlink() and not self.fence.holds(path)):
+                continue
+            if path.is_dir():
+                if depth < MAX_DEPTH and os.access(path, os.R_OK | os.X_OK):
+                    yield from self._scan(path, depth + 1)
+            elif (kind := self._kind_of_file(path)) is not None:
+                yield path, kind
+
+    def _kind_of_file(self, path: Path) -> Kind | None:
+        try:
+            mtime = path.stat().st_mtime_ns
+            known = self._kinds.get(path)
+            if known is None or known[0] != mtime:
+                known = self._kinds[path] = mtime, _peek(path)
+            return known[1]
+        except OSError:
+            return None
+
+
+def _is_stage(folder: Path) -> bool:
+    return (folder / "stage.json").is_file() or (folder / "manifest.json").is_file()
+
+
+def _peek(path: Path) -> Kind | None:
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return None
+    try:
+        open_plan(path)
+        return "plan"
+    except FormatError:
+        pass
+    try:
+        open_lengths(path)
+        return "lengths"
+    except FormatError:
+        return None
