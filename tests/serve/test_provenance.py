@@ -13,18 +13,18 @@ from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.pack.plan import plan_packs
-from shardmill.serve.order import pack_numbers
+from shardmill.serve.plans import OnePlan, pack_numbers
 from shardmill.serve.provenance import open_finder, packs_of_step
-from shardmill.serve.schedule import Schedule, Split
+from shardmill.serve.schedule import EqualEpochs, Schedule, Split
 from shardmill.serve.state import LoaderState
 
 
 def test_documents_of_a_step_lie_where_it_says(made: Made) -> None:
     split = Split(dp_rank=1, dp_world=3, micro_batch=2)
-    schedule, state = Schedule(len(made.plan), split), LoaderState()
+    schedule, state = Schedule(EqualEpochs(len(made.plan)), split), LoaderState()
     for _ in range(30):
         state = schedule.advance(state)
-    expected = pack_numbers(made.plan, 0).of(schedule.take(state))
+    expected = pack_numbers(OnePlan(made.plan), 0).of(schedule.take(state))
     packs = packs_of_step(made.plan, split, LoaderState(), 30, open_finder(made.tokens))
     assert [pack.pack for pack in packs] == expected
     for pack in packs:
@@ -59,7 +59,7 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
 
 def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
     split = Split(dp_rank=3, dp_world=4, remainder="pad")
-    last = Schedule(len(made.plan), split).steps_left(LoaderState()) - 1
+    last = Schedule(EqualEpochs(len(made.plan)), split).steps_left(LoaderState()) - 1
     (pack,) = packs_of_step(made.plan, split, LoaderState(), last)
     assert (pack.pack, pack.rows) == (-1, [])
     with pytest.raises(ConfigError, match="from 0"):

@@ -18,7 +18,7 @@ STATE = LoaderState(seed=3, epoch=2, consumed=40, borrowed=1)
 
 
 def load(plain: Any, digest: str = "d", seed: int = 3, num_packs: int = 100) -> LoaderState:
-    return state_from_plain(plain, digest, seed=seed, num_packs=num_packs)
+    return state_from_plain(plain, digest, seed=seed, size=lambda epoch: num_packs)
 
 
 def test_a_state_survives_a_checkpoint() -> None:

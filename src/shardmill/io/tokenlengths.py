@@ -1,4 +1,4 @@
-"""The length table of a folder of token shards: exact, and read from the indexes alone."""
+"""The length table of a folder: stored, or of token shards, exact, from the indexes alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from pathlib import Path
 
 import numpy as np
 
+from shardmill.io.lengths import open_lengths
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenfile import TokenShard
 from shardmill.io.tokenset import open_token_set
 from shardmill.model.lengths import LengthTable, join_tables, length_table
 
+TABLE_NAME = "lengths.bin"
 NO_TOKENS = "no tokens"
 UNKNOWN_SOURCE = "unknown"
+
+
+def read_lengths(path: Path) -> LengthTable:
+    """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
+    if path.is_file():
+        return open_lengths(path)
+    if (path / TABLE_NAME).is_file():
+        return open_lengths(path / TABLE_NAME)
+    return token_lengths(path)
 
 
 def token_lengths(folder: Path) -> LengthTable:

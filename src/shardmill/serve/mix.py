@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.serve.order import Numbers, pack_numbers
+from shardmill.serve.order import Numbers
 from shardmill.serve.packed import PackedDataset, TrainPack
+from shardmill.serve.plans import OnePlan, pack_numbers
 from shardmill.serve.sampler import split_of
 from shardmill.serve.schedule import Split, Taken
 
@@ -89,6 +90,10 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
         if not sources:
             raise ConfigError("a mix needs at least one source")
         self.sources = dict(sources)
+        for name, packs in self.sources.items():
+            # Counting through epochs of unlike sizes would need the plans of all before.
+            if not isinstance(packs.plans, OnePlan):
+                raise ConfigError(f"source {name!r} makes plans afresh: a mix takes one plan each")
         sizes = [len(packs) for packs in self.sources.values()]
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
 
@@ -135,7 +140,7 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
         self.digests = {name: packs.digest for name, packs in mix.sources.items()}
         self.sizes = [len(packs) for packs in mix.sources.values()]
         self.offsets = mix.starts[:-1].tolist()
-        self.numbers = [pack_numbers(packs.plan, seed) for packs in mix.sources.values()]
+        self.numbers = [pack_numbers(packs.plans, seed) for packs in mix.sources.values()]
         self.start = MixState(dict.fromkeys(mix.sources, 0))
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -1,19 +1,17 @@
-"""From positions to numbers: the packs of a plan, or samples in shuffled order, epoch by epoch."""
+"""From positions to numbers, epoch by epoch: packs (see `serve.plans`), or shuffled samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.plan import PackPlan
-from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, permute
-from shardmill.serve.schedule import NO_PACK, Taken
+from shardmill.serve.schedule import NO_PACK, EqualEpochs, Sizes, Taken
 
 STRETCH = 8192
 
@@ -21,7 +19,7 @@ STRETCH = 8192
 class Order(Protocol):
     """One epoch: position -> number, each number once."""
 
-    def packs(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+    def packs(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """Return the number at each position."""
 
 
@@ -61,8 +59,8 @@ class Numbers:
     the calls; so the order is worked out for 8192 positions at once and the last few are kept.
     """
 
-    def __init__(self, size: int, order_of: Callable[[int], Order]) -> None:
-        self._size = size
+    def __init__(self, sizes: Sizes, order_of: Callable[[int], Order]) -> None:
+        self._sizes = sizes
         self._order_of = lru_cache(maxsize=2)(order_of)
         self._stretch = lru_cache(maxsize=4)(self._work_out)
 
@@ -76,19 +74,14 @@ class Numbers:
 
     def _work_out(self, epoch: int, stretch: int) -> list[int]:
         first = stretch * STRETCH
-        positions = np.arange(first, min(first + STRETCH, self._size), dtype=np.int64)
+        positions = np.arange(first, min(first + STRETCH, self._sizes.size(epoch)), dtype=np.int64)
         found: list[int] = self._order_of(epoch).packs(positions).tolist()
         return found
-
-
-def pack_numbers(plan: PackPlan, seed: int) -> Numbers:
-    """Return the packs of a plan in the order of this seed."""
-    return Numbers(len(plan), lambda epoch: EpochOrder(plan, seed=seed, epoch=epoch))
 
 
 def sample_numbers(num_samples: int, seed: int, window: int | None = None) -> Numbers:
     """Return shuffled samples."""
     return Numbers(
-        num_samples,
+        EqualEpochs(num_samples),
         lambda epoch: ShuffledSamples(num_samples, seed=seed, epoch=epoch, window=window),
     )

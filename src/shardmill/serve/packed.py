@@ -21,17 +21,16 @@ from torch.utils.data import Dataset, get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.io.lengths import open_lengths
-from shardmill.io.plans import open_plan
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
 from shardmill.pack.mrope import mrope_positions
+from shardmill.remote.path import as_path
 from shardmill.serve.buffers import keep_freed_memory
 from shardmill.serve.document import Document, Reader, TokenReader
-from shardmill.serve.order import pack_numbers
+from shardmill.serve.plans import Plans, pack_numbers, plans_of
 from shardmill.serve.sampler import StepSampler, split_of
 from shardmill.serve.schedule import NO_PACK, Remainder
-from shardmill.serve.state import plan_digest
 from shardmill.serve.watch import Fault, Watch
 
 log = logging.getLogger(__name__)
@@ -52,56 +51,58 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     """Pack number in, pack out.
 
     `plan` and `lengths` are files (or what they hold: but files are mapped again in each worker,
-    where arrays would be copied). Without lengths, each row of the reader has its own length, as
-    token shards do. `mrope` and `pad_id` of `build` are used; its alignment is the plan's.
+    where arrays would be copied); `FreshPlans` make a plan for each epoch. Without lengths, each
+    row of the reader has its own length, as token shards do. `mrope` and `pad_id` of `build` are
+    used; its alignment is the plan's.
     """
 
     def __init__(
         self,
-        plan: PackPlan | Path | str,
+        plan: Plans | PackPlan | Path | str,
         reader: Reader,
         *,
         lengths: LengthTable | Path | str | None = None,
         build: BuildSpec | None = None,
         max_faults: int = 100,
     ) -> None:
-        self._plan_file = plan if isinstance(plan, PackPlan) else Path(plan)
-        self._lengths_file = Path(lengths) if isinstance(lengths, str) else lengths
+        self.plans = plans_of(plan)
+        self._lengths_file = as_path(lengths) if isinstance(lengths, str) else lengths
         self.reader, self.watch = reader, Watch(max_faults)
         self._open()
-        if len(reader) != self.plan.num_rows:
+        first = self.plans.first
+        if len(reader) != first.num_rows:
             raise ConfigError(
-                f"the plan packs {self.plan.num_rows} samples, the data has {len(reader)}: this "
+                f"the plan packs {first.num_rows} samples, the data has {len(reader)}: this "
                 "is the plan of another data set"
             )
         if self.table is not None:
-            self.plan.check_table(self.table)
-        spec = self.plan.spec
-        self.build = replace(build or BuildSpec(), alignment=spec.alignment, size=None)
-        self.digest = plan_digest(self.plan, reader.shards)
+            first.check_table(self.table)
+        self.build = replace(build or BuildSpec(), alignment=first.spec.alignment, size=None)
+        self.digest = self.plans.digest(reader.shards)
 
     @classmethod
     def from_tokens(
-        cls, plan: PackPlan | Path | str, folder: Path | str, **options: Any
+        cls, plan: Plans | PackPlan | Path | str, folder: Path | str, **options: Any
     ) -> PackedDataset:
         """Return the packs of a folder of token shards."""
-        return cls(plan, TokenReader.open(Path(folder)), **options)
+        return cls(plan, TokenReader.open(as_path(folder)), **options)
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return self.plans.size(0)
 
     def __getitem__(self, number: int) -> TrainPack:
         if number == NO_PACK:
             return TrainPack(NO_PACK, build_pack([], self.build, samples=[]), {})
-        rows = self.plan[number]
-        documents = self._read_all(number, rows)
+        plan, place = self.plans.find(number)
+        rows = plan[place]
+        documents = self._read_all(number, plan, rows)
         kept = np.array(sorted(documents), np.int64)
         found = [documents[place] for place in kept.tolist()]
         pack = build_pack([document.row for document in found], self.build, samples=rows[kept])
         return TrainPack(number, self._timed(pack, found), join_tensors(found))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("plan", "table")}
+        return {k: v for k, v in self.__dict__.items() if k != "table"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -118,8 +119,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     ) -> StepSampler:
         """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
         split = split_of(dp_rank, dp_world, micro_batch, remainder)
-        numbers = pack_numbers(self.plan, seed)
-        return StepSampler(len(self), numbers, split, seed=seed, digest=self.digest)
+        numbers = pack_numbers(self.plans, seed)
+        return StepSampler(self.plans, numbers, split, seed=seed, digest=self.digest)
 
     def faults(self) -> list[Fault]:
         """Return the samples that could not be read so far, in all workers."""
@@ -131,18 +132,17 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
     def _open(self) -> None:
         keep_freed_memory()
-        plan, lengths = self._plan_file, self._lengths_file
-        self.plan = plan if isinstance(plan, PackPlan) else open_plan(plan)
+        lengths = self._lengths_file
         self.table = open_lengths(lengths) if isinstance(lengths, Path) else lengths
 
-    def _read_all(self, number: int, rows: Any) -> dict[int, Document]:
+    def _read_all(self, number: int, plan: PackPlan, rows: Any) -> dict[int, Document]:
         info = get_worker_info()
         worker = 0 if info is None else info.id + 1
-        documents, room = {}, self.plan.spec.capacity
+        documents, room = {}, plan.spec.capacity
         for place, row in enumerate(rows.tolist()):
             self.watch.reading(worker, number, row)
             try:
-                document = self._fitted(row, room)
+                document = self._fitted(row, room, plan)
             except UNREADABLE as error:
                 self._note(Fault(number, row, self.reader.describe(row), str(error)))
                 continue
@@ -151,10 +151,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         self.watch.resting(worker)
         return documents
 
-    def _fitted(self, row: int, room: int) -> Document:
+    def _fitted(self, row: int, room: int, plan: PackPlan) -> Document:
         document = self.reader.read(row)
         found = len(document.row.ids)
-        planned = self._planned(row, found)
+        planned = self._planned(row, found, plan)
         if planned is None:
             if found > room:
                 raise SampleError("longer than its estimate", f"{found} tokens, {room} are free")
@@ -163,18 +163,18 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
             document if planned == found else replace(document, row=cut_row(document.row, planned))
         )
 
-    def _planned(self, row: int, found: int) -> int | None:
+    def _planned(self, row: int, found: int, plan: PackPlan) -> int | None:
         # None: the plan was made from estimates, so any length that fits is as good.
-        if self.table is None and not len(self.plan.cut_rows):
+        if self.table is None and not len(plan.cut_rows):
             return found
         if self.table is None:
-            place = int(np.searchsorted(self.plan.cut_rows, row))
-            is_cut = place < len(self.plan.cut_rows) and int(self.plan.cut_rows[place]) == row
-            return int(self.plan.cut_lengths[place]) if is_cut else found
+            place = int(np.searchsorted(plan.cut_rows, row))
+            is_cut = place < len(plan.cut_rows) and int(plan.cut_rows[place]) == row
+            return int(plan.cut_lengths[place]) if is_cut else found
         measured = int(self.table.num_tokens[row])
         if self.table.exact and found != measured:
             raise SampleError("not as long as planned", f"{found} tokens, planned {measured}")
-        planned = int(self.plan.lengths_of(np.array([row], np.uint32), self.table)[0])
+        planned = int(plan.lengths_of(np.array([row], np.uint32), self.table)[0])
         return planned if self.table.exact or planned < measured else None
 
     def _timed(self, pack: Pack, documents: list[Document]) -> Pack:

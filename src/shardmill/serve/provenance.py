@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from shardmill.errors import ConfigError
 from shardmill.io.receipts import open_manifest
@@ -12,7 +12,7 @@ from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
-from shardmill.serve.order import pack_numbers
+from shardmill.serve.plans import Plans, pack_numbers, plans_of
 from shardmill.serve.schedule import NO_PACK, Schedule, Split
 from shardmill.serve.state import LoaderState
 
@@ -111,22 +111,27 @@ def open_finder(folder: Path) -> Finder:
 
 
 def packs_of_step(
-    plan: PackPlan, split: Split, start: LoaderState, step: int, data: Finder | None = None
+    plan: Plans | PackPlan, split: Split, start: LoaderState, step: int, data: Finder | None = None
 ) -> list[PackOrigin]:
     """Return what one rank trains on in a step, counted from 0 at `start`."""
+    plans = plans_of(plan)
+    num_rows = plans.first.num_rows
     if step < 0:
         raise ConfigError(f"steps count from 0, got {step}")
-    if data is not None and len(data) != plan.num_rows:
-        raise ConfigError(f"the plan packs {plan.num_rows} samples, the data has {len(data)}")
-    schedule = Schedule(len(plan), split)
+    if data is not None and len(data) != num_rows:
+        raise ConfigError(f"the plan packs {num_rows} samples, the data has {len(data)}")
+    schedule = Schedule(plans, split)
     taken = schedule.take(schedule.skip(start, step))
-    numbers = pack_numbers(plan, start.seed).of(taken)
+    numbers = pack_numbers(plans, start.seed).of(taken)
     found = zip(numbers, taken.epochs, taken.positions)
-    return [_origin(plan, *place, data) for place in found]
+    return [_origin(plans, *place, data) for place in found]
 
 
 def _origin(
-    plan: PackPlan, pack: int, epoch: int, position: int, data: Finder | None
+    plans: Plans, number: int, epoch: int, position: int, data: Finder | None
 ) -> PackOrigin:
-    rows: list[Any] = [] if pack == NO_PACK else plan[pack].tolist()
+    if number == NO_PACK:
+        return PackOrigin(NO_PACK, epoch, position, [], [])
+    plan, pack = plans.find(number)
+    rows: list[int] = plan[pack].tolist()
     return PackOrigin(pack, epoch, position, rows, [data.find(row) for row in rows] if data else [])

@@ -42,7 +42,7 @@ class _Shard(NamedTuple):
 
     key_bytes: memoryview
     key_bounds: memoryview
-    index: ShardIndex
+    shard_index: ShardIndex
     whole: memoryview | None
     file: _File | None
     opened: SampleShard
@@ -68,7 +68,7 @@ class RawReader:
                 _key(shard, inside),
                 shard.opened.raw(inside)
                 if shard.whole is None
-                else shard.index.table.views(inside, shard.whole, 0),
+                else shard.shard_index.table.views(inside, shard.whole, 0),
             )
             for shard, inside in map(self._locate, numbers)
         ]
@@ -80,7 +80,7 @@ class RawReader:
                 _key(shard, inside),
                 shard.opened.copies(inside)
                 if shard.whole is None
-                else shard.index.table.copies(inside, shard.whole, 0),
+                else shard.shard_index.table.copies(inside, shard.whole, 0),
             )
             for shard, inside in map(self._locate, numbers)
         ]
@@ -88,7 +88,7 @@ class RawReader:
     def private(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples in one buffer of their own, read without holding the interpreter."""
         places = [self._locate(number) for number in numbers]
-        spans = [shard.index.span(inside) for shard, inside in places]
+        spans = [shard.shard_index.span(inside) for shard, inside in places]
         whole = self.buffers.take(sum(end - start for start, end in spans))
         batch, used = [], 0
         for (shard, inside), (start, end) in zip(places, spans):
@@ -97,7 +97,7 @@ class RawReader:
             if shard.file is None or os.preadv(shard.file.fd, [part], start) != len(part):
                 return self.views(numbers)
             batch.append(
-                RawSample(_key(shard, inside), shard.index.table.views(inside, part, start))
+                RawSample(_key(shard, inside), shard.shard_index.table.views(inside, part, start))
             )
         return batch
 

@@ -16,7 +16,7 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from shardmill.serve.order import Numbers
-from shardmill.serve.schedule import Remainder, Schedule, Split
+from shardmill.serve.schedule import Remainder, Schedule, Sizes, Split
 from shardmill.serve.state import LoaderState, state_from_plain, state_to_plain
 
 log = logging.getLogger(__name__)
@@ -42,16 +42,17 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
     """
 
     def __init__(
-        self, num_packs: int, numbers: Numbers, split: Split, *, seed: int, digest: str
+        self, sizes: Sizes, numbers: Numbers, split: Split, *, seed: int, digest: str
     ) -> None:
-        self.schedule, self.numbers, self.digest = Schedule(num_packs, split), numbers, digest
+        self.schedule, self.numbers, self.digest = Schedule(sizes, split), numbers, digest
         self.seed = seed
         self.start = LoaderState(seed=seed)
 
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank.
 
-        After a step that borrowed, an epoch may have one fewer.
+        After a step that borrowed, an epoch may have one fewer; one that was planned afresh, one
+        more or fewer.
         """
         return self.schedule.steps_left(LoaderState())
 
@@ -80,8 +81,8 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
 
     def from_plain(self, plain: dict[str, Any]) -> LoaderState:
         """Return a state that belongs to this very order, or say why it does not."""
-        num_packs = self.schedule.num_packs
-        found = state_from_plain(plain, self.digest, seed=self.seed, num_packs=num_packs)
+        size = self.schedule.sizes.size
+        found = state_from_plain(plain, self.digest, seed=self.seed, size=size)
         return self.schedule.settle(found)
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
@@ -125,6 +126,6 @@ class StepIterator(Iterator[list[int]]):
                 "epoch %d will leave out its last %d of %d packs: they do not fill a step of %d",
                 self.epoch,
                 left % schedule.split.per_step,
-                schedule.num_packs,
+                schedule.sizes.size(self.epoch),
                 schedule.split.per_step,
             )

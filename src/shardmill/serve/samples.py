@@ -18,11 +18,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.model.codec import digest
+from shardmill.remote.path import as_path
 from shardmill.serve.ahead import in_order
 from shardmill.serve.order import sample_numbers
 from shardmill.serve.rawread import RawReader, RawSample
 from shardmill.serve.sampler import StepSampler, split_of
-from shardmill.serve.schedule import NO_PACK, Remainder
+from shardmill.serve.schedule import NO_PACK, EqualEpochs, Remainder
 from shardmill.serve.state import LoaderState
 from shardmill.serve.watch import Fault, Watch
 
@@ -54,7 +55,7 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         ahead: int = 4,
         max_faults: int = 100,
     ) -> None:
-        self.samples = samples if isinstance(samples, SampleSet) else open_samples(Path(samples))
+        self.samples = samples if isinstance(samples, SampleSet) else open_samples(as_path(samples))
         self.decode, self.threads, self.ahead = decode, threads, ahead
         self.watch, reader = Watch(max_faults), RawReader(self.samples)
         self._read = reader.copies if copy else reader.private if threads else reader.views
@@ -63,7 +64,7 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
             for entry in self.samples.entries
         ]
         self.steps = StepSampler(
-            len(self.samples),
+            EqualEpochs(len(self.samples)),
             sample_numbers(len(self.samples), seed, window),
             split_of(dp_rank, dp_world, batch_size, remainder),
             seed=seed,

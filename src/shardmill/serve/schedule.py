@@ -16,13 +16,14 @@ What to do with a remainder that does not fill a step:
     drop    leave these packs out, and say so in the log
 
 `borrow` is the default. It takes from the far end and not from the head, so that steps stay
-aligned with the blocks of like cost.
+aligned with the blocks of like cost. Epochs need not be equally long: where plans are made afresh,
+one may have a pack more than another.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from shardmill.errors import ConfigError
 from shardmill.serve.state import LoaderState
@@ -66,27 +67,45 @@ class Taken:
     positions: list[int]
 
 
+class Sizes(Protocol):
+    """How many packs each epoch has."""
+
+    def size(self, epoch: int) -> int:
+        """Return the packs of an epoch."""
+
+
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The steps of epochs of `num_packs` packs."""
+class EqualEpochs:
+    """The same number of packs in every epoch."""
 
     num_packs: int
+
+    def size(self, epoch: int) -> int:
+        """Return the packs of an epoch."""
+        return self.num_packs
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps of epochs of so many packs."""
+
+    sizes: Sizes
     split: Split
 
     def __post_init__(self) -> None:
-        per_step = self.split.per_step
-        if self.num_packs < 1:
+        per_step, num_packs = self.split.per_step, self.sizes.size(0)
+        if num_packs < 1:
             raise ConfigError("there are no packs to serve")
-        if self.split.remainder != "pad" and per_step > self.num_packs:
+        if self.split.remainder != "pad" and per_step > num_packs:
             raise ConfigError(
                 f"a step takes {self.split.dp_world} ranks x {self.split.micro_batch} packs = "
-                f"{per_step}, but there are only {self.num_packs} packs: use fewer ranks, a "
+                f"{per_step}, but there are only {num_packs} packs: use fewer ranks, a "
                 "smaller micro_batch, or remainder='pad'"
             )
 
     def left(self, state: LoaderState) -> int:
         """Return the packs of the epoch that nobody has taken."""
-        return self.num_packs - state.borrowed - state.consumed
+        return self.sizes.size(state.epoch) - state.borrowed - state.consumed
 
     def steps_left(self, state: LoaderState) -> int:
         """Return the steps until the epoch ends, the same on every rank."""
@@ -100,10 +119,10 @@ class Schedule:
         if split.per_step <= left:
             positions = [state.consumed + place for place in places]
             return Taken([state.epoch] * len(positions), positions)
+        pads = split.remainder == "pad"
         # Place i of a short step borrows from the end of the next epoch: its last place gets the
         # last position.
-        beyond = self.num_packs - split.per_step
-        pads = split.remainder == "pad"
+        beyond = 0 if pads else self.sizes.size(state.epoch + 1) - split.per_step
         positions = [
             state.consumed + place if place < left else NO_PACK if pads else beyond + place
             for place in places

@@ -9,7 +9,7 @@ of ranks, workers and packs a batch is no part of it, so that any number can go 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,9 +45,12 @@ def state_to_plain(state: LoaderState, data_digest: str) -> dict[str, Any]:
 
 
 def state_from_plain(
-    plain: Mapping[str, Any], data_digest: str, *, seed: int, num_packs: int
+    plain: Mapping[str, Any], data_digest: str, *, seed: int, size: Callable[[int], int]
 ) -> LoaderState:
-    """Return the state of a checkpoint; one of other data, another plan or seed is refused."""
+    """Return the state of a checkpoint; one of other data, another plan or seed is refused.
+
+    `size` says how many packs an epoch has.
+    """
     if not isinstance(plain, Mapping) or plain.get("version") != VERSION:
         raise ConfigError(f"this is not a loader state of version {VERSION}: {plain!r}")
     missing = [name for name in COUNTS if name not in plain]
@@ -64,6 +67,7 @@ def state_from_plain(
             f"this state was saved with seed {state.seed}, the loader has seed {seed}: another "
             "seed is another order, in which packs would be repeated and lost"
         )
+    num_packs = size(state.epoch)
     if state.consumed + state.borrowed > num_packs:
         raise ConfigError(
             f"the state says that {state.consumed + state.borrowed} packs of the epoch are "
