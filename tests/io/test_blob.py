@@ -74,7 +74,7 @@ def test_the_same_bytes_everywhere(root: str) -> None:
     assert blob.read(5, 0) == b""
     ranges = [(700, 300), (0, 5), (0, 0), (1_000_000, 70_000), (1005, 9)]
     assert [bytes(v) for v in blob.view_all(ranges)] == [CONTENT[o : o + n] for o, n in ranges]
-    blob.prefetch(0, 100)
+    blob.prefetch([(0, 100)])
     blob.close()
 
 

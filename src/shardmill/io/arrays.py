@@ -27,6 +27,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
+from shardmill.io.nearby import near
 
 MAGIC = b"SHMLARR1"
 PREFIX = 24
@@ -79,7 +80,7 @@ def write_arrays(
 
 def open_arrays(path: Path, format: str) -> Arrays:
     """Map the arrays of a file of this format, after checking that all of them lie inside it."""
-    with path.open("rb") as file:
+    with near(path).open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         prefix = file.read(PREFIX)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
-from typing import Any, Protocol
+from typing import Protocol
 
 from shardmill.errors import FormatError
+from shardmill.io.ahead import Announced
 from shardmill.remote.client import call, find_object
 from shardmill.remote.url import plain_url
+
+_NOTHING = memoryview(b"")
 
 
 class Blob(Protocol):
@@ -36,8 +39,8 @@ class Blob(Protocol):
     def view_all(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Return the bytes of each (offset, length); neighbours may share a request."""
 
-    def prefetch(self, offset: int, length: int) -> None:
-        """Say that these bytes will be read soon."""
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say that each (offset, length) will be read soon, just so."""
 
     def close(self) -> None:
         """Release the file or connection."""
@@ -82,10 +85,11 @@ class LocalBlob:
                 raise _too_short(self.url, offset, length, len(view))
         return views
 
-    def prefetch(self, offset: int, length: int) -> None:
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Ask the kernel to read ahead."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+            for offset, length in ranges:
+                os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def fileno(self) -> int:
         """Return the descriptor, for readers outside Python."""
@@ -125,6 +129,7 @@ class RemoteBlob:
     def __init__(self, url: str) -> None:
         self.url = plain_url(url)
         self._object = find_object(url)
+        self._announced = Announced(self._get)
         try:
             self.num_bytes = int(call(self._object, "head")["size"])
         except FileNotFoundError as error:
@@ -142,29 +147,33 @@ class RemoteBlob:
         for offset, length in ranges:
             if offset + length > self.num_bytes:
                 raise _too_short(self.url, offset, length, max(0, self.num_bytes - offset))
-        asked = [(offset, length) for offset, length in ranges if length]
-        answers = iter(self._get(asked) if asked else ())
-        contents = [
-            memoryview(next(answers)) if length else memoryview(b"") for _, length in ranges
-        ]
-        for (offset, length), content in zip(ranges, contents):
-            if len(content) != length:
-                raise _too_short(self.url, offset, length, len(content))
-        return contents
+        found = [self._announced.take(wanted) if wanted[1] else _NOTHING for wanted in ranges]
+        missing = [wanted for wanted, content in zip(ranges, found) if content is None]
+        answers = iter(self._get(missing) if missing else ())
+        return [next(answers) if content is None else content for content in found]
 
-    def prefetch(self, offset: int, length: int) -> None:
-        """Do nothing: a store has no page cache to fill."""
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to fetch them in one go."""
+        self._announced.announce(ranges)
+
+    def take_announced(self, offset: int, length: int) -> memoryview | None:
+        """Return bytes that were announced with `prefetch`, just so; None if they were not."""
+        return self._announced.take((offset, length))
 
     def close(self) -> None:
-        """Do nothing: connections belong to the client, which others share."""
+        """Drop what is coming; connections belong to the client, which others share."""
+        self._announced.forget()
 
-    def _get(self, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
+    def _get(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         starts, lengths = zip(*ranges)
         try:
-            answer: Sequence[Any] = call(self._object, "get_ranges", starts=starts, lengths=lengths)
+            answer = call(self._object, "get_ranges", starts=starts, lengths=lengths)
         except FileNotFoundError as error:
             raise FormatError("does not exist any more", path=self.url) from error
-        return answer
+        for (offset, length), content in zip(ranges, answer):
+            if len(content) != length:
+                raise _too_short(self.url, offset, length, len(content))
+        return [memoryview(content) for content in answer]
 
 
 def _too_short(url: str, offset: int, length: int, got: int) -> FormatError:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
+from shardmill.io.nearby import near
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -83,8 +84,8 @@ def open_index(path: Path) -> MegatronIndex:
 
 
 def map_bytes(path: Path) -> memoryview:
-    """Return the bytes of a file, mapped read-only; an empty file is empty bytes."""
-    with path.open("rb") as file:
+    """Return the bytes of a file (of a store: of a local copy), mapped read-only."""
+    with near(path).open("rb") as file:
         if file.seek(0, 2) == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shardmill.errors import FormatError
 from shardmill.io.index import ShardIndex, hash_keys, open_index
 from shardmill.io.members import Copies
+from shardmill.io.nearby import bring_near
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleshard import Raw, SampleShard
 from shardmill.io.urls import open_blob
@@ -126,8 +127,9 @@ class SampleSet:
 
     def _announce(self, order: Iterator[int]) -> list[tuple[int, int]]:
         places = [self.locate(number) for number in islice(order, LOOK_AHEAD)]
-        for shard, inside in places:
-            self.shard(shard).prefetch(inside)
+        for shard_number in dict.fromkeys(shard for shard, _ in places):
+            mine = [inside for shard, inside in places if shard == shard_number]
+            self.shard(shard_number).prefetch(mine)
         return places
 
     def _read(self, places: Sequence[tuple[int, int]]) -> list[Raw]:
@@ -142,6 +144,7 @@ class SampleSet:
 
     def _all_hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if self._hashes is None:
+            bring_near(self.folder / entry.files["idx"].path for entry in self.entries)
             hashes = [np.empty(0, np.uint64)]
             numbers = [np.empty(0, np.int64)]
             for entry, start in zip(self.entries, self._starts):

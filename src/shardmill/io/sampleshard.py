@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import orjson
 
@@ -21,6 +22,13 @@ from shardmill.remote.path import as_path
 
 Raw: TypeAlias = Views
 CHUNK_BYTES = 4 << 20
+
+
+class _Piece(NamedTuple):
+    """Neighbouring samples that are read together, and the (offset, length) of all of them."""
+
+    numbers: range
+    place: tuple[int, int]
 
 
 class SampleShard:
@@ -78,28 +86,42 @@ class SampleShard:
 
     def iter_raw(self, first: int = 0, last: int | None = None) -> Iterator[tuple[str, Raw]]:
         """Yield key and members of the samples first .. last in order, read in large pieces."""
-        index, number = self.index, first
-        end_number = len(index) if last is None else last
-        while number < end_number:
-            start, end = index.span(number)
-            stop = number + 1
-            while stop < end_number and index.span(stop)[1] - start <= CHUNK_BYTES:
-                end = index.span(stop)[1]
-                stop += 1
-            chunk = memoryview(self.blob.read(start, end - start))
-            for inside in range(number, stop):
-                yield index.keys[inside], self._views(inside, chunk, start)
-            number = stop
+        pieces = self._pieces(first, len(self) if last is None else last)
+        for piece, following in pairwise(chain(pieces, [None])):
+            assert piece is not None
+            if following is not None:
+                self.blob.prefetch([following.place])
+            chunk = memoryview(self.blob.read(*piece.place))
+            for inside in piece.numbers:
+                yield self.index.keys[inside], self._views(inside, chunk, piece.place[0])
 
-    def prefetch(self, number: int) -> None:
-        """Say that this sample will be read soon."""
-        start, end = self._span(number)
-        self.blob.prefetch(start, end - start)
+    def in_order(self, last: int | None = None) -> Iterator[tuple[str, Raw]]:
+        """Yield key and members of the samples; of a mapped tar only what is looked at is read."""
+        if self._whole is None:
+            return self.iter_raw(0, last)
+        numbers = range(len(self) if last is None else last)
+        return ((self.index.keys[number], self.raw(number)) for number in numbers)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Say that these samples will be read soon."""
+        spans = map(self._span, numbers)
+        self.blob.prefetch([(start, end - start) for start, end in spans])
 
     def close(self) -> None:
         """Release the file; views that are in use stay valid."""
         self._whole = None
         self.blob.close()
+
+    def _pieces(self, first: int, last: int) -> Iterator[_Piece]:
+        number = first
+        while number < last:
+            start, end = self.index.span(number)
+            stop = number + 1
+            while stop < last and self.index.span(stop)[1] - start <= CHUNK_BYTES:
+                end = self.index.span(stop)[1]
+                stop += 1
+            yield _Piece(range(number, stop), (start, end - start))
+            number = stop
 
     def _span(self, number: int) -> tuple[int, int]:
         if not 0 <= number < self._num_samples:

@@ -20,7 +20,7 @@ found without reading the others; every bound is checked against the file before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,17 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.io.arrays import Arrays, open_arrays
+from shardmill.io.blob import RemoteBlob
 from shardmill.io.columns import row_slice, wide_column
 from shardmill.io.keycolumn import KeyColumn, open_keys
 from shardmill.io.megatron import map_bytes, open_index
+from shardmill.io.remoteids import RemoteIds
 from shardmill.io.strings import open_strings
 from shardmill.model.codec import from_plain
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.remote.path import UrlPath
 
 FORMAT = "token-spans"
 MAX_ENTRIES = 1 << 40
@@ -56,7 +59,7 @@ class TokenShard:
     lengths: NDArray[np.int32]
     offsets: NDArray[np.int64]
     documents: NDArray[np.int64]
-    data: NDArray[Any]
+    data: NDArray[Any] | RemoteIds
     spans: Arrays
     keys: KeyColumn
     columns: Mapping[str, NDArray[Any]]
@@ -98,6 +101,11 @@ class TokenShard:
 
     def ids(self, row: int) -> NDArray[Any]:
         """Return the ids of a row, mapped and not copied."""
+        start, length = self.place(row)
+        return self.data[start : start + length]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Return the number of a row's first id, and how many it has."""
         itemsize = self.data.itemsize
         start, odd = divmod(int(self.offsets[row]), itemsize)
         length = int(self.lengths[row])
@@ -107,7 +115,12 @@ class TokenShard:
                 f"{self.data.nbytes} bytes",
                 path=self.path.with_suffix(".idx"),
             )
-        return self.data[start : start + length]
+        return start, length
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Say that these rows will be read soon, so that a store is asked for all at once."""
+        if isinstance(self.data, RemoteIds):
+            self.data.prefetch([self.place(row) for row in rows])
 
     def loss(self, row: int) -> NDArray[np.int64]:
         """Return the (start, length) of each run of tokens that is trained on."""
@@ -175,20 +188,29 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
             f"holds {index.dtype.name} ids, its space says {space.dtype.name}", path=files["idx"]
         )
     columns = _columns(spans, len(index.lengths))
-    raw = map_bytes(files["bin"])
-    if len(raw) != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
-        raise FormatError(f"has {len(raw)} bytes, its index says otherwise", path=files["bin"])
+    data = _open_ids(files["bin"], index.dtype)
+    if data.nbytes != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
+        raise FormatError(f"has {data.nbytes} bytes, its index says otherwise", path=files["bin"])
     return TokenShard(
         files["bin"],
         space,
         index.lengths,
         index.offsets,
         index.documents,
-        np.frombuffer(raw, index.dtype),
+        data,
         spans,
         open_keys(spans, len(index.lengths)),
         columns,
     )
+
+
+def _open_ids(path: Path, dtype: np.dtype[Any]) -> NDArray[Any] | RemoteIds:
+    if isinstance(path, UrlPath):
+        return RemoteIds(RemoteBlob(str(path)), dtype)
+    raw = map_bytes(path)
+    if len(raw) % dtype.itemsize:
+        raise FormatError(f"has {len(raw)} bytes, its index says otherwise", path=path)
+    return np.frombuffer(raw, dtype)
 
 
 def _space(spans: Arrays) -> TokenSpace:

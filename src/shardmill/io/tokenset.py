@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -14,6 +14,7 @@ from shardmill.io.tokenfile import ROLES, TokenShard, open_token_shard
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
+from shardmill.remote.path import UrlPath
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +74,14 @@ class TokenSet:
         """Return the ids of a row, mapped and not copied."""
         shard, row = self.locate(number)
         return self.shard(shard).ids(row)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Say that these rows will be read soon; of a local folder nothing is done."""
+        if not isinstance(self.folder, UrlPath):
+            return
+        places = [self.locate(number) for number in numbers]
+        for shard in dict.fromkeys(shard for shard, _ in places):
+            self.shard(shard).prefetch([row for other, row in places if other == shard])
 
     def shard(self, number: int) -> TokenShard:
         """Return a shard by its place in the manifest; all shards must have one token space."""

@@ -67,11 +67,25 @@ class Object:
     url: str
 
 
+_users: set[int] = set()
+
+
+def is_in_use() -> bool:
+    """Say whether this process talks to stores, so that it must not fork workers that do."""
+    return os.getpid() in _users
+
+
 def find_object(url: str) -> Object:
     """Return the object that a url names, which need not exist."""
     place = split_url(url)
-    # Keyed by process, since the threads behind a client do not survive a fork.
-    return Object(_client(place.root, os.getpid(), _settings()), place.path, url)
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        # The client's threads do not survive a fork, and their locks may be held for ever.
+        raise ConfigError(
+            f"{plain_url(url)}: this process was forked from one that talks to stores, which does "
+            "not work: start workers with multiprocessing_context='spawn'"
+        )
+    return Object(_client(place.root, _settings()), place.path, url)
 
 
 def call(target: Object, method: str, *, verb: str = "read", **options: Any) -> Any:
@@ -108,7 +122,7 @@ def _settings() -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=64)
-def _client(root: str, pid: int, settings: tuple[tuple[str, str], ...]) -> Any:
+def _client(root: str, settings: tuple[tuple[str, str], ...]) -> Any:
     store = need("obstore.store", extra="remote")
     scheme, _, bucket = root.partition("://")
     options = _options(scheme, bucket)

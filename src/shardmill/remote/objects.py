@@ -5,16 +5,19 @@ Puts are whole or not at all, by the promise of every store. Large files go up i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from stat import S_IFREG
 from typing import Any
 
 from shardmill.extras import need
 from shardmill.remote.client import Object, call, find_object, patient
 
+FILE_MODE = S_IFREG | 0o644
 PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 4
 LIST_AT_ONCE = 1000
@@ -29,6 +32,12 @@ class Info:
     num_bytes: int
     mtime_ns: int
     tag: str
+
+    def stat(self) -> os.stat_result:
+        """Return size and time as files have them."""
+        seconds = self.mtime_ns // 1_000_000_000
+        values = (FILE_MODE, 0, 0, 1, 0, 0, self.num_bytes, seconds, seconds, seconds)
+        return os.stat_result(values, {"st_mtime_ns": self.mtime_ns})
 
 
 def look(url: str) -> Info:

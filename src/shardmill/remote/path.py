@@ -12,16 +12,12 @@ import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PosixPath
-from stat import S_IFDIR, S_IFREG
 from typing import Any
 
 from shardmill.errors import ConfigError
 from shardmill.remote import objects
 from shardmill.remote.file import open_reader
 from shardmill.remote.url import WEB_SCHEMES, is_remote, split_url
-
-FOLDER_MODE = S_IFDIR | 0o755
-FILE_MODE = S_IFREG | 0o644
 
 
 def as_path(name: str | Path) -> Path:
@@ -76,10 +72,7 @@ class UrlPath(PosixPath):
         return not self.is_web and next(objects.list_all(str(self), limit=1), None) is not None
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        info = objects.look(str(self))
-        seconds = info.mtime_ns // 1_000_000_000
-        values = (FILE_MODE, 0, 0, 1, 0, 0, info.num_bytes, seconds, seconds, seconds)
-        return os.stat_result(values, {"st_mtime_ns": info.mtime_ns})
+        return objects.look(str(self)).stat()
 
     def iterdir(self) -> Iterator[UrlPath]:  # type: ignore[override]
         self._check_listable()

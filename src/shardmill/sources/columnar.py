@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from shardmill.errors import FormatError
 from shardmill.extras import need
+from shardmill.remote.path import UrlPath
 from shardmill.sources.stream import open_stream
 
 BATCH_ROWS = 32
@@ -26,7 +27,7 @@ def count_rows(path: Path) -> int:
     with _arrow_errors(path):
         if _is_parquet(path):
             parquet = need("pyarrow.parquet", extra="tables")
-            return int(parquet.read_metadata(path).num_rows)
+            return int(parquet.read_metadata(_source(path)).num_rows)
         return sum(batch.num_rows for batch in _ipc_batches(path))
 
 
@@ -68,7 +69,7 @@ class Cursors:
 def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
     """Return the batches from the row group that holds row `first`, and where that begins."""
     with _arrow_errors(path):
-        file = need("pyarrow.parquet", extra="tables").ParquetFile(path)
+        file = need("pyarrow.parquet", extra="tables").ParquetFile(_source(path))
     start = group = 0
     while group < file.num_row_groups:
         num_rows = file.metadata.row_group(group).num_rows
@@ -81,7 +82,8 @@ def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
 
 def _ipc_batches(path: Path) -> Iterator[Any]:
     pa = need("pyarrow", extra="tables")
-    with pa.memory_map(str(path)) as file:
+    remote = isinstance(path, UrlPath)
+    with pa.PythonFile(path.open("rb")) if remote else pa.memory_map(str(path)) as file:
         magic = file.read(6)
         file.seek(0)
         if magic == b"ARROW1":
@@ -89,6 +91,10 @@ def _ipc_batches(path: Path) -> Iterator[Any]:
             yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
         else:
             yield from pa.ipc.open_stream(file)
+
+
+def _source(path: Path) -> Any:
+    return path.open("rb") if isinstance(path, UrlPath) else path
 
 
 def _is_parquet(path: Path) -> bool:

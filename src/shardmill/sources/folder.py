@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import orjson
@@ -22,9 +22,10 @@ import xxhash
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
+from shardmill.remote.path import as_path
 from shardmill.sources.fetch import read_file
 from shardmill.sources.keys import name_from_path, unique
-from shardmill.sources.listing import walk
+from shardmill.sources.listing import Entry, walk
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
 from shardmill.sources.suffixes import media_kind
 
@@ -59,10 +60,11 @@ class FolderSource:
                 count += 1
         return {self.dir: [count, checksum.hexdigest()]}
 
-    def _walk(self) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-        if not Path(self.dir).is_dir():
+    def _walk(self) -> Iterator[tuple[str, list[Entry]]]:
+        path = as_path(self.dir)
+        if not path.is_dir():
             raise ConfigError(f"{self.dir!r} is not a folder")
-        return walk(Path(self.dir))
+        return walk(path)
 
     def _rows(self) -> Iterator[Plain]:
         # A folder is renamed where its safe name is taken, so keys of different folders differ.
@@ -102,10 +104,10 @@ class _Group:
     """The files of a folder that share a stem."""
 
     stem: str
-    media: list[os.DirEntry[str]] = field(default_factory=list)
-    captions: list[os.DirEntry[str]] = field(default_factory=list)
+    media: list[Entry] = field(default_factory=list)
+    captions: list[Entry] = field(default_factory=list)
 
-    def rows(self) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    def rows(self) -> Iterator[tuple[str, list[Entry]]]:
         """Yield (stem, files) of each row: a medium with all the captions."""
         for medium in self.media:
             stem = self.stem if len(self.media) == 1 else medium.name
@@ -114,7 +116,7 @@ class _Group:
             yield self.stem, self.captions
 
 
-def _group(entries: list[os.DirEntry[str]]) -> list[_Group]:
+def _group(entries: list[Entry]) -> list[_Group]:
     groups: dict[str, _Group] = {}
     for entry in entries:
         path = PurePath(entry.name)
@@ -165,7 +167,7 @@ def _decode_caption(content: bytes, path: str) -> str:
         raise SampleError("not UTF-8", f"{path}: byte {error.start}: {error.reason}") from error
 
 
-def _path(folder: str, entry: os.DirEntry[str]) -> str:
+def _path(folder: str, entry: Entry) -> str:
     return _decoded(f"{folder}/{entry.name}" if folder else entry.name)
 
 
@@ -174,7 +176,7 @@ def _decoded(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _size_and_time(entry: os.DirEntry[str]) -> list[int]:
+def _size_and_time(entry: Entry) -> list[int]:
     try:
         info = entry.stat()
     except OSError:  # a link that leads nowhere: reading it says so

@@ -15,6 +15,7 @@ from shardmill.errors import ConfigError
 from shardmill.io.urls import expand_braces, is_remote
 from shardmill.model.codec import load_class
 from shardmill.plugins import SOURCES, build, resolve
+from shardmill.remote.path import as_path
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import walk
 from shardmill.sources.nemo import NemoSource, is_meta
@@ -80,8 +81,8 @@ def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
 
 
 def _kind_of(place: str) -> str:
-    path = Path(place)
-    if is_remote(place) or not path.is_dir():
+    path = as_path(place)
+    if _is_named_object(place) or not path.is_dir():
         return _kind_of_file(place)
     if _is_output(path):
         return "tars"
@@ -100,14 +101,21 @@ def _kind_of_file(place: str) -> str:
     name = PurePath(next(expand_braces(place))).name
     if tar_stem(name) is not None:
         return "tars"
-    if not is_remote(place) and split_suffixes(name)[0] in SUFFIXES:
-        return "nemo" if name.endswith(".json") and _holds_meta(Path(place)) else "table"
-    if not is_remote(place) and not Path(place).exists():
+    if split_suffixes(name)[0] in SUFFIXES:
+        return "nemo" if name.endswith(".json") and _holds_meta(as_path(place)) else "table"
+    if not as_path(place).exists():
         raise ConfigError(f"{place} does not exist")
     raise ConfigError(
         f"cannot tell what {place} is: give a folder, a .tar, a table ({', '.join(SUFFIXES)}) or "
         "say which kind is meant"
     )
+
+
+def _is_named_object(place: str) -> bool:
+    """Say whether the name of an object tells what it is, so that no store has to be asked."""
+    name = PurePath(place).name
+    known = tar_stem(name) is not None or split_suffixes(name)[0] in SUFFIXES
+    return known and is_remote(place)
 
 
 def _kinds_below(folder: Path) -> set[str]:
@@ -145,9 +153,10 @@ def _is_output(folder: Path) -> bool:
 
 def _shards_of(place: str) -> str:
     """Return the shards of a folder that shardmill made, other places as they are."""
-    if is_remote(place) or not _is_output(Path(place)):
+    path = as_path(place)
+    if _is_named_object(place) or not _is_output(path):
         return place
-    if not (Path(place) / "manifest.json").exists():
+    if not (path / "manifest.json").exists():
         raise ConfigError(f"{place} is not finished: run the command that makes it again")
     return f"{place}/shards"
 

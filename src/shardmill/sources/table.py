@@ -16,6 +16,7 @@ from typing import Any
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
+from shardmill.remote.path import as_path
 from shardmill.sources.columnar import Cursors, count_rows
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
@@ -160,7 +161,7 @@ class _Reader:
     cursors: Cursors = field(default_factory=Cursors)
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
-        media_dir = self.source.media_root or str(PurePath(part["path"]).parent)
+        media_dir = self.source.media_root or str(as_path(part["path"]).parent)
         is_columnar = part["format"] == "columnar"
         for number, content in self._columnar(part) if is_columnar else self._text(part):
             is_problem = isinstance(content, SampleError)
@@ -177,14 +178,14 @@ class _Reader:
         self.cursors.close()
 
     def _columnar(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-        path = Path(part["path"])
+        path = as_path(part["path"])
         if size_and_time(path) != [part["size"], part["mtime_ns"]]:
             raise FormatError("was changed after it was listed", path=path)
         return enumerate(self.cursors.at(path, part["number"], part["num_rows"]), part["number"])
 
     def _text(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         """Yield (number, fields or problem) of each record, and check that none was changed."""
-        path, number, offset = Path(part["path"]), part["number"], part["offset"]
+        path, number, offset = as_path(part["path"]), part["number"], part["offset"]
         table = TextTable(
             path=path,
             format=part["format"],

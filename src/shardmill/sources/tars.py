@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePath
 from typing import Any
 
 from shardmill.errors import FormatError, SampleError
 from shardmill.io.sampleshard import SampleShard, open_foreign
-from shardmill.io.urls import expand, is_remote, open_blob
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.sources.keys import name_from_path, unique
+from shardmill.remote.path import as_path
+from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import list_files, size_and_time
 from shardmill.sources.part import Part, Read, Row
 from shardmill.sources.rowfields import row_fields
 
 MAX_SAMPLE_BYTES = 1 << 31
+ROWS_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarSource:
-    """The samples of tars, given by paths, folders, globs, braces or urls; local ones come first.
+    """The samples of tars, given by paths, folders, globs, braces or urls.
 
     Keys are `{tar's name}/{key in the tar}`. `interleaved` turns the interleave rule on or off.
     Relative paths in the json begin at `media_root`, or beside the tar.
@@ -71,15 +71,9 @@ class TarSource:
         return {tar.url: _stamp(tar.url) for tar in self._listed()}
 
     def _listed(self) -> Iterator[_Listed]:
-        local = [tar.removeprefix("file://") for tar in self.tars if not is_remote(tar)]
-        taken: set[str] = set()
-        for file in list_files(local, tar_stem):
-            yield _Listed(str(file.path), file.relative, unique(file.name, taken))
-        remote = [url for tar in self.tars if is_remote(tar) for url in expand(tar)]
-        for url in dict.fromkeys(remote):
-            name = PurePath(url).name
-            stem = unique(name_from_path(name.removesuffix(".tar")), taken)
-            yield _Listed(url, name, stem)
+        places = [tar.removeprefix("file://") for tar in self.tars]
+        for file in list_files(places, tar_stem):
+            yield _Listed(str(file.path), file.relative, file.name)
 
 
 def tar_stem(file_name: str) -> str | None:
@@ -111,11 +105,20 @@ class _Reader:
         first = part.get("first", 0)
         num_rows = part.get("num_rows", len(shard) + len(bad))
         for number in range(first, first + num_rows):
+            if (number - first) % ROWS_AHEAD == 0:
+                self._announce(shard, number, first + num_rows)
             if number < len(shard):
                 yield self._good_row(shard, number, part)
             else:
                 key, problem = bad[number - len(shard)]
                 yield self._row(key, part, problem=problem)
+
+    def _announce(self, shard: SampleShard, number: int, end: int) -> None:
+        """Have the next rows fetched together, where the tar is remote."""
+        limit = self.source.max_sample_bytes
+        coming = range(number, min(number + ROWS_AHEAD, end, len(shard)))
+        spans = ((n, shard.index.span(n)) for n in coming)
+        shard.prefetch([n for n, (start, stop) in spans if stop - start <= limit])
 
     def close(self) -> None:
         if self.shard is not None:
@@ -143,7 +146,7 @@ class _Reader:
         return self._row(key, part, fields=fields, media=media)
 
     def _row(self, key: str, part: Mapping[str, Any], **content: Any) -> Row:
-        folder = "" if is_remote(part["url"]) else str(PurePath(part["url"]).parent)
+        folder = str(as_path(part["url"]).parent)
         return Row(
             key=name_from_path(f"{part['name']}/{key}"),
             origin=Origin(source=self.source.name, path=part["relative"], row=key),
@@ -159,4 +162,4 @@ def _count(url: str, interleaved: bool) -> int:
 
 
 def _stamp(url: str) -> list[int]:
-    return [open_blob(url).num_bytes] if is_remote(url) else size_and_time(Path(url))
+    return size_and_time(as_path(url))

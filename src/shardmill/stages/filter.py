@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, Filtered
 from shardmill.io.index import open_index
 from shardmill.io.names import Layout
+from shardmill.io.nearby import bring_near
 from shardmill.io.receipts import open_manifest
 from shardmill.io.samples import SampleWriter
 from shardmill.io.sampleshard import parse_sample
@@ -89,6 +90,7 @@ def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
     Holds 16 bytes a sample, and as much again to sort them.
     """
     paths = [folder / shard.files["idx"].path for shard in shards]
+    bring_near(paths)
     hashes = [_content_hashes(path) for path in paths]
     if not hashes:
         return {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.sampleshard import SampleShard, parse_sample
+from shardmill.io.sampleshard import Raw, SampleShard, parse_sample
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
@@ -146,12 +146,12 @@ class _Worker:
         batch: list[Prepared] = []
         num_chars = 0
         prepare_sample = self._preparer(shard)
-        for number in range(limit):
+        for number, (key, raw) in enumerate(shard.in_order(limit)):
             tally.num_in += 1
             try:
-                batch.append(prepare_sample(number))
+                batch.append(prepare_sample(number, key, raw))
             except SampleError as error:
-                tally.skip(shard.index.keys[number], error)
+                tally.skip(key, error)
                 continue
             num_chars += len(batch[-1].sample.document.text)
             if len(batch) == BATCH_SAMPLES or num_chars > BATCH_CHARS:
@@ -159,7 +159,7 @@ class _Worker:
                 batch, num_chars = [], 0
         yield batch
 
-    def _preparer(self, shard: SampleShard) -> Callable[[int], Prepared]:
+    def _preparer(self, shard: SampleShard) -> Callable[[int, str, Raw], Prepared]:
         sizes_of = media_sizes(shard.index)
         layout: BoundLayout | None = None
 
@@ -170,9 +170,8 @@ class _Worker:
                 layout = bind_layout(self.spec.layout, self.spec.space, find)
             return [self._block(layout, sample, medium, sizes)]
 
-        def prepare_sample(number: int) -> Prepared:
-            key = shard.index.keys[number]
-            sample = parse_sample(key, shard.raw(number))
+        def prepare_sample(number: int, key: str, raw: Raw) -> Prepared:
+            sample = parse_sample(key, raw)
             if self.reader is not None:
                 sample = self.reader.complete(sample)
             pieces = self.render(sample, Dice(self.spec.seed, self.spec.epoch, key))
