@@ -12,10 +12,7 @@ from shardmill.remote.url import is_remote
 
 
 class PlaceType(click.Path):
-    """What `click.Path` takes, checked as it does; and urls, which are not looked at yet.
-
-    A look costs a request, and says less than what fails when the url is used.
-    """
+    """What `click.Path` takes, checked as it does; and urls, which must exist if paths must."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(path_type=Path, **options)
@@ -23,5 +20,8 @@ class PlaceType(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         text = str(value)
         if is_remote(text):
-            return as_path(text)
+            path = as_path(text)
+            if self.exists and not path.exists():
+                self.fail(f"{self.name.title()} {text!r} does not exist.", param, ctx)
+            return path
         return super().convert(text.removeprefix("file://"), param, ctx)

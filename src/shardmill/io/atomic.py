@@ -16,6 +16,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from shardmill.remote import objects
+from shardmill.remote.path import UrlPath
+
 
 class Disk:
     """The real system calls; a test puts another in its place to see or to break them."""
@@ -69,8 +72,12 @@ def write_file(
 ) -> None:
     """Replace a file: after a crash it holds the old bytes or the new ones, never a part.
 
-    The bytes are written in `draft_dir` first (the same file system), or else beside the file.
+    The bytes are written in `draft_dir` first (the same file system), or else beside the file. A
+    store does the same by itself.
     """
+    if isinstance(path, UrlPath):
+        objects.put(str(path), content)
+        return
     draft_path = (draft_dir or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
     with removed_on_error(disk, draft_path):
         disk.write(draft_path, content)

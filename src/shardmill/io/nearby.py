@@ -33,7 +33,10 @@ def near(path: Path) -> Path:
     """Return a local file with the content of `path`: itself, or a copy of what lies in a store."""
     if not isinstance(path, UrlPath):
         return path
-    info = objects.look(str(path))
+    try:
+        info = objects.look(str(path))
+    except FileNotFoundError as error:
+        raise FormatError("does not exist", path=path) from error
     name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
     copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
     try:
