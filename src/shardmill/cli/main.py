@@ -38,6 +38,14 @@ VERBS: dict[str, tuple[str, str]] = {
         "shardmill.cli.export:export",
         "Write finished shards for the readers of other projects.",
     ),
+    "remove": (
+        "shardmill.cli.remove:remove",
+        "Leave samples out by their keys, for those who opt out.",
+    ),
+    "diff": (
+        "shardmill.cli.diff:diff",
+        "Tell which samples, tokens and shards changed between two folders.",
+    ),
     "why": (
         "shardmill.cli.why:why",
         "Name the packs, documents and source files of a training step.",

@@ -1,0 +1,174 @@
+"""Diff: what changed between two folders of one kind, from their indexes and content hashes.
+
+Of shards whose files are the same on both sides only the mix is counted. The samples of the others
+are matched by the hashes of their keys, for which about 60 bytes a sample are held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.io.receipts import open_manifest
+from shardmill.model.manifest import ShardEntry
+from shardmill.stages.fingerprints import (
+    Fingerprints,
+    fingerprint_shard,
+    join_fingerprints,
+    key_of_row,
+    mix_of_shard,
+)
+
+MAX_EXAMPLES = 10
+Identity: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """How many samples and tokens a source has, before and after."""
+
+    source: str
+    samples: tuple[int, int]
+    tokens: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedShard:
+    """A shard that is not the same on both sides; `side` is "before" or "after"."""
+
+    side: str
+    name: str
+    num_samples: int
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderDiff:
+    """What changed; examples are keys."""
+
+    num_samples: tuple[int, int]
+    num_tokens: tuple[int, int]
+    added: int
+    removed: int
+    changed: int
+    examples: dict[str, list[str]]
+    num_same_shards: int
+    shards: tuple[TouchedShard, ...]
+    mix: tuple[Mix, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """A folder: its shards, which of them the other does not have, and the rows of those."""
+
+    folder: Path
+    shards: tuple[ShardEntry, ...]
+    touched: list[int]
+    parts: list[Fingerprints]
+    rows: Fingerprints
+
+    @property
+    def num_samples(self) -> int:
+        """The samples of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    def owners(self) -> NDArray[np.int64]:
+        """Return the number of the shard of each row."""
+        return np.repeat(np.array(self.touched, np.int64), [len(part) for part in self.parts])
+
+
+def diff_folders(before: Path, after: Path) -> FolderDiff:
+    """Return what changed from one finished folder to another."""
+    shards_a, shards_b = open_manifest(before).shards, open_manifest(after).shards
+    same = Counter(map(_identity, shards_a)) & Counter(map(_identity, shards_b))
+    a, b = _open(before, shards_a, same), _open(after, shards_b, same)
+    only_a, only_b, changed = _match(a.rows, b.rows)
+    mix = tuple(_mix(a, b))
+    return FolderDiff(
+        num_samples=(a.num_samples, b.num_samples),
+        num_tokens=(sum(m.tokens[0] for m in mix), sum(m.tokens[1] for m in mix)),
+        added=len(only_b),
+        removed=len(only_a),
+        changed=len(changed[0]),
+        examples={
+            "added": _examples(b, only_b),
+            "removed": _examples(a, only_a),
+            "changed": _examples(b, changed[1]),
+        },
+        num_same_shards=same.total(),
+        shards=(
+            *_touched(a, "before", removed=only_a, changed=changed[0]),
+            *_touched(b, "after", added=only_b, changed=changed[1]),
+        ),
+        mix=mix,
+    )
+
+
+def _identity(shard: ShardEntry) -> Identity:
+    return tuple(sorted((role, entry.checksum) for role, entry in shard.files.items()))
+
+
+def _open(folder: Path, shards: tuple[ShardEntry, ...], same: Counter[Identity]) -> _Side:
+    left, touched = same.copy(), []
+    for number, shard in enumerate(shards):
+        if left[_identity(shard)] > 0:
+            left[_identity(shard)] -= 1
+        else:
+            touched.append(number)
+    parts = [fingerprint_shard(folder, shards[number]) for number in touched]
+    return _Side(folder, shards, touched, parts, join_fingerprints(parts))
+
+
+def _match(
+    a: Fingerprints, b: Fingerprints
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return rows only in a, rows only in b, and (rows in a, in b) with other content."""
+    _, in_a, in_b = np.intersect1d(a.keys, b.keys, assume_unique=False, return_indices=True)
+    differs = (a.content[in_a] != b.content[in_b]).any(axis=1)
+    only_a = np.flatnonzero(~np.isin(a.keys, b.keys))
+    only_b = np.flatnonzero(~np.isin(b.keys, a.keys))
+    return only_a, only_b, (np.sort(in_a[differs]), np.sort(in_b[differs]))
+
+
+def _touched(side: _Side, name: str, **rows: NDArray[np.int64]) -> Iterator[TouchedShard]:
+    owners = side.owners()
+    counts = {what: Counter(owners[some].tolist()) for what, some in rows.items()}
+    for number in side.touched:
+        shard = side.shards[number]
+        found = {what: count[number] for what, count in counts.items()}
+        yield TouchedShard(side=name, name=shard.name, num_samples=shard.num_samples, **found)
+
+
+def _examples(side: _Side, rows: NDArray[np.int64]) -> list[str]:
+    owners = side.owners()
+    starts = dict(zip(side.touched, np.cumsum([0, *(len(part) for part in side.parts)]).tolist()))
+    return [
+        key_of_row(side.folder, side.shards[owners[row]], row - starts[int(owners[row])])
+        for row in rows[:MAX_EXAMPLES].tolist()
+    ]
+
+
+def _mix(a: _Side, b: _Side) -> Iterator[Mix]:
+    """Yield samples and tokens by source, before and after."""
+    sides = [_count_sources(side) for side in (a, b)]
+    for source in sorted({name for side in sides for name, _ in side}):
+        yield Mix(
+            source=source,
+            samples=(sides[0][source, "samples"], sides[1][source, "samples"]),
+            tokens=(sides[0][source, "tokens"], sides[1][source, "tokens"]),
+        )
+
+
+def _count_sources(side: _Side) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for shard in side.shards:
+        counts.update(mix_of_shard(side.folder, shard))
+    return counts

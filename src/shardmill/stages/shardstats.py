@@ -1,0 +1,83 @@
+"""The statistics of a finished shard, from its index alone: the names that its own stage uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.io.codefile import ROLE as CODES
+from shardmill.io.codefile import CodeShard, open_codes
+from shardmill.io.index import ShardIndex, open_index
+from shardmill.io.tokenfile import ROLES, TokenShard, open_token_shard
+from shardmill.model.stage import Tally
+from shardmill.sources.suffixes import media_kind
+from shardmill.stages.statistics import COUNTED, SAMPLES_WITH
+
+
+def count_shard(tally: Tally, files: Mapping[str, Path]) -> None:
+    """Count what a shard of samples, codes or tokens holds."""
+    if "spans" in files:
+        _count_tokens(tally, open_token_shard({role: files[role] for role in ROLES}))
+    elif CODES in files:
+        _count_codes(tally, open_codes(files[CODES]))
+    else:
+        _count_samples(tally, open_index(files["idx"]))
+
+
+def _count_tokens(tally: Tally, shard: TokenShard) -> None:
+    lengths = shard.lengths.astype(np.int64)
+    tally.count("tokens", int(lengths.sum()))
+    tally.count("visual tokens", int(shard.num_visual.sum(dtype=np.int64)))
+    tally.count("loss tokens", int(shard.columns["loss_length"].sum(dtype=np.int64)))
+    _observe(tally, "row tokens", lengths)
+    sources = np.array(shard.sources)
+    for name in np.unique(sources).tolist():
+        if name:
+            tally.count(f"source|{name}", int((sources == name).sum()))
+            tally.count(f"source tokens|{name}", int(lengths[sources == name].sum()))
+
+
+def _count_codes(tally: Tally, shard: CodeShard) -> None:
+    tally.count("images", shard.num_pictures)
+    tally.count("codes", shard.codes.size)
+    sizes = np.stack([shard.arrays["width"], shard.arrays["height"]], axis=1)
+    for (width, height), count in zip(*np.unique(sizes, axis=0, return_counts=True)):
+        tally.count(f"code grid|{width}x{height}", int(count))
+
+
+def _count_samples(tally: Tally, index: ShardIndex) -> None:
+    first = index.arrays["first"].astype(np.int64)
+    owners = np.repeat(np.arange(len(index)), np.diff(first))
+    kinds = np.array([media_kind(ext) or "" for ext in index.exts], str)[index.arrays["ext"]]
+    for kind, words in SAMPLES_WITH.items():
+        if (kinds == kind).any():
+            tally.count(f"samples|{words}", len(np.unique(owners[kinds == kind])))
+            tally.count(f"media|{COUNTED[kind]}", int((kinds == kind).sum()))
+    num_without = len(index) - len(np.unique(owners[kinds != ""]))
+    chars = index.column("text_chars").astype(np.int64)
+    for name, count in (("samples|text only", num_without), ("missing|text", (chars == 0).sum())):
+        if count:
+            tally.count(name, int(count))
+    _observe(tally, "text chars", chars)
+    pixels = index.column("width").astype(np.int64) * index.column("height")
+    _observe(tally, "pixels", pixels[pixels > 0])
+    seconds = index.column("duration_s")
+    _observe(tally, "video seconds", np.round(seconds[seconds > 0]).astype(np.int64))
+    source = index.column("source")
+    for number, name in enumerate(index.sources):
+        if name and (source == number).any():
+            tally.count(f"source|{name}", int((source == number).sum()))
+
+
+def _observe(tally: Tally, name: str, values: NDArray[Any]) -> None:
+    """Do for many values what `Tally.observe` does for one."""
+    if not len(values):
+        return
+    buckets = np.where(values > 0, 1 << np.ceil(np.log2(np.maximum(values, 1))).astype(int), 0)
+    for bucket, count in zip(*np.unique(buckets, return_counts=True)):
+        tally.count(f"{name}|<={bucket}", int(count))
+    tally.count(f"{name}|sum", int(values.sum()))

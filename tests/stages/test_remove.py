@@ -1,0 +1,168 @@
+"""Samples go by their keys: exactly they, from every kind of folder, and the books prove it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples_for_tests import store_samples
+from token_folder import write_token_folder
+
+from shardmill.errors import ConfigError
+from shardmill.io.codefile import PictureCodes, open_codes, write_codes
+from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.io.sampleset import open_samples
+from shardmill.io.tokenset import open_token_set
+from shardmill.model.manifest import Manifest
+from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
+from shardmill.model.stage import Tally
+from shardmill.model.tokenrow import TokenRow
+from shardmill.run.runner import run_stage
+from shardmill.stages.check import check_folder
+from shardmill.stages.index import IndexTars
+from shardmill.stages.remove import RemoveSamples, link_or_copy
+from shardmill.stages.statistics import count_sample
+
+SIZE = MediaSize(width=30, height=20)
+
+
+def sample(number: int) -> Sample:
+    segments = (Segment(kind="image", media="jpg"), Segment(kind="text", text="t" * number))
+    origin = Origin(source="web", path="p", row=number)
+    return Sample(
+        key=f"k{number}", document=Document(segments), media={"jpg": b"\1" * 99}, origin=origin
+    )
+
+
+def remove(folder: Path, keys: list[str], out: Path) -> Manifest:
+    keys_path = out.with_name("keys.txt")
+    keys_path.write_text("\n".join(keys))
+    report = run_stage(RemoveSamples(input_dir=folder, keys_path=keys_path), out, workers=0)
+    assert report.manifest is not None, report.failures
+    assert check_folder(out).sound
+    return report.manifest
+
+
+def test_only_the_shard_that_holds_them_is_written_again(tmp_path: Path) -> None:
+    samples = [sample(n) for n in range(9)]
+    folder = store_samples(tmp_path / "in", samples, 3, SIZE)
+    manifest = remove(folder, ["k4", "nobody"], tmp_path / "out")
+    assert [s.key for s in open_samples(tmp_path / "out")] == [f"k{n}" for n in range(9) if n != 4]
+    assert (manifest.num_in, manifest.num_kept) == (9, 8)
+    assert manifest.skipped == {"removed on request": 1}
+    before = {shard.name: shard for shard in open_manifest(folder).shards}
+    for shard in manifest.shards:
+        for role, entry in shard.files.items():
+            old, new = folder / before[shard.name].files[role].path, tmp_path / "out" / entry.path
+            assert old.samefile(new) == (shard.name != "000003")
+    summary = json.loads((tmp_path / "out" / "removal.json").read_text())
+    assert summary == {
+        "asked": 2,
+        "removed": 1,
+        "shards_rewritten": 1,
+        "shards_linked": 2,
+        "not_there": ["nobody"],
+    }
+    (reject,) = (tmp_path / "out" / "rejects").iterdir()
+    assert json.loads(reject.read_text())["key"] == "k4"
+    assert reject.name == "000003.jsonl"
+
+
+def test_the_statistics_are_those_of_the_samples_that_stay(tmp_path: Path) -> None:
+    samples = [sample(n) for n in range(9)]
+    folder = store_samples(tmp_path / "in", samples, 3, SIZE)
+    manifest = remove(folder, ["k0", "k4"], tmp_path / "out")
+    wanted = Tally()
+    for kept in samples:
+        if kept.key not in ("k0", "k4"):
+            count_sample(wanted, kept, {"jpg": SIZE})
+    found = {name: n for name, n in manifest.stats.items() if not name.startswith("shards|")}
+    assert found == dict(wanted.stats)
+
+
+def test_tokens_lose_all_blocks_of_a_document(tmp_path: Path) -> None:
+    names = ["a", "b", "b~1", "b~2", "c"]
+    rows = [
+        TokenRow(key=name, ids=np.arange(n + 1), loss=np.array([[0, 1]]), continues="~" in name)
+        for n, name in enumerate(names)
+    ]
+    folder = write_token_folder(tmp_path / "in", [rows[:4], rows[4:]])
+    manifest = remove(folder, ["b"], tmp_path / "out")
+    kept = open_token_set(tmp_path / "out", manifest)
+    assert [(row.key, row.ids.tolist()) for row in kept] == [("a", [0]), ("c", [0, 1, 2, 3, 4])]
+    assert manifest.stats["tokens"] == 6
+    assert manifest.stats["loss tokens"] == 2
+
+
+def test_packs_stay_packs_when_their_first_document_goes(tmp_path: Path) -> None:
+    packs = [["a", "b", "c"], ["d"], ["e", "f"]]
+    rows = [
+        TokenRow(key=key, ids=np.arange(3), continues=at > 0)
+        for pack in packs
+        for at, key in enumerate(pack)
+    ]
+    folder = write_token_folder(tmp_path / "in", [rows])
+    manifest = remove(folder, ["a", "d", "f"], tmp_path / "out")
+    shard = open_token_set(tmp_path / "out", manifest).shard(0)
+    assert [row.key for row in shard] == ["b", "c", "e"]
+    assert shard.documents.tolist() == [0, 2, 3]
+
+
+def test_codes_go_with_their_samples(tmp_path: Path) -> None:
+    (tmp_path / "in" / "shards").mkdir(parents=True)
+    path = tmp_path / "in" / "shards" / "0.codes"
+    made = [(f"k{n}", [PictureCodes("jpg", np.full((2, 2), n, np.uint8))]) for n in range(4)]
+    write_codes(path, made, num_codes=9, factor=16, about={"weights": "w"})
+    from token_folder import _entry
+
+    manifest = Manifest(
+        stage={}, stage_digest="0", units_digest="0", num_in=4, num_kept=4, skipped={}, stats={},
+        shards=(replace_entry("0", 4, {"codes": _entry(tmp_path / "in", "0.codes")}),),
+    )  # fmt: skip
+    ledger = Ledger(tmp_path / "in", "test")
+    ledger.draft_dir.mkdir(parents=True)
+    ledger.write_manifest(manifest)
+    done = remove(tmp_path / "in", ["k1"], tmp_path / "out")
+    shard = open_codes(tmp_path / "out" / done.shards[0].files["codes"].path)
+    assert list(shard.keys) == ["k0", "k2", "k3"]
+    assert shard.pictures(1)[0].codes.tolist() == [[2, 2], [2, 2]]
+    assert shard.arrays.meta["weights"] == "w"
+    assert done.stats["codes"] == 12
+
+
+def replace_entry(name: str, count: int, files: dict[str, object]) -> object:
+    from shardmill.model.manifest import ShardEntry
+
+    return replace(ShardEntry(name, count, {}), files=files)
+
+
+def test_a_shard_may_lose_all_its_samples(tmp_path: Path) -> None:
+    folder = store_samples(tmp_path / "in", [sample(n) for n in range(4)], 2, SIZE)
+    remove(folder, ["k0", "k1"], tmp_path / "out")
+    assert [s.key for s in open_samples(tmp_path / "out")] == ["k2", "k3"]
+
+
+def test_tars_that_lie_elsewhere_are_not_touched(tmp_path: Path) -> None:
+    folder = store_samples(tmp_path / "in", [sample(0)], 2, SIZE)
+    run_stage(IndexTars(tars=(str(folder / "shards"),)), tmp_path / "index", workers=0)
+    (tmp_path / "keys.txt").write_text("k0")
+    stage = RemoveSamples(input_dir=tmp_path / "index", keys_path=tmp_path / "keys.txt")
+    with pytest.raises(ConfigError, match="tars that lie elsewhere"):
+        list(stage.units())
+
+
+def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("content")
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").samefile(tmp_path / "a")
+    other = Path("/dev/shm") / f"shardmill-{tmp_path.name}"
+    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    try:
+        link_or_copy(tmp_path / "a", other)
+        assert other.read_text() == "content"
+    finally:
+        other.unlink(missing_ok=True)
