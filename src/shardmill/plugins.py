@@ -115,6 +115,8 @@ FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
     "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
     "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
+    "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
+    "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
 }
 
 ENGINES: Table = {

@@ -124,7 +124,7 @@ def test_a_vocabulary_that_is_too_large_is_refused(tmp_path: Path) -> None:
     space = TokenSpace(text_size=70_000)
     rows = [TokenRow(key="a", ids=np.array([69_999]))]
     tokens = write_token_folder(tmp_path / "tokens", [rows], space)
-    with pytest.raises(ConfigError, match="70000 ids.*int32"):
+    with pytest.raises(ConfigError, match=r"70000 ids.*int32"):
         run(tokens, tmp_path / "out", dtype="uint16")
 
 

@@ -76,6 +76,13 @@ class TokenSlice:
             raise FormatError("has a medium of unknown kind", path=self.shard.spans.path)
         return painted(starts, lengths, self.num_tokens, kinds)
 
+    def fixed_mask(self) -> NDArray[np.uint8]:
+        """Return 1 for each token of a medium or its delimiters, 0 for text."""
+        starts, lengths, _ = self.media()
+        _, mine = self._spans("media")
+        before, after = (self.shard.columns[f"media_{n}"][mine] for n in ("before", "after"))
+        return painted(starts - before, lengths + before + after, self.num_tokens)
+
     def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the first flat token, the number of tokens and the row of each medium."""
         rows, mine = self._spans("media")

@@ -24,6 +24,7 @@ from shardmill.model.manifest import (
 from shardmill.model.stage import Unit
 from shardmill.remote.path import as_path
 from shardmill.stages.checkkeys import find_repeated_keys
+from shardmill.stages.checkranges import check_ranges
 from shardmill.stages.checktar import check_tar
 
 NUM_THREADS = 8
@@ -139,7 +140,8 @@ def _check_unit(ledger: Ledger, record: StageRecord, unit: Unit, deep: bool) -> 
         problems += [
             Problem(unit.name, path, what)
             for shard in receipt.shards
-            for path, what in check_tar(ledger.out_dir, shard)
+            for check in (check_tar, check_ranges)
+            for path, what in check(ledger.out_dir, shard)
         ]
     return _UnitResult(receipt, tuple(problems))
 

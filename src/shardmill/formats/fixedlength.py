@@ -1,0 +1,124 @@
+"""Rows of many lengths in a matrix of one: what is padded, cut, dropped or refused.
+
+The fate of a row depends on its lengths alone, so that where each kept row goes is known before
+any token is read, and whoever writes comes to the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError, Filtered, SampleError
+from shardmill.model.stage import Tally
+
+Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
+
+TOO_LONG = "longer than a row"
+MEDIA_TOO_LONG = "media longer than a row"
+EMPTY = "no tokens"
+
+
+class Keys(Protocol):
+    """Keys by row number; most are never asked for."""
+
+    def __getitem__(self, row: int) -> str:
+        """Return the key of a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLength:
+    """A row of `width` tokens; shorter ones end with `pad_id`, and are refused without it.
+
+    `overlong` says what happens to longer ones: cut takes text from the end, and never media.
+    """
+
+    width: int
+    pad_id: int | None = None
+    overlong: Overlong = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ConfigError(f"a row needs at least one token, got {self.width}")
+
+    def kept(self, lengths: NDArray[Any], num_fixed: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which rows stay; `num_fixed` are the tokens of each that are never cut."""
+        size = num_fixed if self.overlong == "cut" else lengths
+        fits: NDArray[np.bool_] = size <= self.width
+        return fits
+
+    def check(self, lengths: NDArray[Any], keys: Keys, where: object) -> None:
+        """Raise `ConfigError` that names the first row which the policy refuses."""
+        if self.overlong == "refuse" and (lengths > self.width).any():
+            row = int(np.argmax(lengths > self.width))
+            raise ConfigError(
+                f"{where}: {keys[row]!r} has {lengths[row]} tokens, a row holds {self.width}: "
+                "choose a greater length, or overlong=cut or overlong=drop"
+            )
+        if self.pad_id is None and (lengths < self.width).any():
+            row = int(np.argmax(lengths < self.width))
+            raise ConfigError(
+                f"{where}: {keys[row]!r} has {lengths[row]} tokens, a row {self.width}: rows are "
+                "of many lengths, say what fills them with pad_id=..."
+            )
+
+    def explain(self, length: int) -> Filtered:
+        """Return why a row of this length is not kept."""
+        reason = MEDIA_TOO_LONG if self.overlong == "cut" else TOO_LONG
+        detail = f"{length} tokens, a row holds {self.width}"
+        return Filtered(reason, detail) if length else Filtered(EMPTY)
+
+
+def account(
+    tally: Tally, kept: NDArray[np.bool_], keys: Keys, explain: Callable[[int], SampleError]
+) -> None:
+    """Enter rows into the books: those kept, and each other one with what `explain` says."""
+    tally.num_in += len(kept)
+    tally.num_kept += int(kept.sum())
+    for row in np.flatnonzero(~kept).tolist():
+        tally.skip(keys[row], explain(row))
+
+
+def kept_tokens(
+    bounds: NDArray[np.int64],
+    kept: NDArray[np.bool_],
+    is_fixed: NDArray[np.uint8] | None,
+    width: int,
+) -> NDArray[np.bool_] | None:
+    """Return which tokens stay of rows that begin at `bounds`; None if all do.
+
+    Rows that are not kept lose all, longer ones their last tokens that are not fixed: of
+    t m m t t with a width of 4 the last t goes, with a width of 3 both.
+    """
+    lengths = np.diff(bounds)
+    surplus = np.where(kept, np.maximum(lengths - width, 0), 0)
+    if bool(kept.all()) and not surplus.any():
+        return None
+    stays = np.repeat(kept, lengths)
+    if surplus.any():
+        text = np.ones(len(stays), np.int64) if is_fixed is None else 1 - is_fixed.astype(np.int64)
+        rank = np.concatenate([[0], np.cumsum(text)])
+        limit = rank[bounds[1:]] - surplus
+        stays &= (text == 0) | (rank[1:] <= np.repeat(limit, lengths))
+    return stays
+
+
+def padded(
+    values: NDArray[Any], lengths: NDArray[Any], width: int, fill: int, dtype: Any
+) -> NDArray[Any]:
+    """Return rows of `width` that begin with the given values and end with `fill`."""
+    if bool((lengths == width).all()):
+        return values.astype(dtype, copy=False).reshape(-1, width)
+    matrix = np.full((len(lengths), width), fill, dtype)
+    matrix[filled(lengths, width)] = values
+    return matrix
+
+
+def filled(lengths: NDArray[Any], width: int) -> NDArray[np.bool_]:
+    """Return True where a row of `padded` holds a value."""
+    mask: NDArray[np.bool_] = np.arange(width) < np.asarray(lengths)[:, None]
+    return mask
