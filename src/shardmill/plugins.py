@@ -60,6 +60,7 @@ TEMPLATES: Table = {
     "text": "shardmill.tokens.template_text:PlainText",
     "chat": "shardmill.tokens.template_chat:Chat",
     "turns": "shardmill.tokens.template_turns:Turns",
+    "captions": "shardmill.tokens.template_captions:Captions",
     "t2i": "shardmill.tokens.template_pairs:TextToImage",
     "i2t": "shardmill.tokens.template_pairs:ImageToText",
     "mixed": "shardmill.tokens.template_pairs:MixedPairs",
@@ -86,10 +87,13 @@ CODE_SOURCES: Table = {
 
 FRAME_SAMPLERS: Table = {
     "whole": "shardmill.media.framesamplers:WholeVideo",
+    "all": "shardmill.media.framesamplers:AllFrames",
     "uniform": "shardmill.media.framesamplers:Uniform",
     "fps": "shardmill.media.framesamplers:Fps",
-    "keyframes": "shardmill.media.framesamplers:Keyframes",
-    "nearest": "shardmill.media.framesamplers:NearestKeyframes",
+    "keyframes": "shardmill.media.framekeys:Keyframes",
+    "nearest": "shardmill.media.framekeys:NearestKeyframes",
+    "scenes": "shardmill.media.framescenes:Scenes",
+    "frames": "shardmill.media.frameexplicit:Explicit",
 }
 
 VISUAL_RULES: Table = {
@@ -113,8 +117,6 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
-    "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
-    "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
     "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
     "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
 }
