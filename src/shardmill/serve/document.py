@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
@@ -39,6 +39,14 @@ class Reader(Protocol):
         """Return shard and place of a row, and its key if that can be read."""
 
 
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A reader that gains from knowing which rows come next, because they lie in a store."""
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Say that these rows will be read soon."""
+
+
 @dataclass(slots=True)
 class TokenReader:
     """Rows of token shards: views into the mapped files."""
@@ -57,6 +65,10 @@ class TokenReader:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Have the ids of these rows fetched together."""
+        self.tokens.prefetch(rows)
 
     def read(self, row: int) -> Document:
         """Return ids, loss and media of a row; its origin is looked up only when somebody asks."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.remote.client import is_in_use
 from shardmill.serve.orphans import EndWithParent
 
 
@@ -54,6 +55,8 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         if streamed and options.get("persistent_workers"):
             raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
         kind = {"batch_size": None} if streamed else {"batch_sampler": steps}
+        if options.get("num_workers") and is_in_use():
+            options.setdefault("multiprocessing_context", "spawn")
         options["worker_init_fn"] = EndWithParent(options.get("worker_init_fn"))
         super().__init__(dataset, **kind, **options)
         self.steps, self.state, self._streamed = steps, steps.start, streamed

@@ -27,7 +27,7 @@ from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
 from shardmill.pack.mrope import mrope_positions
 from shardmill.remote.path import as_path
 from shardmill.serve.buffers import keep_freed_memory
-from shardmill.serve.document import Document, Reader, TokenReader
+from shardmill.serve.document import Document, Reader, ReadsAhead, TokenReader
 from shardmill.serve.plans import Plans, pack_numbers, plans_of
 from shardmill.serve.sampler import StepSampler, split_of
 from shardmill.serve.schedule import NO_PACK, Remainder
@@ -139,6 +139,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         info = get_worker_info()
         worker = 0 if info is None else info.id + 1
         documents, room = {}, plan.spec.capacity
+        if isinstance(self.reader, ReadsAhead):
+            self.reader.prefetch(rows.tolist())
         for place, row in enumerate(rows.tolist()):
             self.watch.reading(worker, number, row)
             try:

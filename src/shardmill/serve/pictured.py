@@ -21,6 +21,7 @@ from shardmill.media.geometry import Geometry, Square
 from shardmill.media.image import decode_picture, resize_crop
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import MediaSpan
+from shardmill.remote.path import as_path
 from shardmill.serve.document import Document, TokenReader
 
 EVERY_ASPECT = 32.0
@@ -42,7 +43,7 @@ class PictureReader:
     def open(cls, tokens: Path | str, samples: Path | str, resolution: int = 224) -> PictureReader:
         """Return the reader of a folder of tokens and the folder of samples it was made from."""
         square = Square(resolution=resolution, max_aspect=EVERY_ASPECT)
-        return cls(TokenReader.open(Path(tokens)), open_samples(Path(samples)), square)
+        return cls(TokenReader.open(as_path(tokens)), open_samples(as_path(samples)), square)
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:

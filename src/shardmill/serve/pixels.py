@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,10 @@ class PixelReader:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Have these samples fetched together."""
+        self.reader.announce(rows)
 
     def read(self, row: int) -> Document:
         """Return the processor's ids and tensors of a sample, with loss on the answers."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, most_open_shards
 from shardmill.io.sampleshard import SampleShard
+from shardmill.remote.path import UrlPath
 from shardmill.serve.buffers import Buffers, keep_freed_memory
 
 
@@ -53,6 +54,10 @@ class RawReader:
 
     def __init__(self, samples: SampleSet) -> None:
         self.samples, self.buffers = samples, Buffers()
+        # Our own local shards have their tars beside them.
+        self._may_be_remote = isinstance(samples.folder, UrlPath) or any(
+            "tar" not in entry.files for entry in samples.entries
+        )
         self._starts = list(accumulate((e.num_samples for e in samples.entries), initial=0))
         self._shards: dict[int, _Shard] = {}
         self._max_open, self._lock = most_open_shards(), threading.Lock()
@@ -61,8 +66,20 @@ class RawReader:
     def __reduce__(self) -> tuple[object, ...]:
         return RawReader, (self.samples,)
 
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Have samples of remote tars fetched, those of one tar together."""
+        if not self._may_be_remote:
+            return
+        remote: dict[int, tuple[SampleShard, list[int]]] = {}
+        for shard, inside in map(self._locate, numbers):
+            if shard.whole is None:
+                remote.setdefault(id(shard), (shard.opened, []))[1].append(inside)
+        for opened, insides in remote.values():
+            opened.prefetch(insides)
+
     def views(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples as views of the mapped tars, or as fetched if a tar is remote."""
+        self.announce(numbers)
         return [
             RawSample(
                 _key(shard, inside),
@@ -75,6 +92,7 @@ class RawReader:
 
     def copies(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples whose members are bytes."""
+        self.announce(numbers)
         return [
             RawSample(
                 _key(shard, inside),
