@@ -57,9 +57,11 @@ def histogram(
 ) -> dict[str, Any]:
     """Return edges and counts by group; the rarest groups are added up as "others"."""
     highest = int(values.max(initial=0)) if top is None else top
-    num_bins = max(1, min(NUM_BINS, highest))
-    edges = np.linspace(0, max(1, highest), num_bins + 1)
-    place = np.minimum((values * (num_bins / max(1, highest))).astype(np.int64), num_bins - 1)
+    # Few whole numbers get a bar each: 6 is counted from 6 to 7.
+    whole = values.dtype.kind in "iu" and highest < NUM_BINS
+    end, num_bins = (highest + 1, highest + 1) if whole else (max(1, highest), NUM_BINS)
+    edges = np.linspace(0, end, num_bins + 1)
+    place = np.minimum((values * (num_bins / end)).astype(np.int64), num_bins - 1)
     of = np.zeros(len(values), np.int64) if group is None else group.astype(np.int64)
     counts = np.bincount(of * num_bins + place, minlength=len(names) * num_bins)
     table = counts.reshape(len(names), num_bins)
@@ -75,6 +77,7 @@ def histogram(
         "median": float(np.median(values)) if len(values) else 0.0,
         "max": int(values.max(initial=0)),
         "count": len(values),
+        "whole": whole,
     }
 
 

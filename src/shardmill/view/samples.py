@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from shardmill.errors import SampleError
@@ -110,11 +111,11 @@ def find_sample(folder: Folder, key: str, shard_name: str | None = None) -> int 
     with folder.lock:
         samples = folder.samples()
         starts, numbers = folder.places()
-        likely = [numbers[shard_name]] if shard_name in numbers else []
-        for number in [*likely, *range(min(MAX_ASKED, len(samples.entries)))]:
-            row: int | None = entry_index(folder.path, samples.entries[number]).find(key)
+        likely = numbers.get(shard_name or "", 0)
+        for place in chain([likely], range(min(MAX_ASKED, len(samples.entries)))):
+            row = entry_index(folder.path, samples.entries[place]).find(key)
             if row is not None:
-                return starts[number] + row
+                return int(starts[place] + row)
     return None
 
 

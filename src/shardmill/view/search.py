@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from shardmill.errors import ShardmillError
+from shardmill.io.keycolumn import KeyColumn
 from shardmill.io.sampleset import entry_index
 from shardmill.view.books import find_rejects
 from shardmill.view.desk import Desk
@@ -18,6 +21,7 @@ from shardmill.view.samples import matching
 from shardmill.view.scan import Budget
 
 PER_ITEM = 8
+MAX_DIGITS = 18
 MAX_HITS = 60
 
 
@@ -113,12 +117,25 @@ def _rows(
             opened = rows.shard(shard)
             if shard == 0:
                 hits += _sources(id, opened.spans.meta["sources"], wanted)
-            found = opened.keys.find(wanted)
-            if found is not None:
-                number = starts[shard] + found
-                hits.append({"kind": "row", "id": id, "text": wanted, "number": number})
+            for row in _rows_with(opened.keys, wanted):
+                number = starts[shard] + row
+                hits.append({"kind": "row", "id": id, "text": opened.keys[row], "number": number})
+            if sum(h["kind"] == "row" for h in hits) >= PER_ITEM:
                 return hits, -1
     return hits, -1
+
+
+def _rows_with(keys: KeyColumn, wanted: str) -> list[int]:
+    """Return some rows by key: the very one, else by its number, else by what stands before it."""
+    exact = keys.find(wanted)
+    if exact is not None:
+        return [exact]
+    if wanted.isascii() and wanted.isdigit() and len(wanted) <= MAX_DIGITS:
+        fitting = keys.number == int(wanted)
+    else:
+        prefixes = [n for n, text in enumerate(keys.prefixes) if wanted in text]
+        fitting = np.isin(keys.prefix, prefixes)
+    return [int(row) for row in np.flatnonzero(fitting)[:PER_ITEM]]
 
 
 def _sources(id: str, names: list[str], wanted: str) -> list[dict[str, Any]]:

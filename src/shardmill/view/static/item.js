@@ -119,8 +119,8 @@ function counted(page) {
   if (!groups.length) return null;
   return panel("Counted along the way",
     single && facts(single.rows.map(([name, amount]) => [name, count(amount)])),
-    bars.length > 0 && el("div", { class: "plots small" }, bars.map(powers)),
-    tables.length > 0 && el("div", { class: "plots small" }, tables.map((table) =>
+    bars.length > 0 && el("div", { class: "plots" }, bars.map(powers)),
+    tables.length > 0 && el("div", { class: "plots" }, tables.map((table) =>
       el("div", { class: "plot" }, el("h3", {}, table.name), shares(table.rows.slice(0, 10), ["samples", "source"].includes(table.name) ? page.kept : 0)))));
 }
 
@@ -133,9 +133,9 @@ function failures(page) {
 function madeFrom(page) {
   const to = (ids) => ids.map((id, place) => [place ? ", " : "", link({ id }, {}, id)]);
   return panel("Where it stands", facts([
-    ["made from", page.inputs?.length ? to(page.inputs) : page.raw?.length ? page.raw.slice(0, 6).map((path) => el("code", { class: "block" }, path)) : null],
+    ["made from", page.inputs?.length ? to(page.inputs) : page.raw?.length ? page.raw.slice(0, 6).map((path) => el("code", { class: "path" }, path)) : null],
     ["feeds", page.feeds?.length ? to(page.feeds) : null],
     ["path", page.path && el("code", {}, page.path)],
-    page.slow?.length ? ["slowest units", page.slow.map((unit, place) => [place ? ", " : "", link({ id: page.id, view: "unit", name: unit.unit }, {}, unit.unit), ` ${duration(unit.seconds)}`])] : null,
+    page.slow?.some((unit) => unit.seconds >= 1) ? ["slowest units", page.slow.map((unit, place) => [place ? ", " : "", link({ id: page.id, view: "unit", name: unit.unit }, {}, unit.unit), ` ${duration(unit.seconds)}`])] : null,
   ]));
 }

@@ -52,7 +52,7 @@ async function show({ again = false } = {}) {
   page.keys = made.keys ?? {};
   document.title = `${made.title} · shardmill`;
   drawCrumbs(route, made);
-  if (route.view === "search") search.value = route.params.q ?? "";
+  search.value = route.view === "search" ? route.params.q ?? "" : "";
   replace(main, made.body);
   main.dataset.view = route.view || "item";
   if (!again) main.scrollTo(0, 0);

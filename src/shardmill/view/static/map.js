@@ -6,8 +6,8 @@ import { chip, empty, numbers } from "./parts.js";
 import { link } from "./route.js";
 import { count, duration, plural, short, size, verbOf } from "./words.js";
 
-const CARD = { width: 184, height: 96, gapX: 40, gapY: 16 };
-const RAW = { width: 128, height: 36 };
+const CARD = { least: 150, most: 196, height: 96, gapX: 36, gapY: 16 };
+const RAW = { width: 120, height: 36 };
 
 export async function mapView({ ask }) {
   const first = await ask("map");
@@ -53,12 +53,14 @@ async function always() {
 function summary(answer) {
   const stages = answer.nodes.filter((node) => node.kind === "stage");
   const sum = (name) => stages.reduce((total, node) => total + (node[name] ?? 0), 0);
+  const made = new Set(answer.edges.map(([, target]) => target));
+  const read = stages.filter((node) => !made.has(node.id)).reduce((total, node) => total + (node.in ?? 0), 0);
   const running = stages.filter((node) => node.state === "running").length;
   const failed = sum("failed");
   return numbers([
     [count(stages.length), stages.length === 1 ? "stage" : "stages", running ? `${count(running)} running` : failed ? `${plural(failed, "unit")} failed` : "all at rest"],
-    [short(sum("kept")), "samples kept", "over all stages"],
-    [short(sum("skipped")), "samples skipped", "each with its reason"],
+    [short(read), "samples read", plural(answer.raw.length, "raw input")],
+    [short(sum("skipped")), "skipped", "each with its reason"],
     [size(sum("bytes")), "on disk", plural(sum("shards"), "shard")],
   ]);
 }
@@ -68,7 +70,7 @@ function card(node) {
   const fill = el("i", {});
   const line = el("div", { class: "line" });
   const foot = el("div", { class: "foot" });
-  const element = link({ id: node.id }, { class: `card node ${node.content}`, "data-id": node.id },
+  const element = link({ id: node.id }, { class: `card node of-${node.content}`, "data-id": node.id },
     el("div", { class: "top" }, el("b", { title: node.name }, node.name), state),
     line, el("div", { class: "bar" }, fill), foot);
   const update = (now) => {
@@ -123,18 +125,22 @@ function place(answer) {
   const columns = [];
   for (const node of answer.nodes) (columns[depth.get(node.id)] ??= []).push(node);
   const left = answer.raw.length ? RAW.width + CARD.gapX : 0;
+  const width = Math.max(CARD.least, Math.min(CARD.most, Math.floor((room() - left + CARD.gapX) / columns.length) - CARD.gapX));
   const nodes = new Map();
+  const rawOf = new Map(answer.raw.flatMap((one) => one.feeds.map((id) => [id, one.path])));
   const weight = (node) => {
     const feeding = from.get(node.id).map((source) => nodes.get(source)?.y).filter((y) => y !== undefined);
     return feeding.length ? feeding.reduce((a, b) => a + b, 0) / feeding.length : Infinity;
   };
   const feeds = new Set(answer.edges.map(([source]) => source));
   columns.forEach((column, number) => {
-    column.sort((a, b) => weight(a) - weight(b) || feeds.has(b.id) - feeds.has(a.id) || (a.name < b.name ? -1 : 1));
+    const used = new Set(column.filter((node) => feeds.has(node.id)).map((node) => rawOf.get(node.id)));
+    const rank = (node) => [weight(node), used.has(rawOf.get(node.id)) ? 0 : 1, rawOf.get(node.id) ?? "", feeds.has(node.id) ? 0 : 1, node.name];
+    column.sort((a, b) => compare(rank(a), rank(b)));
     column.forEach((node, row) => nodes.set(node.id, {
-      x: left + number * (CARD.width + CARD.gapX),
+      x: left + number * (width + CARD.gapX),
       y: row * (CARD.height + CARD.gapY),
-      width: CARD.width,
+      width,
       height: CARD.height,
     }));
   });
@@ -142,9 +148,19 @@ function place(answer) {
   const bottom = (list) => Math.max(0, ...list.map((at) => at.y + at.height));
   return {
     nodes, raw, edges: answer.edges, feeds: answer.raw,
-    width: left + columns.length * (CARD.width + CARD.gapX) - CARD.gapX,
+    width: left + columns.length * (width + CARD.gapX) - CARD.gapX,
     height: Math.max(bottom([...nodes.values()]), bottom([...raw.values()])) + 4,
   };
+}
+
+function room() {
+  const main = document.querySelector("main");
+  return (main?.clientWidth ?? 1060) - 60;
+}
+
+function compare(a, b) {
+  const at = a.findIndex((value, place) => value !== b[place]);
+  return at < 0 ? 0 : a[at] < b[at] ? -1 : 1;
 }
 
 function placeRaw(answer, nodes) {

@@ -9,7 +9,8 @@ import { count, percent, plural, short } from "./words.js";
 const WORLDS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 export async function planView({ ask, route, page }) {
-  const world = Number(route.params.world ?? 8) || 8;
+  const worlds = WORLDS.filter((size) => size <= Math.max(1, page.packs));
+  const world = Number(route.params.world) || Math.min(8, worlds[worlds.length - 1]);
   const top = numbers([
     [count(page.packs), "packs", `of ${count(page.capacity)} tokens`],
     [count(page.packed), "samples packed", page.dropped ? `${count(page.dropped)} left out` : "none left out"],
@@ -31,7 +32,7 @@ export async function planView({ ask, route, page }) {
         histogram(plan.documents, { title: "Documents a pack" }),
         plan.visual.max > 0 && histogram(plan.visual, { title: "Visual tokens a pack", unit: "tokens" }))),
       panel("Steps", el("div", { class: "toolbar" }, el("span", { class: "muted" }, "Ranks that train together:"),
-        el("div", { class: "choices" }, WORLDS.filter((size) => size <= Math.max(2, page.packs)).map((size) =>
+        el("div", { class: "choices" }, worlds.map((size) =>
           link({ id: route.id, view: "overview", params: { world: size } }, { class: size === plan.world ? "choice on" : "choice" }, String(size))))),
         el("div", { class: "plots" },
           lines([

@@ -4,13 +4,13 @@
 import { el, svg } from "./dom.js";
 import { count, short } from "./words.js";
 
-const WIDTH = 460;
-const HEIGHT = 190;
-const LEFT = 44;
+const WIDTH = 320;
+const HEIGHT = 168;
+const LEFT = 38;
 const BOTTOM = 26;
 const TOP = 10;
 
-export function histogram(data, { unit = "", title = "", mark = null } = {}) {
+export function histogram(data, { unit = "", title = "" } = {}) {
   const totals = data.edges.slice(1).map((_, bin) => data.series.reduce((sum, s) => sum + s.counts[bin], 0));
   const most = Math.max(1, ...totals);
   const bins = totals.length;
@@ -24,13 +24,13 @@ export function histogram(data, { unit = "", title = "", mark = null } = {}) {
       if (!amount) return;
       const width = Math.max(1, x(data.edges[bin + 1]) - x(data.edges[bin]) - 1);
       const rect = { x: x(data.edges[bin]), y: y(below + amount), width, height: Math.max(1, y(below) - y(below + amount)), rx: 1, class: `s${place}` };
-      bars.push(svg("rect", rect, svg("title", {}, `${short(data.edges[bin])} – ${short(data.edges[bin + 1])} ${unit}: ${count(amount)}${data.series.length > 1 ? ` of ${series.name}` : ""}`)));
+      bars.push(svg("rect", rect, svg("title", {}, `${data.whole ? bin : `${short(data.edges[bin])} – ${short(data.edges[bin + 1])}`} ${unit}: ${count(amount)}${data.series.length > 1 ? ` of ${series.name}` : ""}`)));
       below += amount;
     });
   }
   const median = data.count ? svg("line", { class: "mark", x1: x(data.median), x2: x(data.median), y1: TOP, y2: HEIGHT - BOTTOM }) : null;
   return figure(title, `median ${short(data.median)}, mean ${short(data.mean)}, most ${short(data.max)} ${unit}`,
-    frame(xTicks(data.edges[bins], x, unit), yTicks(most, y), bars, mark === null ? median : null),
+    frame(data.whole ? wholeTicks(bins, x, unit) : xTicks(data.edges[bins], x, unit), yTicks(most, y), bars, data.whole ? null : median),
     data.series.length > 1 ? legend(data.series.map((series) => series.name)) : null);
 }
 
@@ -87,13 +87,19 @@ function frame(bottom, left, ...drawn) {
 }
 
 function xTicks(most, x, unit) {
-  const values = nice(0, most, 5).filter((value) => value <= most);
+  const values = nice(0, most, 4).filter((value) => value <= most);
   return values.map((value, place) => [x(value), place === values.length - 1 && unit ? `${short(value)} ${unit}` : short(value)])
     .map(([at, text]) => [Math.min(at, WIDTH - 8 - text.length * 3), text]);
 }
 
+// Bars of whole numbers have their number under the middle.
+function wholeTicks(bins, x, unit) {
+  const values = nice(0, bins - 1, 5).filter((value) => Number.isInteger(value));
+  return values.map((value) => [x(value + 0.5), unit && value === values[values.length - 1] ? `${value} ${unit}` : String(value)]);
+}
+
 function yTicks(most, y) {
-  return nice(0, most, 3).filter((value) => value <= most * 1.001).map((value) => [y(value), short(value)]);
+  return nice(0, most, 3).filter((value) => value <= most * 1.001 && Number.isInteger(value)).map((value) => [y(value), short(value)]);
 }
 
 function nice(low, high, wanted) {

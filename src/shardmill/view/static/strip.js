@@ -88,7 +88,7 @@ function mediumOf(document, medium, start, x) {
     svg("path", { class: "stem", d: `M${left},${LANES.documents[0]} L${left},${top + height} L${left + width},${top + height} L${left + width},${LANES.documents[0]}` }),
     svg("rect", { class: `frame ${medium.kind}`, x: left, y: top, width, height, rx: 2 }),
     source && svg("svg", { x: left + 1, y: top + 1, width: Math.max(1, width - 2), height: height - 2, overflow: "hidden" },
-      svg("image", { href: source, width: "100%", height: "100%", preserveAspectRatio: "xMidYMid slice" })),
+      svg("image", { href: source, width: "100%", height: "100%", preserveAspectRatio: width > 2 * height ? "xMinYMid meet" : "xMidYMid slice" })),
     medium.kind === "video" && width > 24 && svg("text", { class: "play", x: left + 6, y: top + 16 }, "▶"),
   ];
 }

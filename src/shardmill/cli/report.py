@@ -1,0 +1,55 @@
+"""`shardmill report FOLDER -o report.html`: the page as one file, for a paper trail."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import click
+
+from shardmill import wording
+from shardmill.cli import console
+from shardmill.cli.options import folder_argument, json_option
+from shardmill.extras import need
+
+
+@click.command()
+@folder_argument("folder")
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="DIR|URL",
+    help="Also read what lies here: tars that an index names, links, tokenizers.",
+)
+@json_option
+def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> None:
+    """Write what the page shows into one file.
+
+    The file holds books, plots, packs and small pictures, needs no server and loads nothing from
+    outside.
+
+    \b
+        shardmill report . -o report.html
+    """
+    need("starlette", extra="view")
+    from shardmill.view.desk import Desk
+    from shardmill.view.library import Library
+    from shardmill.view.report import make_report
+
+    content = make_report(Desk(Library(folder, allowed)))
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    draft.write_bytes(content)
+    draft.replace(out)
+    if as_json:
+        console.print_json({"report": str(out), "bytes": len(content)})
+    else:
+        console.say("✓", f"{out}: {wording.size(len(content))}, complete in itself")
