@@ -69,7 +69,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, tuple[float, float] | None
     ),
     (
         {"kind": "how2link"},
-        {"clip_path": "/data/any/train/26n5ePOXc5I/clip_3", "caption": "a cat"},
+        {"clip_path": "/data/any/train/26n5ePOXc5I/clip_3", "caption": "a cat", "clip": [4, 8]},
         "train/26n5ePOXc5I/clip_3.mp4",
         None,
     ),

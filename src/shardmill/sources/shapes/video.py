@@ -111,13 +111,16 @@ class Ego4dShape(VideoShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How2LinkShape(VideoShape):
-    """One clip of How2link: the last parts of `clip_path` name its file.
+    """One clip of How2link: the last parts of `clip_path` name its file, which is cut already.
 
     A row of that data set holds many clips: read them with the source `nested`.
     """
 
     video: tuple[str, ...] = ("clip_path",)
     text: tuple[str, ...] = ("caption",)
+    clip: str = ""
+    start: str = ""
+    end: str = ""
     num_parts: int = 3
     suffix: str = ".mp4"
 

@@ -1,0 +1,167 @@
+"""The invariants of rows of tokens, checked for many rows at once; nothing is decoded.
+
+    every id lies in the space
+    loss spans rise, do not touch, and end inside their row
+    media rise and do not overlap; each has as many tokens as its grid
+    a medium is made of codes, or of one placeholder repeated
+    all media begin and end with the same delimiters
+    placeholders, codes and delimiters stand nowhere but in media, so that no block is cut in two
+
+A grid may be in patches of which k x k make a token, and rows of codes may end with a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.model.space import TokenSpace
+
+Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+Blame: TypeAlias = Callable[[Mask, Ints, str], None]
+UNLIKE = "has a medium that begins or ends unlike the others"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Media:
+    """Media of many rows: the row of each, its place among the ids, and its shape."""
+
+    row: Ints
+    start: Ints
+    length: Ints
+    before: Ints
+    after: Ints
+    grid: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of tokens after each other; row i has the ids from `bounds[i]` to `bounds[i + 1]`."""
+
+    ids: Ints
+    bounds: Ints
+    loss_row: Ints
+    loss_start: Ints
+    loss_length: Ints
+    media: Media
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+
+def faults_of(rows: Rows, space: TokenSpace | None) -> dict[int, str]:
+    """Return what is wrong with each row that is not as it should be.
+
+    Without a space (packs of others) no id is known to be a code.
+    """
+    faults: dict[int, str] = {}
+
+    def blame(bad: Mask, row: Ints, what: str) -> None:
+        for number in row[bad].tolist():
+            faults.setdefault(number, what)
+
+    if space is not None:
+        strange = (rows.ids < 0) | (rows.ids >= space.size)
+        found = _between(strange, rows.bounds[:-1], rows.bounds[1:])
+        blame(found > 0, np.arange(len(rows)), "has ids outside the token space")
+    blame(_bad_loss(rows), rows.loss_row, "has loss spans that touch, go back or leave it")
+    outside = _outside(rows)
+    blame(outside, rows.media.row, "has media that overlap, go back or leave it")
+    if not outside.any():
+        _check_bodies(rows, space, blame)
+        _check_delimiters(rows, 0 if space is None else space.text_size, blame)
+    return dict(sorted(faults.items()))
+
+
+def _check_bodies(rows: Rows, space: TokenSpace | None, blame: Blame) -> None:
+    media, ids = rows.media, rows.ids
+    end = media.start + media.length
+    is_code = np.zeros(len(ids), np.bool_)
+    if space is not None and space.num_codes:
+        is_code = (ids >= space.code_offset) & (ids < space.code_offset + space.num_codes)
+    num_codes = _between(is_code, media.start, end)
+    changes = np.append(ids[1:] != ids[:-1], False)[: len(ids)]
+    is_mixed = _between(changes, media.start, end - 1) > 0
+    is_coded = num_codes > 0
+    fits = np.where(is_coded, _fits_codes(media, num_codes), _fits_patches(media))
+    blame(~fits, media.row, "has a medium that is not as large as its grid")
+    blame(~is_coded & is_mixed, media.row, "has a medium of different placeholders")
+    _check_strays(rows, is_code, num_codes, "codes", blame)
+    patches = ids[media.start]
+    for patch in np.unique(patches[~is_coded]).tolist():
+        due = np.where(~is_coded & (patches == patch), media.length, 0)
+        _check_strays(rows, ids == patch, due, "placeholders", blame)
+
+
+def _check_delimiters(rows: Rows, text_size: int, blame: Blame) -> None:
+    """Blame media without their delimiters, and delimiters without their media."""
+    media, ids = rows.media, rows.ids
+    first = ids[media.start - media.before]
+    last = ids[media.start + media.length + media.after - 1]
+    begins, ends = media.before > 0, media.after > 0
+    opening, closing = _most_common(first[begins]), _most_common(last[ends])
+    blame(begins & (first != opening), media.row, UNLIKE)
+    blame(ends & (last != closing), media.row, UNLIKE)
+    for token in {opening, closing}:
+        # A delimiter below text_size may be a piece of text as well.
+        if token >= text_size:
+            due = (begins & (first == token)).astype(np.int64) + (ends & (last == token))
+            _check_strays(rows, ids == token, due, "delimiters", blame)
+
+
+def _most_common(tokens: Ints) -> int:
+    """Return the token that occurs most often, -1 if there is none."""
+    found, counts = np.unique(tokens, return_counts=True)
+    return int(found[counts.argmax()]) if len(found) else -1
+
+
+def _check_strays(rows: Rows, here: Mask, due: Ints, what: str, blame: Blame) -> None:
+    found = _between(here, rows.bounds[:-1], rows.bounds[1:])
+    expected = np.bincount(rows.media.row, due, len(rows)).astype(np.int64)
+    blame(found != expected, np.arange(len(rows)), f"has {what} outside of its media")
+
+
+def _fits_codes(media: Media, num_codes: Ints) -> Mask:
+    cells = media.grid.prod(axis=1)
+    row_ends = media.grid[:, 0] * media.grid[:, 1]
+    is_whole = (media.length == cells) | (media.length == cells + row_ends)
+    fits: Mask = is_whole & (num_codes == cells)
+    return fits
+
+
+def _fits_patches(media: Media) -> Mask:
+    cells = media.grid.prod(axis=1)
+    merged = cells // np.maximum(media.length, 1)
+    side = np.sqrt(merged).round().astype(np.int64)
+    is_merged = (merged * media.length == cells) & (side * side == merged)
+    fits: Mask = is_merged | (cells == 0)  # an unknown grid fits anything
+    return fits
+
+
+def _bad_loss(rows: Rows) -> Mask:
+    start, end = rows.loss_start, rows.loss_start + rows.loss_length
+    bad: Mask = (rows.loss_length < 1) | (end > np.diff(rows.bounds)[rows.loss_row])
+    bad[1:] |= (rows.loss_row[1:] == rows.loss_row[:-1]) & (start[1:] <= end[:-1])
+    return bad
+
+
+def _outside(rows: Rows) -> Mask:
+    media = rows.media
+    first, last = media.start - media.before, media.start + media.length + media.after
+    bad: Mask = (first < rows.bounds[media.row]) | (last > rows.bounds[media.row + 1])
+    bad |= media.length < 1
+    bad[1:] |= (media.row[1:] == media.row[:-1]) & (first[1:] < last[:-1])
+    return bad
+
+
+def _between(mask: Mask, start: Ints, end: Ints) -> Ints:
+    """Return how many are True from each start to each end."""
+    sums = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=sums[1:])
+    between: Ints = sums[end] - sums[start]
+    return between

@@ -1,0 +1,151 @@
+"""What finished shards hold, checked in parallel: tokens, packs or samples, by what they are.
+
+A shard that cannot be read is a fault of that shard; all others are checked, and every one that is
+wrong is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shardmill.errors import ShardmillError
+from shardmill.io.plans import open_plan
+from shardmill.io.receipts import open_manifest
+from shardmill.io.sampleset import open_entry
+from shardmill.io.sampleshard import Raw, SampleShard
+from shardmill.io.tokenfile import ROLES, open_token_shard
+from shardmill.io.tokenset import open_token_set
+from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.space import TokenSpace
+from shardmill.remote.path import as_path
+from shardmill.stages.checkfindings import Fault, Findings, Limits
+from shardmill.stages.checkpacks import check_pack
+from shardmill.stages.checkpairs import check_sample
+from shardmill.stages.checktokens import check_token_shard
+
+# A process takes half a second to begin: less than this is done sooner without.
+BYTES_WORTH_A_PROCESS = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """What one shard holds: counts by name, and the first of its faults."""
+
+    name: str
+    num_samples: int
+    counts: Mapping[str, int]
+    faults: tuple[Fault, ...]
+    num_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContentReport:
+    """What a folder holds, shard by shard in order."""
+
+    shards: tuple[ShardReport, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts of all shards together."""
+        total: Counter[str] = Counter()
+        for shard in self.shards:
+            total.update(shard.counts)
+        return dict(total)
+
+    @property
+    def num_faults(self) -> int:
+        """How many faults there are, listed or not."""
+        return sum(shard.num_faults for shard in self.shards)
+
+
+def check_content(folder: Path, limits: Limits | None = None, *, workers: int = 1) -> ContentReport:
+    """Check the content of every shard of a finished folder."""
+    manifest = open_manifest(folder)
+    limits = _with_stage(limits or Limits(), manifest)
+    check = partial(check_shard, folder, limits)
+    workers = min(workers, len(manifest.shards), _num_bytes(manifest) // BYTES_WORTH_A_PROCESS)
+    if workers < 2:
+        return ContentReport(tuple(map(check, manifest.shards)))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        return ContentReport(tuple(pool.map(check, manifest.shards)))
+
+
+def check_shard(folder: Path, limits: Limits, entry: ShardEntry) -> ShardReport:
+    """Check one shard; what makes it unreadable is its fault."""
+    findings = Findings()
+    try:
+        if "spans" in entry.files:
+            files = {role: folder / entry.files[role].path for role in ROLES}
+            findings = check_token_shard(open_token_shard(files), limits)
+        elif "idx" in entry.files:
+            _check_tar(folder, entry, limits, findings)
+    except (ShardmillError, OSError) as error:
+        findings.blame("", f"cannot be read: {error}")
+    return ShardReport(
+        name=entry.name,
+        num_samples=entry.num_samples,
+        counts=dict(findings.counts),
+        faults=tuple(findings.faults),
+        num_faults=findings.num_faults,
+    )
+
+
+def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findings) -> None:
+    with open_entry(folder, entry) as shard:
+        for key, members in _samples(shard):
+            try:
+                plain = _document(members)
+            except orjson.JSONDecodeError as error:
+                findings.blame(key, f"its json cannot be read: {error}")
+                continue
+            if plain is not None and "input_ids" in plain:
+                check_pack(key, plain, members, limits, findings)
+            else:
+                check_sample(key, plain, members, pairs=limits.pairs, findings=findings)
+
+
+def _samples(shard: SampleShard) -> Iterator[tuple[str, Raw]]:
+    """Yield key and members of each sample; of a mapped tar only what is looked at is read."""
+    if shard.blob.mapped() is None:
+        return shard.iter_raw()
+    return ((shard.index.keys[number], shard.raw(number)) for number in range(len(shard)))
+
+
+def _document(members: Raw) -> dict[str, Any] | None:
+    plain = orjson.loads(members["json"]) if "json" in members else None
+    return plain if isinstance(plain, dict) else None
+
+
+def _with_stage(limits: Limits, manifest: Manifest) -> Limits:
+    """Return the limits with what the folder's own stage says: its longest row, its space."""
+    stage = manifest.stage if isinstance(manifest.stage, dict) else {}
+    longest, plan_path, tokens_dir = (
+        stage.get(name) for name in ("max_length", "plan_path", "tokens_dir")
+    )
+    if isinstance(plan_path, str) and as_path(plan_path).exists():
+        longest = open_plan(as_path(plan_path)).spec.capacity
+    if limits.max_tokens is None and isinstance(longest, int):
+        limits = replace(limits, max_tokens=longest)
+    if limits.space is None and isinstance(tokens_dir, str):
+        limits = replace(limits, space=_space_of(as_path(tokens_dir)))
+    return limits
+
+
+def _space_of(tokens_dir: Path) -> TokenSpace | None:
+    """Return the token space that packs in tars share with the tokens they were made from."""
+    if not (tokens_dir / "manifest.json").exists():
+        return None
+    return open_token_set(tokens_dir, open_manifest(tokens_dir)).space
+
+
+def _num_bytes(manifest: Manifest) -> int:
+    return sum(entry.num_bytes for shard in manifest.shards for entry in shard.files.values())

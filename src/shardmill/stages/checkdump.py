@@ -1,0 +1,81 @@
+"""A few samples, rows or packs of a folder as people read them, in a folder each:
+
+    ground_truth.txt          the documents as they were ingested
+    detokenized_tokens.txt    all tokens
+    unmasked_tokens.txt       those that are learned
+    images/                   the pictures and videos
+
+They are spread over the shards by arithmetic, so that the same folder always shows the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.formats.read_tars import VIDEO_SPACE
+from shardmill.model.manifest import Manifest
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.stages.checkspecimens import Collection, Specimen, maker_of_tokens, open_collection
+from shardmill.tokens.paint import Numbers, Run, open_painter, paint
+
+Show: TypeAlias = Callable[[TokenRow], list[Run]]
+MAX_NAME = 100
+
+
+def dump_specimens(
+    folder: Path, to_dir: Path, count: int, space: TokenSpace = VIDEO_SPACE
+) -> list[Path]:
+    """Write `count` specimens of a finished folder below `to_dir`, and return their folders."""
+    made: dict[str, Path] = {}
+    with open_collection(folder, space) as collection:
+        show = _painter(collection.manifest, space)
+        for number, place in enumerate(spread(len(collection.manifest.shards), count)):
+            specimen = _take(collection, *place)
+            # Of few samples some are hit twice.
+            if specimen is not None and specimen.name not in made:
+                made[specimen.name] = _write(specimen, to_dir, number, show)
+    return list(made.values())
+
+
+def spread(num_shards: int, count: int) -> list[tuple[int, float]]:
+    """Return (shard, share of the way through it) of `count` places over all shards."""
+    places = [(2 * i + 1) * num_shards / (2 * count) for i in range(count)] if num_shards else []
+    return [(int(place), place - int(place)) for place in places]
+
+
+def _take(collection: Collection, shard: int, share: float) -> Specimen | None:
+    try:
+        return collection.take(shard, share)
+    except SampleError as error:
+        return Specimen("broken", [str(error)])
+
+
+def _painter(manifest: Manifest, space: TokenSpace) -> Show:
+    try:
+        return open_painter(maker_of_tokens(manifest))
+    except ConfigError:  # packs of others: nobody says which tokenizer made them
+        return lambda row: paint(row, Numbers(), space)
+
+
+def _write(specimen: Specimen, to_dir: Path, number: int, show: Show) -> Path:
+    name = specimen.name.replace("/", "_")[:MAX_NAME]
+    folder = to_dir / f"{number:03d}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ground_truth.txt").write_text("\n\n".join(specimen.truth) + "\n", "utf-8")
+    if specimen.rows:
+        shown = [show(row) for row in specimen.rows]
+        learned = [[run for run in runs if run.learned] for runs in shown]
+        (folder / "detokenized_tokens.txt").write_text(_joined(shown), "utf-8")
+        (folder / "unmasked_tokens.txt").write_text(_joined(learned), "utf-8")
+    for medium, content in specimen.media.items():
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / "images" / Path(medium).name).write_bytes(content)
+    return folder
+
+
+def _joined(rows: Sequence[Sequence[Run]]) -> str:
+    return "\n\n".join("".join(run.text for run in runs) for runs in rows) + "\n"

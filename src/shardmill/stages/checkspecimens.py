@@ -1,0 +1,157 @@
+"""Single samples, rows and packs of a folder, with the documents and media they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.formats.packed import packed_documents, packed_row
+from shardmill.io.receipts import open_manifest
+from shardmill.io.sampleset import SampleSet, open_entry, open_samples
+from shardmill.io.sampleshard import Raw, parse_sample
+from shardmill.io.tokenset import open_token_set
+from shardmill.model.manifest import Manifest
+from shardmill.model.sample import Origin, Sample, Segment
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.pack.stored import num_stored_packs, stored_rows
+from shardmill.remote.path import as_path
+from shardmill.sources.suffixes import media_kind
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """A sample, a row or a pack: its texts as they were, its rows of tokens, its media."""
+
+    name: str
+    truth: Sequence[str]
+    rows: Sequence[TokenRow] = ()
+    media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A finished folder; `samples` are those behind its tokens, None if they are not there.
+
+    `space` tells the pictures of packs that do not say where theirs lie.
+    """
+
+    folder: Path
+    manifest: Manifest
+    samples: SampleSet | None
+    space: TokenSpace
+
+    def take(self, number: int, share: float) -> Specimen | None:
+        """Return what lies at this share of a shard, from 0 to 1; None if the shard is empty."""
+        entry = self.manifest.shards[number]
+        if not entry.num_samples:
+            return None
+        if "spans" in entry.files:
+            return self._of_tokens(number, share)
+        if "idx" in entry.files:
+            return self._of_tar(number, share)
+        raise ConfigError(f"{self.folder} holds neither samples nor tokens: nothing to show")
+
+    def _of_tokens(self, number: int, share: float) -> Specimen:
+        shard = open_token_set(self.folder, self.manifest).shard(number)
+        about = shard.spans.meta.get("about")
+        if isinstance(about, dict) and about.get("packs"):
+            pack = int(share * num_stored_packs(shard))
+            rows = stored_rows(shard, pack)
+            name = f"pack-{int(about.get('first', 0)) + pack:09d}"
+        else:
+            rows = [shard[int(share * len(shard))]]
+            name = rows[0].key
+        return Specimen(name, self._truth(rows), rows, self._media(rows))
+
+    def _of_tar(self, number: int, share: float) -> Specimen:
+        with open_entry(self.folder, self.manifest.shards[number]) as shard:
+            inside = int(share * len(shard))
+            key, raw = shard.index.keys[inside], shard.raw(inside)
+            media = {ext: bytes(view) for ext, view in raw.items() if media_kind(ext) is not None}
+            plain = orjson.loads(raw["json"]) if "json" in raw else None
+            if isinstance(plain, dict) and "input_ids" in plain:
+                return self._of_pack(key, plain, media)
+            return Specimen(key, [_said(key, raw)], media=media)
+
+    def _of_pack(self, key: str, plain: Mapping[str, Any], media: dict[str, bytes]) -> Specimen:
+        row = packed_row(key, plain, self.space, Origin(source="", path="", row=key))
+        if "lengths" in plain:
+            rows: Sequence[TokenRow] = packed_documents(row, plain)
+            return Specimen(key, self._truth(rows), rows, media)
+        return Specimen(key, [str(text) for text in plain.get("text", ())], [row], media)
+
+    def _truth(self, rows: Sequence[TokenRow]) -> list[str]:
+        if self.samples is None:
+            return []
+        found = self.samples.find_all([_key_of(row) for row in rows]).tolist()
+        return [
+            _told(self.samples[number]) if number >= 0 else f"{row.key} is not among the samples"
+            for row, number in zip(rows, found)
+        ]
+
+    def _media(self, rows: Sequence[TokenRow]) -> dict[str, memoryview]:
+        """Return the media of the rows, numbered in the order of the tokens."""
+        media: dict[str, memoryview] = {}
+        for row in rows if self.samples is not None else ():
+            assert self.samples is not None
+            number = self.samples.find(_key_of(row)) if row.media else None
+            raw = {} if number is None else self.samples.raw(number)
+            for span in row.media:
+                if span.name in raw:
+                    media[f"{len(media)}.{span.name.rpartition('.')[2]}"] = raw[span.name]
+        return media
+
+
+@contextmanager
+def open_collection(folder: Path, space: TokenSpace) -> Iterator[Collection]:
+    """Open a finished folder, and the samples that it was made from if they are still there."""
+    manifest = open_manifest(folder)
+    stage = maker_of_tokens(manifest).stage
+    place = stage.get("input_dir") if isinstance(stage, dict) and "tokenizer" in stage else None
+    is_there = isinstance(place, str) and (as_path(place) / "manifest.json").exists()
+    samples = open_samples(as_path(str(place))) if is_there else None
+    try:
+        yield Collection(folder, manifest, samples, space)
+    finally:
+        if samples is not None:
+            samples.close()
+
+
+def maker_of_tokens(manifest: Manifest) -> Manifest:
+    """Return the manifest that knows the tokenizer: of packs it is that of their tokens."""
+    tokens_dir = manifest.stage.get("tokens_dir") if isinstance(manifest.stage, dict) else None
+    if isinstance(tokens_dir, str) and (as_path(tokens_dir) / "manifest.json").exists():
+        return open_manifest(tokens_dir)
+    return manifest
+
+
+def _key_of(row: TokenRow) -> str:
+    # A row that was split off a longer one has its key with ~1, ~2 added.
+    return row.key.partition("~")[0]
+
+
+def _said(key: str, members: Raw) -> str:
+    try:
+        return _told(parse_sample(key, members))
+    except SampleError:
+        texts = [bytes(view) for ext, view in members.items() if media_kind(ext) is None]
+        return "\n".join(text.decode("utf-8", "replace") for text in texts)
+
+
+def _told(sample: Sample) -> str:
+    return "\n".join(_line(segment) for segment in sample.document.segments)
+
+
+def _line(segment: Segment) -> str:
+    who = "" if segment.role is None else f"{segment.role}: "
+    when = "" if segment.time_s is None else " {:.2f}-{:.2f} s".format(*segment.time_s)
+    if segment.kind == "text":
+        return f"{who}{segment.text}"
+    return f"{who}[{segment.kind} {segment.media}{when}]"
