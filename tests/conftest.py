@@ -12,3 +12,5 @@ settings.register_profile(
     "loaded machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("loaded machine")
+
+pytest_plugins = ["store_fixtures"]

@@ -5,7 +5,7 @@ to do with it:
 
     None           pass it on
     "503"          answer 503 Slow Down and close, without telling the server
-    "429", "403"   likewise
+    "429", ...     likewise; see ANSWERS, which hold what S3 answers in such a case
     "cut"          pass it on, send half of the answer's body and cut the connection
     "cut request"  take half of the request's body, then cut both connections
     "lost answer"  pass it on and let the server do it, then cut without an answer
@@ -26,7 +26,16 @@ from urllib.parse import urlsplit
 
 DELAY_S = 0.15
 CHUNK = 1 << 16
-ANSWERS = {"503": "503 Slow Down", "429": "429 Too Many Requests", "403": "403 Forbidden"}
+ANSWERS = {
+    "503": ("503 Slow Down", "SlowDown"),
+    "500": ("500 Internal Server Error", "InternalError"),
+    "429": ("429 Too Many Requests", "TooManyRequests"),
+    "denied": ("403 Forbidden", "AccessDenied"),
+    "expired": ("400 Bad Request", "ExpiredToken"),
+    "region": ("301 Moved Permanently", "PermanentRedirect"),
+    "clock": ("403 Forbidden", "RequestTimeTooSkewed"),
+    "no bucket": ("404 Not Found", "NoSuchBucket"),
+}
 HARM = ("503", "cut", "cut request", "lost answer", "delay")
 
 Choose = Callable[[str, str], str | None]
@@ -100,7 +109,7 @@ class _Connection:
         if harm is not None:
             self._proxy.harm.append(harm)
         if harm in ANSWERS:
-            self._refuse(ANSWERS[str(harm)])
+            self._refuse(*ANSWERS[str(harm)])
         if harm == "delay":
             time.sleep(DELAY_S)
         # SeaweedFS and S3 answer "100-continue" only when asked to, and our client never asks.
@@ -110,8 +119,8 @@ class _Connection:
             raise _Cut
         self._send_answer(method, cut=harm == "cut")
 
-    def _refuse(self, status: str) -> None:
-        body = b"<Error><Code>SlowDown</Code><Message>made by the test</Message></Error>"
+    def _refuse(self, status: str, code: str) -> None:
+        body = f"<Error><Code>{code}</Code><Message>made by the test</Message></Error>".encode()
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self._client.sendall(head.encode() + body)
         # Without this the kernel may throw the answer away, as bytes of the request are unread.

@@ -47,7 +47,11 @@ PROBLEMS = {
 STATUSES = {301: REGION, 307: REGION, 401: NO_KEY, 403: FORBIDDEN}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-_NO_CREDENTIAL = re.compile(r"169\.254\.|metadata\.google|credential", re.IGNORECASE)
+# What the client says by itself: a redirect that leads nowhere, nobody who gives a credential.
+_WORDS = (
+    (re.compile(r"incorrectly configured region"), REGION),
+    (re.compile(r"169\.254\.|metadata\.google|credential", re.IGNORECASE), NO_KEY),
+)
 
 
 def explain(error: Exception, url: str, *, verb: str) -> OSError:
@@ -57,8 +61,8 @@ def explain(error: Exception, url: str, *, verb: str) -> OSError:
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return FileNotFoundError(errno.ENOENT, "does not exist", plain_url(url))
     problem = PROBLEMS.get(code) or STATUSES.get(status)
-    if problem is None and not status and _NO_CREDENTIAL.search(text):
-        problem = NO_KEY
+    if problem is None and not status:
+        problem = next((said for words, said in _WORDS if words.search(text)), None)
     passing = problem is None
     if problem is None:
         problem = BUSY if _is_busy(status) else "the store refused{status}"

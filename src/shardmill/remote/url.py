@@ -30,12 +30,10 @@ class Place(NamedTuple):
 
 def is_remote(url: str) -> bool:
     """Say whether a name is a url of an object store or a web server."""
+    if url.startswith("pipe:"):
+        raise ConfigError(f"{url!r} would run a command: give the file or url itself")
     scheme, colon, _ = url.partition("://")
-    if not colon:
-        if url.startswith("pipe:"):
-            raise ConfigError(f"{url!r} would run a command: give the file or url itself")
-        return False
-    if scheme == "file":
+    if not colon or scheme == "file":
         return False
     if scheme not in REMOTE_SCHEMES:
         known = ", ".join(REMOTE_SCHEMES)
