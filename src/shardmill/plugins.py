@@ -117,6 +117,7 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
+    "hf": "shardmill.formats.hf:HuggingFaceFormat",
     "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
     "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
 }

@@ -7,8 +7,9 @@ from numbered_video import numbered_clip, read_number
 
 from shardmill.errors import SampleError
 from shardmill.io.blob import LocalBlob
+from shardmill.media.framekeys import Keyframes
 from shardmill.media.frames import read_frames
-from shardmill.media.framesamplers import Keyframes, Uniform, WholeVideo
+from shardmill.media.framesamplers import Uniform, WholeVideo
 from shardmill.media.videofile import BlobPart
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
+from struct import pack_into, unpack_from
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -88,6 +89,42 @@ def numbered_clip(
             _write_silence(container, voice, num_frames / rate)
         container.close()
         return Path(file.name).read_bytes()
+
+
+def with_matrix(clip: bytes, matrix: tuple[int, int, int, int]) -> bytes:
+    """Return an MP4 whose display matrix (a b, c d) is this one."""
+    content, at = bytearray(clip), clip.index(b"tkhd") + 4 + 40
+    a, b, c, d = (value << 16 for value in matrix)
+    pack_into(">ii", content, at, a, b)
+    pack_into(">ii", content, at + 12, c, d)
+    return bytes(content)
+
+
+def with_duration(clip: bytes, factor: float) -> bytes:
+    """Return an MP4 whose header says another duration of its track."""
+    content, at = bytearray(clip), clip.index(b"mdhd") + 4 + 16
+    (duration,) = unpack_from(">I", clip, at)
+    pack_into(">I", content, at, round(duration * factor))
+    return bytes(content)
+
+
+def huge_stream(side: int) -> bytes:
+    """Return an H.264 stream whose parameters say frames of `side` x `side` pixels."""
+    stream = numbered_clip(3, format="h264", options=(("profile", "baseline"),))
+    first, second = stream.index(b"\0\0\1\x67"), stream.index(b"\0\0\1\x68")
+    blocks = side // 16 - 1
+    # profile 66, level 6.2; then numbers in exponential Golomb code: set 0, frame numbers of 4
+    # bits, order type 2, one reference, no gaps, width and height, whole frames, no direct 8 x 8,
+    # no crop, no usability information, and the bit that ends it.
+    bits = "1" + "1" + "011" + "010" + "0" + _golomb(blocks) * 2 + "1" + "0" + "0" + "0" + "1"
+    bits += "0" * (-len(bits) % 8)
+    body = bytes(int(bits[i : i + 8], 2) for i in range(0, len(bits), 8))
+    return stream[:first] + b"\0\0\1\x67\x42\x00\x3e" + body + b"\0" + stream[second:]
+
+
+def _golomb(value: int) -> str:
+    digits = f"{value + 1:b}"
+    return "0" * (len(digits) - 1) + digits
 
 
 def _write_frames(

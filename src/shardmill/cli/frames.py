@@ -46,6 +46,12 @@ from shardmill.plugins import FRAME_SAMPLERS, build
 )
 @click.option("--interleave", is_flag=True, help="Put frames between the texts of their times.")
 @click.option(
+    "--list-fps",
+    type=float,
+    metavar="FPS",
+    help="Choose among pictures that follow each other, too: frames at this rate.",
+)
+@click.option(
     "--max-frames",
     type=click.IntRange(1),
     default=1024,

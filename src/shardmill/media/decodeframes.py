@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import SampleError
-from shardmill.media.videofile import OpenVideo, broken_as
+from shardmill.media.videofile import OpenVideo
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
 
@@ -38,14 +38,15 @@ class _Pass:
 def decode_frames(
     video: OpenVideo, table: VideoTable, numbers: FrameNumbers
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (number, decoded frame) of each number once, in no fixed order.
+    """Yield (number, decoded frame) of each number once, mostly in the order of time.
 
-    A frame that cannot be decoded, or only with damage, is a `SampleError`.
+    Frames of one pass come in that order; only those that look back across a key frame may come
+    late. A frame that cannot be decoded, or only with damage, is a `SampleError`; what FFmpeg
+    raises is for the caller to turn into one (see `broken_as`).
     """
     reader = _Reader(video)
     for one_pass in _plan(table, np.unique(numbers)):
-        with broken_as("broken video"):
-            yield from reader.decode(one_pass)
+        yield from reader.decode(one_pass)
         if one_pass.wanted:
             missing = min(one_pass.wanted.values())
             detail = f"frame {missing} at {table.times_s[missing]:g} s cannot be decoded"

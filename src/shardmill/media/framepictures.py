@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from struct import unpack_from
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError
 from shardmill.extras import need
 from shardmill.media.geometry import MAX_SIDE
+from shardmill.media.videofile import check_size
 from shardmill.model.sample import MediaSize
 
 Pixels = NDArray[np.uint8]
@@ -36,6 +38,7 @@ TURNS: dict[tuple[int, int, int, int], Turn] = {
     (0, -1, -1, 0): lambda plane: np.rot90(plane, 2).swapaxes(0, 1),
 }
 AS_IT_LIES = TURNS[1, 0, 0, 1]
+MAX_PIXEL_ASPECT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,41 +59,62 @@ class PictureFormat:
 class FramePainter:
     """Makes pictures of the frames of one video; keeps what scaling needs from frame to frame."""
 
-    def __init__(self, long_side: int | None = None) -> None:
+    def __init__(self, long_side: int | None = None, pixel_aspect: Fraction | None = None) -> None:
+        """`pixel_aspect`, if given, says how much wider than tall the pixels are: made square."""
         reformatter = need("av.video.reformatter", extra="video")
-        self._long_side = long_side
+        self._long_side, self._aspect = long_side, pixel_aspect or Fraction(1)
         self._scaler = reformatter.VideoReformatter()
-        self._lanczos = reformatter.Interpolation.LANCZOS
-        self._jpeg_colours = {
+        kinds = reformatter.Interpolation
+        self._quick = {"format": "rgb24", "interpolation": kinds.LANCZOS}
+        # What is stored is the same on every processor; that takes some more time.
+        exact = kinds.LANCZOS | kinds.ACCURATE_RND | kinds.BITEXACT
+        self._exact = {"format": "rgb24", "interpolation": exact}
+        self._jpeg = {
             "format": "yuvj420p",
+            "interpolation": exact,
             "dst_colorspace": reformatter.Colorspace.ITU601,
             "dst_color_range": reformatter.ColorRange.JPEG,
         }
 
     def rgb(self, frame: Any) -> Pixels:
-        """Return the pixels [height, width, 3]."""
-        (plane,) = self._planes(frame, format="rgb24")
-        return plane
+        """Return the pixels [height, width, 3], within rounding of those that `encode` stores."""
+        return self._planes(frame, self._quick)[0]
 
     def encode(self, frame: Any, format: PictureFormat) -> tuple[bytes, MediaSize]:
         """Return the picture as a file, and its size."""
-        if format.format == "jpg":
-            planes = self._planes(frame, **self._jpeg_colours)
+        width, height = self._size(frame)
+        if format.format == "jpg" and width % 2 == height % 2 == 0:
+            planes = self._planes(frame, self._jpeg)
             simplejpeg = need("simplejpeg", extra="image")
             content = simplejpeg.encode_jpeg_yuv_planes(*planes, quality=format.quality)
         else:
-            planes = [self.rgb(frame)]
-            content = _encode_webp(planes[0], format.quality)
+            # libjpeg-turbo reads planes to an even row and column, even if they have none.
+            planes = self._planes(frame, self._exact)
+            content = _encode(planes[0], format)
         height, width = planes[0].shape[:2]
         return content, MediaSize(width=width, height=height)
 
-    def _planes(self, frame: Any, **colours: Any) -> list[Pixels]:
-        width, height = fit_long_side(frame.width, frame.height, self._long_side)
-        scaled = self._scaler.reformat(
-            frame, width, height, interpolation=self._lanczos, threads=1, **colours
-        )
+    def _size(self, frame: Any) -> tuple[int, int]:
+        check_size(frame.width, frame.height)  # which may differ from what the container says
+        shape = square_pixels(frame.width, frame.height, self._aspect)
+        return fit_long_side(*shape, self._long_side)
+
+    def _planes(self, frame: Any, conversion: dict[str, Any]) -> list[Pixels]:
+        scaled = self._scaler.reformat(frame, *self._size(frame), threads=1, **conversion)
         turn = turn_of(frame)
         return [np.ascontiguousarray(turn(_pixels(plane))) for plane in scaled.planes]
+
+
+def square_pixels(width: int, height: int, aspect: Fraction) -> tuple[int, int]:
+    """Return the size at which wide or tall pixels become square ones, enlarging one side.
+
+    720 x 576 with pixels of 16 : 15 is shown as 768 x 576; absurd shapes are not believed.
+    """
+    if not 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT:
+        return width, height
+    if aspect >= 1:
+        return max(1, round(width * aspect)), height
+    return width, max(1, round(height / aspect))
 
 
 def fit_long_side(width: int, height: int, long_side: int | None) -> tuple[int, int]:
@@ -121,7 +145,13 @@ def _pixels(plane: Any) -> Pixels:
     return rows[:, : 3 * plane.width].reshape(plane.height, plane.width, 3)
 
 
-def _encode_webp(pixels: Pixels, quality: int) -> bytes:
+def _encode(pixels: Pixels, format: PictureFormat) -> bytes:
+    if format.format == "jpg":
+        simplejpeg = need("simplejpeg", extra="image")
+        content: bytes = simplejpeg.encode_jpeg(
+            pixels, quality=format.quality, colorsubsampling="420"
+        )
+        return content
     file = io.BytesIO()
-    need("PIL.Image", extra="image").fromarray(pixels).save(file, "WEBP", quality=quality)
+    need("PIL.Image", extra="image").fromarray(pixels).save(file, "WEBP", quality=format.quality)
     return file.getvalue()

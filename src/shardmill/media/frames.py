@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.media.decodeframes import decode_frames
+from shardmill.media.framechanges import measure_changes
 from shardmill.media.framepictures import FramePainter
 from shardmill.media.framesamplers import FrameSampler
 from shardmill.media.probevideo import probe_video
-from shardmill.media.videofile import OpenVideo, Video, open_video
+from shardmill.media.videofile import OpenVideo, Video, broken_as, open_video
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
 
@@ -54,14 +55,19 @@ def read_frames(
 
 
 def look_at(video: OpenVideo, sampler: FrameSampler, clip: Clip | None) -> VideoTable:
-    """Return what a sampler asks to see of a video."""
+    """Return what a sampler asks to see of a video: its frames, and how much they change."""
     table = probe_video(video)
-    return table if clip is None else table.within(*clip)
+    if clip is not None:
+        table = table.within(*clip)
+    if getattr(sampler, "needs_changes", False):
+        table = replace(table, changes=measure_changes(video, table))
+    return table
 
 
 def decode_each(
     video: OpenVideo, table: VideoTable, numbers: FrameNumbers, make: Callable[[Any], Made]
 ) -> list[Made]:
     """Return what `make` makes of each frame, in the order of the numbers; repeats are shared."""
-    made = {number: make(frame) for number, frame in decode_frames(video, table, numbers)}
+    with broken_as("broken video"):
+        made = {number: make(frame) for number, frame in decode_frames(video, table, numbers)}
     return [made[number] for number in numbers.tolist()]

@@ -15,13 +15,7 @@ import numpy as np
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.videotable import Seconds, VideoTable
-from shardmill.model.frames import (
-    FrameNumbers,
-    qwen2_frames,
-    qwen3_frames,
-    spread_frames,
-    stride_frames,
-)
+from shardmill.model.frames import qwen2_frames, qwen3_frames
 
 
 @runtime_checkable
@@ -46,16 +40,29 @@ class WholeVideo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllFrames:
+    """Every frame as a picture; for short clips, and for lists of frames taken by others."""
+
+    def times(self, video: VideoTable) -> Seconds:
+        return video.times_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform:
-    """The frames in the middle of `count` equal segments of time."""
+    """The frames in the middle of `count` equal segments of time.
+
+    A video of fewer frames is rejected; where one frame stands still for long it is taken again.
+    """
 
     count: int = 16
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count)
+        check_count("count", self.count)
 
     def times(self, video: VideoTable) -> Seconds:
-        return _different(video, middles_s(video, self.count))
+        if len(video) < self.count:
+            raise SampleError("too few frames", f"{len(video)}, {self.count} are wanted")
+        return middles_s(video, self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,7 @@ class Fps:
         if not self.fps > 0:
             raise ConfigError(f"fps must be positive, got {self.fps}")
         for name in ("min_frames", "max_frames", "temporal_patch"):
-            _check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.min_frames > self.max_frames:
             raise ConfigError(f"min_frames {self.min_frames} is over max_frames {self.max_frames}")
 
@@ -94,57 +101,6 @@ class Fps:
         return video.times_s[numbers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keyframes:
-    """`i_frames` key frames and `p_frames` frames between them, merged in the order of time.
-
-    Key frames are spread from the first to the last; the last frame of the video counts as one of
-    them, whatever it is, so that the end is always seen. The frames between are predicted from the
-    past (P), the middle ones of equal pieces; they also make up for key frames that are missing.
-    """
-
-    i_frames: int = 8
-    p_frames: int = 16
-
-    def __post_init__(self) -> None:
-        _check_count("i_frames", self.i_frames)
-        if self.p_frames < 0:
-            raise ConfigError(f"p_frames must be 0 or more, got {self.p_frames}")
-
-    def times(self, video: VideoTable) -> Seconds:
-        is_i, last = video.is_key.copy(), len(video) - 1
-        is_i[last] = True
-        i_frames = _spread(np.flatnonzero(is_i), self.i_frames)
-        total = self.i_frames + self.p_frames if self.p_frames else len(i_frames)
-        p_frames = _middle(np.flatnonzero(video.is_forward & ~is_i), total - len(i_frames))
-        numbers: FrameNumbers = np.sort(np.concatenate([i_frames, p_frames]))
-        return video.times_s[numbers]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearestKeyframes:
-    """The key frames nearest to the middles of `count` segments, each once.
-
-    Only key frames are decoded: some twenty times cheaper than the exact frames, and as many of
-    them as the video has.
-    """
-
-    count: int = 16
-
-    def __post_init__(self) -> None:
-        _check_count("count", self.count)
-
-    def times(self, video: VideoTable) -> Seconds:
-        keys = video.times_s[video.is_key]
-        if len(keys) == 0:
-            raise SampleError("no key frame", f"between {video.times_s[0]:g} and {video.end_s:g} s")
-        # A middle belongs to the key frame on whose side of the halfway point it lies.
-        halfway = (keys[1:] + keys[:-1]) / 2
-        nearest = np.searchsorted(halfway, middles_s(video, self.count))
-        times_s: Seconds = keys[np.unique(nearest)]
-        return times_s
-
-
 def middles_s(video: VideoTable, count: int) -> Seconds:
     """Return the middles of `count` equal segments of the time in which the video is shown."""
     middles: Seconds = (2 * np.arange(count) + 1) / np.float64(2 * count)
@@ -152,23 +108,7 @@ def middles_s(video: VideoTable, count: int) -> Seconds:
     return times_s
 
 
-def _different(video: VideoTable, times_s: Seconds) -> Seconds:
-    numbers = video.numbers_at(times_s)
-    if len(np.unique(numbers)) < len(numbers):
-        raise SampleError("too few frames", f"{len(video)} for {len(numbers)} different ones")
-    return video.times_s[numbers]
-
-
-def _spread(numbers: FrameNumbers, count: int) -> FrameNumbers:
-    return numbers if len(numbers) <= count else numbers[spread_frames(len(numbers), count)]
-
-
-def _middle(numbers: FrameNumbers, count: int) -> FrameNumbers:
-    if len(numbers) <= count or count <= 0:
-        return numbers[: max(count, 0)]
-    return numbers[stride_frames(len(numbers), count, middle=True)]
-
-
-def _check_count(name: str, value: int) -> None:
+def check_count(name: str, value: int) -> None:
+    """Raise `ConfigError` unless a field is a number of at least 1."""
     if value < 1:
         raise ConfigError(f"{name} must be at least 1, got {value}")

@@ -6,6 +6,7 @@ was cut off, or whose header promises another duration, is rejected.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,22 @@ from shardmill.model.frames import MAX_FRAMES
 MICROSECONDS = 1_000_000
 # In AVI, which has no times, FFmpeg knows the order of older codecs, but not of these.
 REORDERED = ("h264", "hevc")
-HIDDEN_VP8 = 0x10  # the bit of a VP8 frame's first byte that says it is shown
+SHOWN_VP8 = 0x10  # the bit of a VP8 frame's first byte that says that it is shown
 # Containers whose header states a duration; others let FFmpeg guess from the bit rate.
 STATES_DURATION = ("mov", "matroska", "avi", "flv")
 # Rounding, a last frame without duration and sound that ends later are no lies.
 TOLERATED_S, TOLERATED_SHARE = 1.0, 0.1
+
+
+@dataclass(slots=True)
+class _Packets:
+    """What is kept of each packet, in the order of decoding, in ticks of the stream."""
+
+    pts: list[int] = field(default_factory=list)
+    dts: list[int] = field(default_factory=list)
+    is_key: list[bool] = field(default_factory=list)
+    is_shown: list[bool] = field(default_factory=list)
+    duration: list[int] = field(default_factory=list)
 
 
 def probe_video(video: OpenVideo) -> VideoTable:
@@ -31,39 +43,38 @@ def probe_video(video: OpenVideo) -> VideoTable:
     _check_complete(video)
     _check_order(video)
     with broken_as("broken video"):
-        pts, is_key, is_shown, durations = _demux(video)
-    times = np.array(pts, np.int64)
+        packets = _demux(video)
+    pts, is_shown = np.array(packets.pts, np.int64), np.array(packets.is_shown, bool)
     base = float(video.stream.time_base)
     table = make_table(
-        times,
-        np.array(is_key, bool),
-        np.array(is_shown, bool),
+        pts,
+        np.array(packets.is_key, bool),
+        is_shown,
         time_base=base,
-        origin_s=_origin_s(video, times, base),
-        last_duration_s=_last_duration(times, durations) * base,
+        origin_s=_origin_s(video, pts[is_shown], base),
+        last_duration_s=_last_duration(pts, packets.duration) * base,
     )
-    _check_duration(video, table)
+    _check_duration(video, table, (max(packets.dts) - min(packets.dts)) * base)
     return table
 
 
-def _demux(video: OpenVideo) -> tuple[list[int], list[bool], list[bool], list[int]]:
-    pts: list[int] = []
-    is_key: list[bool] = []
-    is_shown: list[bool] = []
-    durations: list[int] = []
-    is_vp8 = video.codec.startswith(("vp8", "libvpx")) and "vp9" not in video.codec
+def _demux(video: OpenVideo) -> _Packets:
+    packets, is_vp8 = _Packets(), video.codec == "vp8"
     for packet in video.container.demux(video.stream):
+        number = len(packets.pts)
         if not packet.size:
             continue
         if packet.is_corrupt:
-            raise SampleError("truncated video", f"packet {len(pts)} is not complete")
-        pts.append(_pts(packet, video, len(pts)))
-        is_key.append(packet.is_keyframe)
-        is_shown.append(not packet.is_discard and not (is_vp8 and not _is_shown(packet)))
-        durations.append(packet.duration or 0)
-        if len(pts) > MAX_FRAMES:
+            raise SampleError("truncated video", f"packet {number} is not complete")
+        pts = _pts(packet, video, number)
+        packets.pts.append(pts)
+        packets.dts.append(pts if packet.dts is None else packet.dts)
+        packets.is_key.append(packet.is_keyframe)
+        packets.is_shown.append(not packet.is_discard and not (is_vp8 and _is_hidden(packet)))
+        packets.duration.append(packet.duration or 0)
+        if number >= MAX_FRAMES:
             raise SampleError("absurd number of frames", f"more than {MAX_FRAMES}")
-    return pts, is_key, is_shown, durations
+    return packets
 
 
 def _pts(packet: Any, video: OpenVideo, number: int) -> int:
@@ -75,8 +86,8 @@ def _pts(packet: Any, video: OpenVideo, number: int) -> int:
     raise SampleError("no frame times", f"packet {number} does not say when it is shown")
 
 
-def _is_shown(packet: Any) -> bool:
-    return bool(bytes(packet)[:1] and bytes(packet)[0] & HIDDEN_VP8)
+def _is_hidden(packet: Any) -> bool:
+    return not bytes(packet)[0] & SHOWN_VP8
 
 
 def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
@@ -111,17 +122,23 @@ def _check_order(video: OpenVideo) -> None:
         raise SampleError("no frame times", f"AVI does not say when frames of {video.codec} show")
 
 
-def _check_duration(video: OpenVideo, table: VideoTable) -> None:
-    if not video.container.format.name.startswith(STATES_DURATION):
+def _check_duration(video: OpenVideo, table: VideoTable, decoded_s: float) -> None:
+    """Compare the header with the time of showing, and with that of decoding, which some state."""
+    stated = _stated_duration(video)
+    if stated is None:
         return
-    stream, container = video.stream, video.container
-    if stream.duration:
-        stated = float(stream.duration * stream.time_base)
-    elif container.duration and len(container.streams) == 1:
-        stated = container.duration / MICROSECONDS
-    else:
-        return
-    found = table.duration_s
+    found = min(table.duration_s, decoded_s, key=lambda seconds: abs(seconds - stated))
     if abs(stated - found) > max(TOLERATED_S, TOLERATED_SHARE * found):
         detail = f"its header says {stated:g} s, its frames last {found:g} s"
         raise SampleError("wrong duration", detail)
+
+
+def _stated_duration(video: OpenVideo) -> float | None:
+    stream, container = video.stream, video.container
+    if not container.format.name.startswith(STATES_DURATION):
+        return None
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    # The duration of a container may be that of its sound.
+    is_alone = len(container.streams) == 1
+    return container.duration / MICROSECONDS if container.duration and is_alone else None

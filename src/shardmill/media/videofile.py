@@ -17,10 +17,12 @@ from typing import Any, Protocol, TypeAlias
 from shardmill.errors import SampleError
 from shardmill.extras import need
 from shardmill.io.urls import open_blob
-from shardmill.media.image import MAX_PIXELS
 
 DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gif,h264,hevc,ivf"
 LOCAL_READ_BYTES = 128 << 10
+# Twice 8K. A decoder holds up to 16 frames besides, so more would not be bounded memory.
+MAX_PIXELS = 1 << 26
+MAX_SIDE = 16383  # of a WebP
 
 
 class RandomBytes(Protocol):
@@ -69,10 +71,10 @@ def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
             raise SampleError("empty video", "it has no bytes")
         file = _PartFile(part)
         read_bytes = max(LOCAL_READ_BYTES, part.blob.window)
+        # The second is for the decoders with which FFmpeg looks at a first frame.
+        options = {"format_whitelist": DEMUXERS, "max_pixels": str(MAX_PIXELS)}
         with broken_as("not a video"):
-            container = av.open(
-                file, options={"format_whitelist": DEMUXERS}, buffer_size=read_bytes
-            )
+            container = av.open(file, options=options, buffer_size=read_bytes)
         with container:
             stream = _video_stream(av, container)
             _prepare(stream, threads)
@@ -92,20 +94,29 @@ def broken_as(reason: str) -> Iterator[None]:
 def _video_stream(av: Any, container: Any) -> Any:
     cover = av.stream.Disposition.attached_pic
     streams = [s for s in container.streams.video if not s.disposition & cover]
+    if not len(container.streams):
+        raise SampleError("not a video", "it holds nothing")
     if not streams:
-        kinds = ", ".join(sorted({s.type for s in container.streams})) or "nothing"
-        raise SampleError("no video stream", f"it holds {kinds}")
+        kinds = {"a cover picture" if s.type == "video" else s.type for s in container.streams}
+        raise SampleError("no video stream", f"it holds {', '.join(sorted(kinds))}")
     stream = streams[0]
     if stream.codec_context is None:
-        raise SampleError("unknown codec", f"nothing decodes {stream.codec_tag!r}")
+        raise SampleError("unknown codec", "FFmpeg has no decoder for its video")
     return stream
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise `SampleError` unless frames of this size fit into memory and into any picture file."""
+    if width < 1 or height < 1:
+        raise SampleError("no frame size", "its header has none, or one that FFmpeg refuses")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        detail = f"{width} x {height}, the limits are {MAX_SIDE} a side and {MAX_PIXELS} in all"
+        raise SampleError("too many pixels", detail)
 
 
 def _prepare(stream: Any, threads: int) -> None:
     context = stream.codec_context
-    if context.width * context.height > MAX_PIXELS:
-        detail = f"{context.width} x {context.height}, the limit is {MAX_PIXELS}"
-        raise SampleError("too many pixels", detail)
+    check_size(context.width, context.height)
     context.thread_count = threads
     context.thread_type = "NONE" if threads == 1 else "AUTO"
     # A stream may say another size than its container; the decoder must not believe it either.

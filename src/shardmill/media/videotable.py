@@ -19,6 +19,9 @@ from shardmill.errors import SampleError
 from shardmill.model.frames import FrameNumbers
 
 Seconds = NDArray[np.float64]
+SLACK_S, SLACK_SHARE = 1.0, 0.1
+# Times that people write, such as 1.2 s, mean the frame at 1.2000000000000002 s too.
+ROUNDING_S = 1e-6
 PER_FRAME = ("times_s", "pts", "place", "start_pts", "start_place", "is_key", "is_forward")
 
 
@@ -60,26 +63,37 @@ class VideoTable:
         """Return the numbers of the frames that are shown at these times."""
         wanted = np.asarray(times_s, np.float64)
         first, last = float(self.times_s[0]), self.end_s
-        outside = wanted[~((wanted >= first) & (wanted <= last))]
+        outside = wanted[~((wanted >= first - ROUNDING_S) & (wanted <= last + ROUNDING_S))]
         if len(outside):
             detail = f"{outside[0]:g} s, it is shown from {first:g} to {last:g} s"
             raise SampleError("time outside the video", detail)
-        return np.searchsorted(self.times_s, wanted, "right") - 1
+        return np.maximum(np.searchsorted(self.times_s, wanted + ROUNDING_S, "right") - 1, 0)
 
     def within(self, start_s: float, end_s: float) -> VideoTable:
-        """Return the frames that begin in a clip [start, end); a clip must show something."""
-        first = float(self.times_s[0])
-        if not (start_s < end_s and start_s < self.end_s and end_s > first and start_s >= 0):
-            detail = f"{start_s:g} to {end_s:g} s of {first:g} to {self.end_s:g} s"
+        """Return the frames of a clip [start, end).
+
+        Rows round their times, so that a clip may end a little after the video; one that begins
+        after it, or ends long after it, was cut from another video.
+        """
+        slack = max(SLACK_S, SLACK_SHARE * (end_s - start_s))
+        begins_inside = 0 <= start_s < min(end_s, self.end_s - ROUNDING_S)
+        if not (begins_inside and end_s <= self.end_s + slack):
+            detail = f"{start_s:g} to {end_s:g} s, it ends at {self.end_s:g} s"
             raise SampleError("clip outside the video", detail)
         # A clip that begins while a frame is shown begins with that frame.
-        begin = max(0, int(np.searchsorted(self.times_s, start_s, "right")) - 1)
-        end = max(begin + 1, int(np.searchsorted(self.times_s, end_s, "left")))
+        begin = int(self.numbers_at([max(start_s, float(self.times_s[0]))])[0])
+        end = max(begin + 1, int(np.searchsorted(self.times_s, end_s - ROUNDING_S)))
         cut: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in PER_FRAME}
         if self.changes is not None:
             cut["changes"] = self.changes[begin:end]
         shown_until = self.end_s if end == len(self) else float(self.times_s[end])
         return replace(self, **cut, end_s=min(shown_until, end_s))
+
+    def type_of(self, number: int) -> str:
+        """Return "I" for a key frame, "P" if it looks only back, "B" if it looks ahead too."""
+        if self.is_key[number]:
+            return "I"
+        return "P" if self.is_forward[number] else "B"
 
     def positions(self, scale: int) -> NDArray[np.int64]:
         """Return the times on a scale from 0, the first frame, to `scale`, the last."""

@@ -14,21 +14,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, SampleError
+from shardmill.media.videotable import VideoTable
+from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 
 MARK_FIELDS = ("at", "time_s", "number", "type")
+
+
+class Picture(NamedTuple):
+    """An encoded picture, or another medium that stays as it is."""
+
+    content: bytes | memoryview
+    size: MediaSize
+    ext: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePicture:
     """An encoded frame: where it was in its video, and its place `at` on the time scale."""
 
-    content: bytes | memoryview
-    size: MediaSize
-    ext: str
+    picture: Picture
     time_s: float
     number: int
     type: str
@@ -52,25 +60,43 @@ def check_mark(mark: str) -> None:
         raise ConfigError(f"mark {mark!r} is not a pattern of {fields}: {error}") from error
 
 
+def describe_frames(
+    table: VideoTable, numbers: FrameNumbers, pictures: Sequence[Picture], time_scale: int
+) -> list[FramePicture]:
+    """Return the pictures of the frames with these numbers, with what their table says of them."""
+    at = table.positions(time_scale)
+    return [
+        FramePicture(
+            picture=picture,
+            time_s=round(float(table.times_s[number]), 6),
+            number=number,
+            type=table.type_of(number),
+            at=int(at[number]),
+        )
+        for number, picture in zip(numbers.tolist(), pictures)
+    ]
+
+
 def put_frames(
     sample: Sample,
     sizes: Mapping[str, MediaSize],
-    frames: Sequence[Sequence[FramePicture]],
+    frames: Mapping[int, Sequence[FramePicture]],
     *,
     mark: str = "",
     interleave: bool = False,
 ) -> Framed:
-    """Return the sample in which each video, in order, is replaced by its frames."""
+    """Return the sample in which each segment whose place is in `frames` became those frames."""
     building = _Building(sample, sizes, mark)
-    waiting, rest = iter(frames), list(sample.document.segments)
-    while rest:
-        segment = rest.pop(0)
-        if segment.kind != "video":
+    segments, place = sample.document.segments, 0
+    while place < len(segments):
+        segment, shown = segments[place], frames.get(place)
+        place += 1
+        if shown is None:
             building.keep(segment)
             continue
-        texts = _texts_of(segment, rest) if interleave else []
-        del rest[: len(texts)]
-        for item in _merged(next(waiting), texts):
+        texts = _texts_of(segment, segments[place:]) if interleave and shown else []
+        place += len(texts)
+        for item in _merged(shown, texts):
             building.show(item, segment) if isinstance(item, FramePicture) else building.keep(item)
     return building.finish()
 
@@ -117,15 +143,17 @@ class _Building:
             self._segments.append(segment)
             return
         old = segment.media
+        if old not in self._old.media:
+            raise SampleError("missing media", f"{self._old.key!r} has no medium {old!r}")
         if old not in self._names:
             size = self._old_sizes.get(old, MediaSize(num_frames=0))
             ext = old.rpartition(".")[2]
-            self._names[old] = self._add(self._old.media[old], size, ext)
+            self._names[old] = self._add(Picture(self._old.media[old], size, ext))
         self._segments.append(replace(segment, media=self._names[old]))
 
     def show(self, frame: FramePicture, video: Segment) -> None:
         """Append a frame, and the mark behind it."""
-        name = self._add(frame.content, frame.size, frame.ext)
+        name = self._add(frame.picture)
         time_s = (frame.time_s, frame.time_s)
         shown = Segment(kind="image", media=name, role=video.role, turn=video.turn, time_s=time_s)
         self._segments.append(shown)
@@ -146,7 +174,7 @@ class _Building:
         )
         return Framed(sample, self._sizes)
 
-    def _add(self, content: bytes | memoryview, size: MediaSize, ext: str) -> str:
-        name = f"{len(self._media)}.{ext}"
-        self._media[name], self._sizes[name] = content, size
+    def _add(self, medium: Picture) -> str:
+        name = f"{len(self._media)}.{medium.ext}"
+        self._media[name], self._sizes[name] = medium.content, medium.size
         return name

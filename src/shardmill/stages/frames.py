@@ -8,22 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.blob import Blob
 from shardmill.io.names import Layout
 from shardmill.io.samples import SampleWriter
-from shardmill.io.sampleshard import SampleShard, parse_sample
 from shardmill.media.framepictures import FramePainter, PictureFormat
-from shardmill.media.frames import Clip, decode_each, look_at
+from shardmill.media.frames import decode_each, look_at
 from shardmill.media.framesamplers import FrameSampler, WholeVideo
-from shardmill.media.videofile import BlobPart, open_video
+from shardmill.media.videofile import open_video
+from shardmill.media.videotable import VideoTable
+from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.framedocument import Framed, FramePicture, check_mark, put_frames
+from shardmill.stages.framedocument import (
+    Framed,
+    FramePicture,
+    Picture,
+    check_mark,
+    describe_frames,
+    put_frames,
+)
+from shardmill.stages.framelists import find_lists, list_table
+from shardmill.stages.framesample import StoredSample
 from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
 from shardmill.stages.statistics import count_sample
 
@@ -37,8 +46,9 @@ class SampleFrames:
     A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
     `mark` is a text to write behind each frame, from {at}, {time_s}, {number} and {type}, where
     {at} runs from 0 at the first frame to `time_scale` at the last. `interleave` puts frames
-    between the texts that follow a video by their times. A video of which more than `max_frames`
-    are chosen is rejected: the pictures of a sample are held in memory.
+    between the texts that follow a video by their times. With `list_fps`, pictures that follow each
+    other are a video, at that rate if their segments have no times. A video of which more than
+    `max_frames` are chosen is rejected: the pictures of a sample are held in memory.
     """
 
     version: ClassVar[int] = 1
@@ -52,6 +62,7 @@ class SampleFrames:
     interleave: bool = False
     max_frames: int = MAX_FRAMES
     layout: Layout = "dashed"
+    list_fps: float | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,6 +74,10 @@ class SampleFrames:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
         if self.clip_s is not None and not 0 <= self.clip_s[0] < self.clip_s[1]:
             raise ConfigError(f"clip_s must be start < end in seconds, got {self.clip_s}")
+        if self.list_fps is not None and not self.list_fps > 0:
+            raise ConfigError(f"list_fps must be positive, got {self.list_fps}")
+        if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
+            raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
@@ -87,87 +102,76 @@ class SampleFrames:
             assert isinstance(limit, int)
             for number in range(limit):
                 with tally.sample(shard.index.keys[number]):
-                    framed = self._frame(_Stored.read(shard, number), sizes_of(number))
+                    framed = self._frame(StoredSample.read(shard, number), sizes_of(number))
                     writer.add(framed.sample, framed.sizes)
                     count_sample(tally, framed.sample, framed.sizes)
 
-    def _frame(self, stored: _Stored, sizes: Mapping[str, MediaSize]) -> Framed:
-        videos = stored.sample.document.media("video")
+    def _frame(self, stored: StoredSample, sizes: Mapping[str, MediaSize]) -> Framed:
+        segments = stored.sample.document.segments
+        videos = [place for place, segment in enumerate(segments) if segment.kind == "video"]
         if isinstance(self.sampler, WholeVideo):
             if self.sampler.check:
-                self._check(stored, videos)
-            videos = []
-        if not videos:
+                self._check(stored, [segments[place] for place in videos])
             return Framed(stored.with_media(), sizes)
-        frames = [self._frames_of(stored, segment) for segment in videos]
-        sample = stored.with_media(without={segment.media for segment in videos})
+        lists = [] if self.list_fps is None else list(find_lists(segments))
+        if not videos and not lists:
+            return Framed(stored.with_media(), sizes)
+        frames = {place: self._frames_of(stored, segments[place]) for place in videos}
+        sample = stored.with_media(without={segments[place].media for place in videos})
+        for places in lists:
+            frames |= self._chosen(stored, sample, sizes, places)
         return put_frames(sample, sizes, frames, mark=self.mark, interleave=self.interleave)
 
-    def _check(self, stored: _Stored, videos: list[Segment]) -> None:
+    def _check(self, stored: StoredSample, videos: list[Segment]) -> None:
         for segment in videos:
-            with open_video(stored.part(segment.media)) as video:
+            with named(segment.media), open_video(stored.part(segment.media)) as video:
                 look_at(video, self.sampler, segment.time_s)
 
-    def _frames_of(self, stored: _Stored, segment: Segment) -> list[FramePicture]:
-        clip = segment.time_s or self.clip_s
-        try:
-            return self._take(stored.part(segment.media), clip)
-        except SampleError as error:
-            raise SampleError(error.reason, f"{segment.media}: {error.detail}") from error
-
-    def _take(self, part: BlobPart, clip: Clip | None) -> list[FramePicture]:
-        painter = FramePainter(self.pictures.long_side)
-        with open_video(part) as video:
-            table = look_at(video, self.sampler, clip)
-            numbers = table.numbers_at(self.sampler.times(table))
-            if len(numbers) > self.max_frames:
-                detail = f"{len(numbers)} chosen, the limit is {self.max_frames}"
-                raise SampleError("too many frames", detail)
+    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FramePicture]:
+        sampler = sampler_for(self.sampler, stored.info(segment.media))
+        part, clip = stored.part(segment.media), segment.time_s or self.clip_s
+        with named(segment.media), open_video(part) as video:
+            painter = FramePainter(self.pictures.long_side, video.stream.sample_aspect_ratio)
+            table = look_at(video, sampler, clip)
+            numbers = self._numbers(sampler, table)
             encoded = decode_each(
                 video, table, numbers, lambda frame: painter.encode(frame, self.pictures)
             )
-        at = table.positions(self.time_scale)
-        return [
-            FramePicture(
-                content=content,
-                size=size,
-                ext=self.pictures.format,
-                time_s=round(float(table.times_s[number]), 6),
-                number=number,
-                type="I" if table.is_key[number] else "P" if table.is_forward[number] else "B",
-                at=int(at[number]),
-            )
-            for number, (content, size) in zip(numbers.tolist(), encoded)
-        ]
+        pictures = [Picture(*made, self.pictures.format) for made in encoded]
+        return describe_frames(table, numbers, pictures, self.time_scale)
+
+    def _chosen(
+        self, stored: StoredSample, sample: Sample, sizes: Mapping[str, MediaSize], places: range
+    ) -> dict[int, list[FramePicture]]:
+        """Return the chosen frames of a list at its last place, and none at the others."""
+        assert self.list_fps is not None
+        listed = sample.document.segments[places.start : places.stop]
+        sampler = sampler_for(self.sampler, stored.info(listed[0].media))
+        table = list_table(listed, self.list_fps)
+        numbers = self._numbers(sampler, table)
+        names = [listed[number].media for number in numbers if stored.part(listed[number].media)]
+        pictures = [Picture(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
+        frames = describe_frames(table, numbers, pictures, self.time_scale)
+        return {place: [] for place in places} | {places[-1]: frames}
+
+    def _numbers(self, sampler: FrameSampler, table: VideoTable) -> FrameNumbers:
+        numbers = table.numbers_at(sampler.times(table))
+        if len(numbers) > self.max_frames:
+            detail = f"{len(numbers)} chosen, the limit is {self.max_frames}"
+            raise SampleError("too many frames", detail)
+        return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A sample in its tar; its media are read when they are needed."""
+@contextmanager
+def named(medium: str) -> Iterator[None]:
+    """Say in the detail of a `SampleError` which medium is meant."""
+    try:
+        yield
+    except SampleError as error:
+        raise SampleError(error.reason, f"{medium}: {error.detail}") from error
 
-    sample: Sample
-    blob: Blob
-    places: Mapping[str, BlobPart]
 
-    @classmethod
-    def read(cls, shard: SampleShard, number: int) -> _Stored:
-        members = shard.index.members(number)
-        places = {m.ext: BlobPart(shard.blob, m.offset, m.size) for m in members}
-        raw = {}
-        if "json" in places:
-            place = places["json"]
-            raw["json"] = memoryview(shard.blob.read(place.offset, place.num_bytes))
-        return cls(parse_sample(shard.index.keys[number], raw), shard.blob, places)
-
-    def part(self, name: str) -> BlobPart:
-        """Return where a medium lies."""
-        if name not in self.places:
-            raise SampleError("missing media", f"{self.sample.key!r} has no medium {name!r}")
-        return self.places[name]
-
-    def with_media(self, without: set[str] | None = None) -> Sample:
-        """Return the sample with the contents of its media, in one request."""
-        skipped = {"json", "txt", *(without or ())}
-        wanted = {name: part for name, part in self.places.items() if name not in skipped}
-        views = self.blob.view_all([(part.offset, part.num_bytes) for part in wanted.values()])
-        return replace(self.sample, media=dict(zip(wanted, views)))
+def sampler_for(sampler: FrameSampler, fields: Mapping[str, Any]) -> FrameSampler:
+    """Return the sampler of one row: some are told by a field what to take."""
+    of_row = getattr(sampler, "of_row", None)
+    return sampler if of_row is None else of_row(fields)

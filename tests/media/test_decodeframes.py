@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numbered_video import numbered_clip, read_number
+
+from shardmill.errors import SampleError
+from shardmill.media import decodeframes
+from shardmill.media.decodeframes import _plan, decode_frames
+from shardmill.media.framepictures import FramePainter
+from shardmill.media.probevideo import probe_video
+from shardmill.media.videofile import broken_as, open_video
+
+OPEN = (("bf", "3"), ("x264-params", "open-gop=1:keyint=12:min-keyint=12"))
+QUIET = (("x265-params", "log-level=none:keyint=20"),)
+VP9 = (("cpu-used", "8"), ("deadline", "realtime"))
+VP8 = (("cpu-used", "8"),)
+CLIPS: dict[str, dict[str, Any]] = {
+    "h264": {},
+    "h264 mkv": {"format": "matroska"},
+    "h264 ts": {"format": "mpegts"},
+    "h264 fragments": {"container_options": (("movflags", "frag_keyframe+empty_moov"),)},
+    "h264 open groups": {"options": OPEN},
+    "h264 open groups ts": {"options": OPEN, "format": "mpegts"},
+    "h264 10 bits": {"pix_fmt": "yuv420p10le"},
+    "h264 odd size": {"pix_fmt": "yuv444p", "size": (127, 97)},
+    "h264 variable rate": {"times": tuple(40 * n + 17 * (n % 3) for n in range(60))},
+    "hevc": {"codec": "libx265", "options": QUIET},
+    "hevc 10 bits": {"codec": "libx265", "options": QUIET, "pix_fmt": "yuv420p10le"},
+    "vp9": {"codec": "libvpx-vp9", "format": "webm", "options": VP9},
+    "vp8": {"codec": "libvpx", "format": "webm", "options": VP8},
+    "mpeg4 avi": {"codec": "mpeg4", "format": "avi", "options": (("bf", "2"),)},
+    "mpeg2": {"codec": "mpeg2video", "format": "mpeg", "options": (("bf", "2"),)},
+    "mjpeg": {"codec": "mjpeg", "format": "avi", "pix_fmt": "yuvj420p", "options": ()},
+    "gif": {"codec": "gif", "format": "gif", "pix_fmt": "rgb8", "options": ()},
+}
+
+
+def shown(content: bytes, numbers: list[int], threads: int = 1) -> dict[int, int]:
+    """Return what the frames with these numbers show."""
+    painter = FramePainter()
+    with open_video(content, threads=threads) as video:
+        frames = decode_frames(video, probe_video(video), np.array(numbers))
+        return {number: read_number(painter.rgb(frame)) for number, frame in frames}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_each_frame_shows_its_number(name: str) -> None:
+    content = numbered_clip(**CLIPS[name])
+    for numbers in (list(range(60)), [0], [59], [9, 10, 11, 58, 59], list(range(3, 60, 7))):
+        assert shown(content, numbers) == {number: number for number in numbers}
+
+
+@pytest.mark.parametrize("name", ["h264", "h264 open groups ts", "mpeg4 avi"])
+@given(st.sets(st.integers(0, 59), min_size=1))
+@settings(max_examples=25)
+def test_any_choice_of_frames_is_decoded(name: str, numbers: set[int]) -> None:
+    content = numbered_clip(**CLIPS[name])
+    assert shown(content, sorted(numbers)) == {number: number for number in numbers}
+
+
+def test_several_threads_decode_the_same() -> None:
+    assert shown(numbered_clip(), [5, 33, 59], threads=2) == {5: 5, 33: 33, 59: 59}
+
+
+def test_passing_over_unreferenced_frames_leaves_the_pixels_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pixels() -> list[np.ndarray]:
+        painter = FramePainter()
+        with open_video(numbered_clip(options=OPEN)) as video:
+            frames = decode_frames(video, probe_video(video), np.arange(2, 60, 5))
+            return [painter.rgb(frame) for _, frame in frames]
+
+    quick = pixels()
+    monkeypatch.setattr(decodeframes, "KNOWS_UNREFERENCED", ())
+    assert np.array_equal(quick, pixels())
+
+
+def test_frames_of_a_group_share_a_pass_and_groups_that_none_needs_are_not_touched() -> None:
+    content = numbered_clip(100, options=(("bf", "0"), ("sc_threshold", "0")))
+    with open_video(content) as video:
+        table = probe_video(video)
+    passes = [
+        (p.start, p.last, sorted(p.wanted.values())) for p in _plan(table, np.array([25, 30, 82]))
+    ]
+    assert passes == [(20, 30, [25, 30]), (80, 82, [82])]
+    assert len(_plan(table, np.arange(100))) == 1
+
+
+def test_only_what_is_needed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = numbered_clip(100, options=(("bf", "0"), ("sc_threshold", "0")))
+    with open_video(content) as video:
+        table = probe_video(video)
+        reader = decodeframes._Reader(video)
+        packets = []
+        read = reader._next
+        monkeypatch.setattr(reader, "_next", lambda: packets.append(read()) or packets[-1])
+        for one_pass, expected in zip(_plan(table, np.array([41, 83])), (41, 83)):
+            assert [number for number, _ in reader.decode(one_pass)] == [expected]
+    assert len(packets) == 2 + 4  # 40, 41 and 80 .. 83
+
+
+def test_damage_is_found_and_never_shown() -> None:
+    """Noise in the packets of a clip gives the right frames or an error, nothing between."""
+    content = numbered_clip(options=(("bf", "3"), ("crf", "10")))
+    begin, end = content.index(b"mdat") + 800, content.index(b"moov") - 4
+    rng, outcomes = np.random.default_rng(1), set()
+    for _ in range(30):
+        noisy = bytearray(content)
+        for place in rng.integers(begin, end, 3):
+            noisy[place] ^= int(rng.integers(1, 256))
+        outcomes.add(_outcome(bytes(noisy)))
+    assert "broken video" in outcomes
+
+
+def _outcome(content: bytes) -> str:
+    painter, reason = FramePainter(), "read"
+    try:
+        with open_video(content) as video, broken_as("broken video"):
+            for _, frame in decode_frames(video, probe_video(video), np.arange(0, 60, 6)):
+                painter.rgb(frame)
+    except SampleError as error:
+        reason = error.reason
+    return reason
