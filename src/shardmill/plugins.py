@@ -118,8 +118,14 @@ FILTERS: Table = {
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
     "hf": "shardmill.formats.hf:HuggingFaceFormat",
+    "liquid": "shardmill.formats.liquid:LiquidFormat",
+    "liquid-pairs": "shardmill.formats.liquid_pairs:LiquidPairsFormat",
     "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
     "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
+    "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
+    "energon": "shardmill.formats.energon:EnergonFormat",
+    "mds": "shardmill.formats.mds:MdsFormat",
+    "litdata": "shardmill.formats.litdata:LitDataFormat",
 }
 
 ENGINES: Table = {

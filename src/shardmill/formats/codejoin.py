@@ -1,16 +1,29 @@
-"""The codes of samples, found by key: the shard of the same name first, then all others."""
+"""The codes of samples, found by key: the next of the shard of the same name, or any other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.codefile import ROLE, CodeShard, PictureCodes, open_codes
+from shardmill.io.codefile import ROLE, CodeShard, open_codes
 from shardmill.io.receipts import open_manifest
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """The codes of one picture, row by row, and its size in pixels."""
+
+    medium: str
+    codes: NDArray[Any]
+    width: int
+    height: int
 
 
 @dataclass(slots=True)
@@ -20,31 +33,63 @@ class CodeJoin:
     folder: Path
     identity: str
     paths: dict[str, Path]
-    _open: dict[str, CodeShard] = field(default_factory=dict)
+    _open: dict[str, CodeCursor] = field(default_factory=dict)
 
-    def pictures(self, key: str, shard_name: str) -> list[PictureCodes]:
-        """Return the pictures of a sample in the order of its document; [] if it has none."""
-        for shard in self._candidates(shard_name):
-            row = shard.find(key)
+    def pictures(self, key: str, shard_name: str) -> list[Picture]:
+        """Return the pictures of a sample in the order of its document."""
+        for cursor in self._candidates(shard_name):
+            row = cursor.find(key)
             if row is not None:
-                return shard.pictures(row)
+                return cursor.pictures(row)
         raise SampleError("no image codes", f"{key!r} is in no code shard of {self.folder}")
 
-    @property
     def num_codes(self) -> int:
-        """The size of the codebook; 0 if nothing was encoded."""
-        return max((self._shard(name).num_codes for name in list(self.paths)[:1]), default=0)
+        """Return the size of the codebook; 0 if there are no shards."""
+        return next((self._cursor(name).shard.num_codes for name in self.paths), 0)
 
-    def _candidates(self, shard_name: str) -> Iterator[CodeShard]:
+    def _candidates(self, shard_name: str) -> Iterator[CodeCursor]:
         # `codes` names its shards like those of the samples, so the first one nearly always has it.
         if shard_name in self.paths:
-            yield self._shard(shard_name)
-        yield from (self._shard(name) for name in self.paths if name != shard_name)
+            yield self._cursor(shard_name)
+        yield from (self._cursor(name) for name in self.paths if name != shard_name)
 
-    def _shard(self, name: str) -> CodeShard:
+    def _cursor(self, name: str) -> CodeCursor:
         if name not in self._open:
-            self._open[name] = open_codes(self.paths[name])
+            self._open[name] = CodeCursor(open_codes(self.paths[name]))
         return self._open[name]
+
+
+class CodeCursor:
+    """Reads a code shard in order; any other order works too, but is slower."""
+
+    def __init__(self, shard: CodeShard) -> None:
+        self.shard, self._next = shard, 0
+        names = ("first", "start", "height", "width", "medium")
+        self._first, self._start, self._height, self._width, self._medium = (
+            shard.arrays[name].tolist() for name in names
+        )
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the sample with this key, or None."""
+        row: int | None = self._next
+        if self._next >= len(self.shard) or self.shard.keys[self._next] != key:
+            row = self.shard.find(key)
+        if row is not None:
+            self._next = row + 1
+        return row
+
+    def pictures(self, row: int) -> list[Picture]:
+        """Return the pictures of a sample."""
+        shard, codes = self.shard, self.shard.codes
+        return [
+            Picture(
+                shard.media[self._medium[n]],
+                codes[self._start[n] : self._start[n + 1]],
+                self._width[n] * shard.factor,
+                self._height[n] * shard.factor,
+            )
+            for n in range(self._first[row], self._first[row + 1])
+        ]
 
 
 def join_codes(folder: Path) -> CodeJoin:

@@ -59,7 +59,7 @@ class TokenSlice:
     @property
     def keys(self) -> list[str]:
         """The key of each row."""
-        return [self.shard.keys[row] for row in range(self.start, self.stop)]
+        return self.shard.keys.between(self.start, self.stop)
 
     def loss_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token that is trained on, 0 for the others."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardmill.errors import ConfigError
 from shardmill.io.receipts import Ledger
 from shardmill.model.stage import Unit, check_name
+from shardmill.remote.path import UrlPath
 
 
 def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[Unit]) -> None:
@@ -19,6 +21,11 @@ def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[
 
     A new file holds nothing, so no receipt may vouch for a range of it: all units are done again.
     """
+    if sizes and isinstance(ledger.out_dir, UrlPath):
+        raise ConfigError(
+            f"{', '.join(sizes)} hold the rows of all units, which an object store cannot take "
+            "piece by piece: export to a local folder and copy it"
+        )
     paths = {ledger.out_dir / check_name(name): size for name, size in sizes.items()}
     missing = [path for path, size in paths.items() if not _has_size(path, size)]
     if not missing:

@@ -1,0 +1,116 @@
+"""Tokens or packs as a Hugging Face data set, a row each.
+
+    key         string         the sample's key; of a pack that of its first sample
+    input_ids   uint16, int32  list
+    loss_mask   uint8          list, 1 where a token is trained on
+    labels      int32          list, the id where it is trained on, else -100 (not shifted)
+    modality    uint8          list, 0 text, 1 image, 2 video, 3 audio
+    lengths     int32          list, the lengths of a pack's documents; a row's own length
+
+`hf_files` states the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError
+from shardmill.extras import need
+from shardmill.formats.contract import Format, Piece, Place
+from shardmill.formats.hf_files import (
+    Features,
+    TableFile,
+    describe_arrow,
+    describe_files,
+    schema_of,
+    sequence,
+    value,
+    write_table,
+)
+from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.tokenrows import TokenRows, token_rows
+from shardmill.model.manifest import Manifest
+from shardmill.model.stage import Draft, Tally
+
+NO_LABEL = -100
+BATCH_TOKENS = 1 << 20
+TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows], NDArray[Any]]]] = {
+    "loss_mask": ("uint8", lambda rows: rows.part.loss_mask()),
+    "labels": ("int32", lambda rows: labels_of(rows)),
+    "modality": ("uint8", lambda rows: rows.part.modality()),
+}
+COLUMNS = ("key", "input_ids", *TOKEN_COLUMNS, "lengths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceFormat(Format):
+    """A table in Arrow or parquet files, with these columns in this order."""
+
+    files: TableFile = "arrow"
+    columns: tuple[str, ...] = ("key", "input_ids", "loss_mask", "modality", "lengths")
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in COLUMNS]
+        if unknown or not self.columns or len(set(self.columns)) != len(self.columns):
+            raise ConfigError(
+                f"columns are some of {', '.join(COLUMNS)}, each once; got {list(self.columns)}"
+            )
+
+    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
+        """Yield nothing for each unit, after a look at the space."""
+        source.space()
+        yield from ({} for _ in ranges)
+
+    def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
+        """Write the rows of a unit as one table."""
+        features = self._features(source)
+        schema = schema_of(features)
+        rows = token_rows(source, piece.slices, BATCH_TOKENS)
+        batches = (self._batch(part, schema) for part in rows)
+        write_table(draft.file(piece.name, self.files), self.files, schema, batches)
+        tally.num_in += piece.num_rows
+        tally.num_kept += piece.num_rows
+        draft.finish(piece.name, num_samples=piece.num_rows)
+
+    def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
+        """Write what `load_from_disk` or `load_dataset` begins with."""
+        if self.files == "arrow":
+            describe_arrow(out_dir, manifest, self._features(source))
+        else:
+            describe_files(out_dir, self.files)
+
+    def _features(self, source: ExportInput) -> Features:
+        all_features = {
+            "key": value("string"),
+            "input_ids": sequence(source.space().dtype.name),
+            "lengths": sequence("int32"),
+            **{name: sequence(dtype) for name, (dtype, _) in TOKEN_COLUMNS.items()},
+        }
+        return {name: all_features[name] for name in self.columns}
+
+    def _batch(self, rows: TokenRows, schema: Any) -> Any:
+        pa = need("pyarrow", extra="tables")
+        return pa.record_batch([_column(pa, name, rows) for name in self.columns], schema=schema)
+
+
+def labels_of(rows: TokenRows) -> NDArray[np.int32]:
+    """Return each id that is trained on, and -100 for the others."""
+    return np.where(rows.part.loss_mask() > 0, rows.ids.astype(np.int32), np.int32(NO_LABEL))
+
+
+def _column(pa: Any, name: str, rows: TokenRows) -> Any:
+    if name == "key":
+        keys = rows.part.keys
+        members = range(len(keys)) if rows.members is None else rows.members[:-1].tolist()
+        return pa.array([keys[member] for member in members], pa.string())
+    if name == "lengths":
+        members = np.arange(len(rows) + 1) if rows.members is None else rows.members
+        return pa.ListArray.from_arrays(members.astype(np.int32), pa.array(rows.part.lengths))
+    values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows)
+    return pa.ListArray.from_arrays(rows.bounds.astype(np.int32), pa.array(values))

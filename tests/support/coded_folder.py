@@ -1,0 +1,82 @@
+"""Folders of pairs and texts with made-up codes, as `ingest` and `codes` would leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from samples_for_tests import store_samples
+
+from shardmill.io.codefile import PictureCodes, write_codes
+from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
+from shardmill.model.sample import Document, Sample, Segment
+
+NUM_CODES = 8192
+FACTOR = 16
+
+
+def make_pair(key: str, text: str, picture: bytes = b"jpeg") -> Sample:
+    """A picture with its caption."""
+    segments = (Segment(kind="image", media="jpg"), Segment(kind="text", text=text))
+    return Sample(key=key, document=Document(segments), media={"jpg": picture})
+
+
+def make_text(key: str, text: str) -> Sample:
+    """Plain text."""
+    return Sample(key=key, document=Document((Segment(kind="text", text=text),)))
+
+
+def codes_of(key: str, rows: int = 32, columns: int = 32) -> np.ndarray[tuple[int, int], np.dtype]:
+    """Return the codes that stand for the picture of a sample; some are 0 and some the last."""
+    seed = xxhash.xxh3_64_intdigest(key.encode())
+    codes = np.random.default_rng(seed).integers(0, NUM_CODES, (rows, columns))
+    codes[0, 0], codes[-1, -1] = 0, NUM_CODES - 1
+    return codes.astype(np.uint16)
+
+
+def store_coded(
+    folder: Path,
+    samples: Sequence[Sample],
+    *,
+    per_shard: int,
+    size: tuple[int, int] = (32, 32),
+    without: Sequence[str] = (),
+) -> tuple[Path, Path]:
+    """Store samples and the codes of their pictures; return both folders."""
+    store_samples(folder / "samples", list(samples), per_shard=per_shard)
+    shards = []
+    (folder / "codes" / "shards").mkdir(parents=True)
+    for number, shard in enumerate(open_manifest(folder / "samples").shards):
+        mine = samples[number * per_shard : (number + 1) * per_shard]
+        rows = [
+            (s.key, [PictureCodes(m, codes_of(s.key, *size)) for m in s.media])
+            for s in mine
+            if s.key not in without
+        ]
+        path = folder / "codes" / "shards" / f"{shard.name}.codes"
+        write_codes(path, rows, num_codes=NUM_CODES, factor=FACTOR)
+        content = path.read_bytes()
+        entry = FileEntry(f"shards/{path.name}", len(content), xxhash.xxh3_64_hexdigest(content))
+        shards.append(ShardEntry(shard.name, len(rows), {"codes": entry}))
+    _finish(folder / "codes", shards)
+    return folder / "samples", folder / "codes"
+
+
+def _finish(folder: Path, shards: Sequence[ShardEntry]) -> None:
+    num_samples = sum(shard.num_samples for shard in shards)
+    manifest = Manifest(
+        stage={},
+        stage_digest="0",
+        units_digest="0",
+        num_in=num_samples,
+        num_kept=num_samples,
+        skipped={},
+        stats={},
+        shards=tuple(shards),
+    )
+    ledger = Ledger(folder, "test")
+    ledger.draft_dir.mkdir(parents=True)
+    ledger.write_manifest(manifest)
