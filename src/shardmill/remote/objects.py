@@ -116,8 +116,7 @@ def list_all(url: str, *, limit: int | None = None) -> Iterator[Info]:
     found = find_object(url)
     prefix = f"{found.path.rstrip('/')}/" if found.path else ""
     entries = patient(lambda: _listed(found.client, prefix, limit), url, verb="read")
-    for entry in sorted(entries, key=lambda entry: str(entry["path"])):
-        yield _info(entry, entry["path"][len(prefix) :])
+    yield from _infos(entries, prefix)
 
 
 def list_here(url: str) -> tuple[list[str], list[Info]]:
@@ -129,8 +128,13 @@ def list_here(url: str) -> tuple[list[str], list[Info]]:
         lambda: obstore.list_with_delimiter(found.client, prefix or None), url, verb="read"
     )
     folders = sorted(str(name)[len(prefix) :].strip("/") for name in page["common_prefixes"])
-    objects = [_info(entry, entry["path"][len(prefix) :]) for entry in page["objects"]]
-    return folders, sorted(objects, key=lambda info: info.path)
+    return folders, _infos(page["objects"], prefix)
+
+
+def _infos(entries: Iterable[Any], prefix: str) -> list[Info]:
+    infos = [_info(entry, entry["path"][len(prefix) :]) for entry in entries]
+    # Some stores and tools mark a folder by an empty object with the folder's own name.
+    return sorted((info for info in infos if info.path), key=lambda info: info.path)
 
 
 def _listed(client: Any, prefix: str, limit: int | None) -> list[Any]:
