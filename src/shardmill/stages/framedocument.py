@@ -116,8 +116,12 @@ def _merged(
 ) -> Iterator[FramePicture | Segment]:
     """Yield frames and texts by time, a frame before a text of its time.
 
-    A text without a time stays behind the text before it.
+    A text without a time stays behind the text before it. Without texts the frames stay in the
+    order in which they were chosen.
     """
+    if not texts:
+        yield from frames
+        return
     timed: list[tuple[float, int, FramePicture | Segment]] = [(f.time_s, 0, f) for f in frames]
     time = -inf
     for text in texts:
