@@ -102,10 +102,9 @@ def write_extras(folder: Path, options: ContentOptions, *, is_good: bool) -> dic
     """Write specimens and, if the content is good, the list of tars; return where they are."""
     made: dict[str, Any] = {}
     if options.dump is not None:
-        from shardmill.formats.read_tars import VIDEO_SPACE
         from shardmill.stages.checkdump import dump_specimens
 
-        space = _space(options.space) or VIDEO_SPACE
+        space = _space(options.space)
         found = dump_specimens(folder, options.dump, options.dump_count, space)
         made["dumped"] = [str(path) for path in found]
     if options.list_tars and is_good:

@@ -8,6 +8,7 @@ placeholders. All are brought to one size, their middle kept and nothing squashe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,10 @@ class PictureReader:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Have the ids of these rows fetched together."""
+        self.tokens.prefetch(rows)
 
     def read(self, row: int) -> Document:
         """Return the row with its pictures; one that is missing or broken is a `SampleError`."""

@@ -23,11 +23,10 @@ from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_entry
 from shardmill.io.sampleshard import Raw, SampleShard
 from shardmill.io.tokenfile import ROLES, open_token_shard
-from shardmill.io.tokenset import open_token_set
 from shardmill.model.manifest import Manifest, ShardEntry
-from shardmill.model.space import TokenSpace
 from shardmill.remote.path import as_path
 from shardmill.stages.checkfindings import Fault, Findings, Limits
+from shardmill.stages.checkmakers import space_of
 from shardmill.stages.checkpacks import check_pack
 from shardmill.stages.checkpairs import check_sample
 from shardmill.stages.checktokens import check_token_shard
@@ -70,7 +69,7 @@ class ContentReport:
 def check_content(folder: Path, limits: Limits | None = None, *, workers: int = 1) -> ContentReport:
     """Check the content of every shard of a finished folder."""
     manifest = open_manifest(folder)
-    limits = _with_stage(limits or Limits(), manifest)
+    limits = _with_stage(folder, manifest, limits or Limits())
     check = partial(check_shard, folder, limits)
     workers = min(workers, len(manifest.shards), _num_bytes(manifest) // BYTES_WORTH_A_PROCESS)
     if workers < 2:
@@ -125,26 +124,15 @@ def _document(members: Raw) -> dict[str, Any] | None:
     return plain if isinstance(plain, dict) else None
 
 
-def _with_stage(limits: Limits, manifest: Manifest) -> Limits:
+def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:
     """Return the limits with what the folder's own stage says: its longest row, its space."""
     stage = manifest.stage if isinstance(manifest.stage, dict) else {}
-    longest, plan_path, tokens_dir = (
-        stage.get(name) for name in ("max_length", "plan_path", "tokens_dir")
-    )
+    longest, plan_path = stage.get("max_length"), stage.get("plan_path")
     if isinstance(plan_path, str) and as_path(plan_path).exists():
         longest = open_plan(as_path(plan_path)).spec.capacity
     if limits.max_tokens is None and isinstance(longest, int):
         limits = replace(limits, max_tokens=longest)
-    if limits.space is None and isinstance(tokens_dir, str):
-        limits = replace(limits, space=_space_of(as_path(tokens_dir)))
-    return limits
-
-
-def _space_of(tokens_dir: Path) -> TokenSpace | None:
-    """Return the token space that packs in tars share with the tokens they were made from."""
-    if not (tokens_dir / "manifest.json").exists():
-        return None
-    return open_token_set(tokens_dir, open_manifest(tokens_dir)).space
+    return replace(limits, space=limits.space or space_of(folder, manifest))
 
 
 def _num_bytes(manifest: Manifest) -> int:

@@ -16,10 +16,12 @@ from typing import TypeAlias
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.read_tars import VIDEO_SPACE
+from shardmill.io.receipts import open_manifest
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.stages.checkspecimens import Collection, Specimen, maker_of_tokens, open_collection
+from shardmill.stages.checkmakers import space_of, tokens_behind
+from shardmill.stages.checkspecimens import Collection, Specimen, open_collection
 from shardmill.tokens.paint import Numbers, Run, open_painter, paint
 
 Show: TypeAlias = Callable[[TokenRow], list[Run]]
@@ -27,17 +29,22 @@ MAX_NAME = 100
 
 
 def dump_specimens(
-    folder: Path, to_dir: Path, count: int, space: TokenSpace = VIDEO_SPACE
+    folder: Path, to_dir: Path, count: int, space: TokenSpace | None = None
 ) -> list[Path]:
-    """Write `count` specimens of a finished folder below `to_dir`, and return their folders."""
-    made: dict[str, Path] = {}
+    """Write `count` specimens of a finished folder below `to_dir`, and return their folders.
+
+    `space` is that of packs by others; ours know their own.
+    """
+    manifest = open_manifest(folder)
+    space = space or space_of(folder, manifest) or VIDEO_SPACE
+    show = _painter(tokens_behind(folder, manifest)[1], space)
+    made: dict[tuple[int, str], Path] = {}
     with open_collection(folder, space) as collection:
-        show = _painter(collection.manifest, space)
-        for number, place in enumerate(spread(len(collection.manifest.shards), count)):
-            specimen = _take(collection, *place)
+        for number, (shard, share) in enumerate(spread(len(manifest.shards), count)):
+            specimen = _take(collection, shard, share)
             # Of few samples some are hit twice.
-            if specimen is not None and specimen.name not in made:
-                made[specimen.name] = _write(specimen, to_dir, number, show)
+            if specimen is not None and (shard, specimen.name) not in made:
+                made[shard, specimen.name] = _write(specimen, to_dir, number, show)
     return list(made.values())
 
 
@@ -56,7 +63,7 @@ def _take(collection: Collection, shard: int, share: float) -> Specimen | None:
 
 def _painter(manifest: Manifest, space: TokenSpace) -> Show:
     try:
-        return open_painter(maker_of_tokens(manifest))
+        return open_painter(manifest)
     except ConfigError:  # packs of others: nobody says which tokenizer made them
         return lambda row: paint(row, Numbers(), space)
 

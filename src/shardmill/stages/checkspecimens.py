@@ -21,8 +21,8 @@ from shardmill.model.sample import Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.stored import num_stored_packs, stored_rows
-from shardmill.remote.path import as_path
 from shardmill.sources.suffixes import media_kind
+from shardmill.stages.checkmakers import samples_behind, tokens_behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +113,13 @@ class Collection:
 def open_collection(folder: Path, space: TokenSpace) -> Iterator[Collection]:
     """Open a finished folder, and the samples that it was made from if they are still there."""
     manifest = open_manifest(folder)
-    stage = maker_of_tokens(manifest).stage
-    place = stage.get("input_dir") if isinstance(stage, dict) and "tokenizer" in stage else None
-    is_there = isinstance(place, str) and (as_path(place) / "manifest.json").exists()
-    samples = open_samples(as_path(str(place))) if is_there else None
+    place = samples_behind(tokens_behind(folder, manifest)[1])
+    samples = None if place is None else open_samples(place)
     try:
         yield Collection(folder, manifest, samples, space)
     finally:
         if samples is not None:
             samples.close()
-
-
-def maker_of_tokens(manifest: Manifest) -> Manifest:
-    """Return the manifest that knows the tokenizer: of packs it is that of their tokens."""
-    tokens_dir = manifest.stage.get("tokens_dir") if isinstance(manifest.stage, dict) else None
-    if isinstance(tokens_dir, str) and (as_path(tokens_dir) / "manifest.json").exists():
-        return open_manifest(tokens_dir)
-    return manifest
 
 
 def _key_of(row: TokenRow) -> str:

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sample_folder import write_sample_folder
+from token_folder import SPACE, write_token_folder
+
+from shardmill.io.receipts import open_manifest
+from shardmill.model.manifest import Manifest
+from shardmill.stages.checkmakers import samples_behind, space_of, tokens_behind
+
+
+def made_by(folder: Path, **stage: str) -> Manifest:
+    return replace(open_manifest(folder), stage={**stage})
+
+
+def test_packs_know_their_tokens_and_tokens_their_samples(tmp_path: Path) -> None:
+    samples = write_sample_folder(tmp_path / "samples", [])
+    tokens = write_token_folder(tmp_path / "tokens", [[]])
+    packs = made_by(samples, tokens_dir=str(tokens))
+    assert tokens_behind(samples, packs) == (tokens, open_manifest(tokens))
+    assert space_of(samples, packs) == SPACE
+    made = made_by(tokens, tokenizer="x", input_dir=str(samples))
+    assert samples_behind(made) == samples
+    assert tokens_behind(tokens, made) == (tokens, made)
+
+
+def test_what_is_gone_or_unknown_is_left_out(tmp_path: Path) -> None:
+    samples = write_sample_folder(tmp_path / "samples", [])
+    packs = made_by(samples, tokens_dir=str(tmp_path / "gone"))
+    assert tokens_behind(samples, packs) == (samples, packs)
+    assert space_of(samples, packs) is None
+    assert samples_behind(made_by(samples, tokenizer="x", input_dir=str(tmp_path / "gone"))) is None
+    assert samples_behind(made_by(samples, input_dir=str(samples))) is None
