@@ -17,12 +17,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
-from shardmill.errors import ShardmillError
+from shardmill.errors import ShardmillError, StoreError
 from shardmill.io.commit import Sealed, commit, seal
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import Plain, from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
+from shardmill.remote.path import as_path
+from shardmill.remote.url import is_remote
 from shardmill.run.committer import Committer, Finished
 from shardmill.run.drafts import DraftRoom
 from shardmill.run.events import Event, OnEvent
@@ -40,19 +42,19 @@ class Job:
     retries: int
     max_skip_rate: float
 
-    def load_stage(self) -> Stage:
-        """Return the stage; its class must be importable here."""
     def for_run(self, token: str) -> Job:
         """Return the same job for another run."""
         return replace(self, token=token)
 
+    def load_stage(self) -> Stage:
+        """Return the stage; its class must be importable here."""
         stage: Stage = from_plain(self.stage, where="stage")
         return stage
 
     @property
     def ledger(self) -> Ledger:
         """The ledger of the output folder, for the run of this job."""
-        return Ledger(Path(self.out_dir), self.token)
+        return Ledger(as_path(self.out_dir), self.token)
 
 
 def work_off(
@@ -68,6 +70,8 @@ def work_off(
 
     Returns after the last commit. `on_event` is called from this thread and from the committer's.
     """
+    if is_remote(str(ledger.out_dir)):
+        ledger.make_drafts()  # this may be another machine than the driver's
     room = DraftRoom(ledger.draft_dir)
     bench = _Bench(stage_digest(stage), ledger, room, retries, max_skip_rate, on_event)
     with stage.open() as work, Committer(bench.commit_group) as committer:
@@ -156,12 +160,16 @@ def failure_record(unit_name: str, message: str, trace: str) -> dict[str, Plain]
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Say whether an error would meet every other unit as well: a full or read-only disk."""
+    """Say whether an error would meet every other unit too: a full disk, a store that refuses."""
+    if isinstance(error, StoreError):
+        return not error.passing
     return isinstance(error, OSError) and error.errno in FATAL_ERRNOS
 
 
 def may_pass(error: Exception) -> bool:
     """Say whether trying again can help; what shardmill raises is about the input and stays."""
+    if isinstance(error, StoreError):
+        return error.passing
     return not isinstance(error, ShardmillError) and not is_fatal(error)
 
 
