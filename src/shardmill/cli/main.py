@@ -59,6 +59,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "report": ("shardmill.cli.report:report", "Write what the page shows into one file."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
+    "doctor": (
+        "shardmill.cli.doctor:doctor",
+        "Tell what this machine has and lacks, and how to get it.",
+    ),
 }
 
 

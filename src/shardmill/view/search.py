@@ -35,12 +35,12 @@ def search(desk: Desk, query: Query) -> dict[str, Any]:
     at, place = query.number("item", 0), query.number("place", 0)
     hits = _names(desk, wanted) if at == place == 0 else []
     while at < len(folders) and len(hits) < MAX_HITS:
-        if budget.is_spent:
-            return _answer(hits, [at, place], folders)
         found, place = _look(folders[at], desk.library.folder(folders[at]), wanted, place, budget)
         hits += found
         if place < 0:
             at, place = at + 1, 0
+        if budget.is_spent:
+            break
     return _answer(hits, [at, place] if at < len(folders) else None, folders)
 
 
@@ -91,7 +91,7 @@ def _samples(
     with folder.lock:
         entries, starts = folder.samples().entries, folder.places()[0]
         for shard in range(place, len(entries)):
-            if budget.is_spent:
+            if budget.is_spent and shard > place:  # each request gets at least one shard further
                 return hits, shard
             index = entry_index(folder.path, entries[shard])
             if shard == 0:
@@ -112,7 +112,7 @@ def _rows(
     with folder.lock:
         rows, starts = folder.tokens(), folder.places()[0]
         for shard in range(place, len(rows.entries)):
-            if budget.is_spent:
+            if budget.is_spent and shard > place:
                 return hits, shard
             opened = rows.shard(shard)
             if shard == 0:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardmill.errors import ConfigError
+from shardmill.view.desk import Desk
+from shardmill.view.fence import Refused
+from shardmill.view.library import Library
+
+
+def test_items_know_what_they_were_made_from(desk: Desk) -> None:
+    library = desk.library
+    inputs = {id: [item.id for item in library.inputs(id)] for id in library.items()}
+    assert inputs == {
+        "chats": [],
+        "pairs": [],
+        "sharp": ["pairs"],
+        "tokens": ["chats"],
+        "packs.plan": ["tokens"],
+        "packs": ["tokens", "packs.plan"],
+    }
+    assert [item.id for item, _ in library.made_from("pairs")] == ["sharp"]
+
+
+def test_packs_lead_back_to_tokens_and_samples(desk: Desk) -> None:
+    for id in ("packs", "packs.plan"):
+        tokens, samples = desk.library.tokens_of(id), desk.library.samples_of(id)
+        assert tokens is not None and tokens[0].id == "tokens"
+        assert samples is not None and samples[0].id == "chats"
+
+
+def test_a_folder_must_hold_what_is_asked_of_it(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match="holds tokens, not samples"):
+        desk.library.folder("tokens", "samples")
+    with pytest.raises(ConfigError, match="is a plan"):
+        desk.library.folder("packs.plan")
+    with pytest.raises(ConfigError, match="no plan"):
+        desk.library.plan("tokens")
+
+
+def test_lengths_of_tokens_fit_their_plan(desk: Desk) -> None:
+    desk.library.plan("packs.plan").check_table(desk.library.lengths("tokens"))
+
+
+def test_a_stage_alone_has_no_way_out(pipeline: Path) -> None:
+    library = Library(pipeline / "tokens")
+    assert library.inputs(".") == []
+    assert library.samples_of(".") is None
+
+
+def test_a_folder_with_a_link_out_is_left_out_of_the_list(pipeline: Path, tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "stage.json").symlink_to(pipeline / "tokens" / "stage.json")
+    library = Library(tmp_path)
+    assert list(library.folders()) == []
+    with pytest.raises(Refused):
+        library.folder("stage")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from shardmill.view.desk import Desk
+from shardmill.view.media import (
+    TYPES,
+    UNKNOWN,
+    as_png,
+    find_medium,
+    frame,
+    known_width,
+    media_type,
+    small_picture,
+)
+from shardmill.view.shelf import NotHere
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def test_types_come_from_bytes_and_none_of_them_runs() -> None:
+    assert media_type(b"\x89PNG\r\n\x1a\n" + bytes(8)) == "image/png"
+    for content in (b"<svg xmlns=", b"<html>", b"", b"%PDF-1.7", b"GIF"):
+        assert media_type(content) == UNKNOWN
+    assert all(kind.partition("/")[0] in ("image", "video", "audio") for kind in TYPES.values())
+    assert "image/svg+xml" not in TYPES.values()
+
+
+def test_parts_of_a_medium_are_parts_of_its_bytes(desk: Desk) -> None:
+    place = find_medium(desk.library.folder("chats"), 0, "jpg")
+    whole = place.read()
+    assert len(whole) == place.size
+    assert place.read(10, 20) == whole[10:30]
+    with pytest.raises(NotHere):
+        find_medium(desk.library.folder("chats"), 0, "mp4")
+
+
+def test_small_pictures_keep_their_shape(desk: Desk) -> None:
+    place = find_medium(desk.library.folder("pairs"), 28, "jpg")
+    small = small_picture(place, 160)
+    assert small is not None
+    width, height = Image.open(io.BytesIO(small)).size
+    assert width == 160 and abs(width / height - 640 / 427) < 0.02
+
+
+def test_what_is_no_picture_has_no_small_one(desk: Desk) -> None:
+    assert small_picture(find_medium(desk.library.folder("chats"), 0, "json"), 160) is None
+    assert frame(find_medium(desk.library.folder("chats"), 0, "jpg"), 1.0, 160) is not None
+    assert frame(find_medium(desk.library.folder("chats"), 0, "json"), 1.0, 160) is None
+
+
+def test_few_widths_are_made() -> None:
+    assert {known_width(width) for width in range(1, 5000)} == {64, 160, 320, 640}
+
+
+def test_pixels_survive_as_png() -> None:
+    import numpy as np
+
+    pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    assert (np.asarray(Image.open(io.BytesIO(as_png(pixels)))) == pixels).all()

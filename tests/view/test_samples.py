@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import lists, text
+
+from shardmill.io.index import index_of
+from shardmill.io.indexwrite import IndexRows
+from shardmill.view.desk import Desk
+from shardmill.view.library import Library
+from shardmill.view.samples import (
+    filter_samples,
+    find_sample,
+    list_samples,
+    matching,
+    show_sample,
+)
+from shardmill.view.scan import Budget
+from shardmill.view.shelf import NotHere
+
+LETTERS = "abé/"
+
+
+@given(
+    keys=lists(text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=20),
+    wanted=text(LETTERS, min_size=1, max_size=3),
+)
+def test_matching_keys_are_those_that_hold_the_text(keys: list[str], wanted: str) -> None:
+    rows = IndexRows()
+    for number, key in enumerate(keys):
+        rows.add(key, number * 1024, ["json"], [512], [1])
+        rows.describe((), 0, 0, "a" if number % 2 else "b")
+    index = index_of(
+        rows.arrays(Path("x"), end=len(keys) * 1024, num_bytes=len(keys) * 1024, url="x")
+    )
+    fitting = [row for row, key in enumerate(keys) if wanted in key]
+    assert matching(index, 0, "", wanted, 100) == fitting
+    assert matching(index, 0, "a", wanted, 100) == [row for row in fitting if row % 2]
+    assert matching(index, 1, "", wanted, 2) == [row for row in fitting if row >= 1][:2]
+    assert matching(index, 0, "no such source", wanted, 2) == []
+
+
+def test_pages_together_hold_every_sample_once(desk: Desk) -> None:
+    folder, found, at = desk.library.folder("pairs"), list[int](), 0
+    while at is not None:
+        page = filter_samples(folder, at, 7, source="", wanted="", budget=Budget(60))
+        found += [card["number"] for card in page["cards"]]
+        at = page["next"]
+    assert found == list(range(32))
+
+
+def test_a_search_that_runs_out_of_time_says_where_to_go_on(desk: Desk) -> None:
+    folder = desk.library.folder("pairs")
+    page = filter_samples(folder, 0, 50, source="", wanted="00000033", budget=Budget(0))
+    assert page["cards"] == [] and page["next"] == 0
+    page = filter_samples(folder, 0, 50, source="", wanted="00000033", budget=Budget(60))
+    assert [card["key"] for card in page["cards"]] == ["pairs-00000033"]
+    assert page["next"] is None
+
+
+def test_a_sample_says_what_it_is_and_where_it_came_from(desk: Desk) -> None:
+    sample = show_sample(desk.library.folder("chats"), 16)
+    assert sample["key"] == "chats-00000016"
+    assert [s["kind"] for s in sample["segments"]].count("image") == 2
+    assert sample["origin"] == {"source": "chats", "path": "chats.json", "row": 16}
+    assert sample["media"]["0.jpg"]["width"] == 360
+    with pytest.raises(NotHere):
+        show_sample(desk.library.folder("chats"), 18)
+
+
+def test_a_sample_is_found_by_key_wherever_it_is(desk: Desk) -> None:
+    folder = desk.library.folder("pairs")
+    assert find_sample(folder, "pairs-00000033", "000004") == 31
+    assert find_sample(folder, "pairs-00000033", "no such shard") == 31
+    assert find_sample(folder, "pairs-00000007") is None  # it was rejected
+
+
+def test_cards_show_text_and_media(desk: Desk) -> None:
+    (card,) = list_samples(desk.library.folder("chats"), [17])
+    assert card["kinds"] == {"mp4": "video"}
+    assert card["text"].startswith("What does the film show?")
+
+
+def test_hostile_samples_stay_text(hostile: Path) -> None:
+    library = Library(hostile)
+    (item,) = library.items().values()
+    sample = show_sample(library.folder(item.id), 0)
+    assert "<script>" in sample["segments"][1]["text"]
+    assert sample["key"].startswith("<img")

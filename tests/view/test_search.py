@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from view_folders import HOSTILE_KEY
+
+from shardmill.view import scan
+from shardmill.view.desk import Desk
+from shardmill.view.library import Library
+from shardmill.view.query import Query
+from shardmill.view.search import search
+
+
+def find(desk: Desk, wanted: str) -> list[dict[str, Any]]:
+    """Return all hits, asking on as the page does."""
+    hits, cursor = list[dict[str, Any]](), {"item": "0", "place": "0"}
+    for _ in range(1000):
+        answer = search(desk, Query({"q": wanted, **cursor}))
+        hits += answer["hits"]
+        if answer["cursor"] is None:
+            return hits
+        cursor = dict(zip(("item", "place"), map(str, answer["cursor"])))
+    raise AssertionError("the search does not end")
+
+
+@pytest.mark.parametrize("seconds", [60.0, 1e-9])
+def test_a_key_is_found_in_samples_and_tokens(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(scan.Budget.__init__, "__defaults__", (seconds,))
+    found = {(hit["kind"], hit["id"]): hit["number"] for hit in find(desk, "chats-00000016")}
+    assert found[("sample", "chats")] == found[("row", "tokens")] == 16
+    assert ("row", "packs") in found
+
+
+def test_sources_reasons_rejects_and_names_are_found(desk: Desk) -> None:
+    assert {hit["kind"] for hit in find(desk, "pairs")} >= {"item", "source", "sample"}
+    assert ("reason", "missing file") in {(h["kind"], h["text"]) for h in find(desk, "missing")}
+    rejects = [hit for hit in find(desk, "unicorn") if hit["kind"] == "reject"]
+    assert [hit["text"] for hit in rejects] == ["pairs-00000007"]
+    assert rejects[0]["unit"] == "000000"
+
+
+def test_rows_are_found_by_their_number(desk: Desk) -> None:
+    rows = [hit for hit in find(desk, "00000003") if hit["kind"] == "row"]
+    assert {hit["text"] for hit in rows} == {"chats-00000003"}
+
+
+def test_nothing_is_found_for_nothing(desk: Desk) -> None:
+    assert find(desk, "   ") == []
+    assert find(desk, "no such thing anywhere") == []
+
+
+def test_hostile_keys_are_found_as_they_are(hostile: Path) -> None:
+    hits = find(Desk(Library(hostile)), "onerror")
+    assert hits and all(HOSTILE_KEY in h["text"] for h in hits if h["kind"] == "sample")
