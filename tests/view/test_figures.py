@@ -14,9 +14,11 @@ from shardmill.view.figures import (
     MAX_SOURCES,
     histogram,
     length_plots,
-    plan_plots,
+    pack_plots,
+    price_plan,
     some_lengths,
     stat_plots,
+    step_plots,
 )
 
 
@@ -43,21 +45,23 @@ def test_a_plan_waits_less_than_a_shuffle() -> None:
     lengths = rng.integers(10, 500, 4000)
     table = length_table(lengths, num_visual=(lengths * rng.random(4000)).astype(np.int32))
     plan = plan_packs(table, PackSpec(capacity=1024), engine="plain")
-    drawn = plan_plots(plan, table, 16)
+    priced = price_plan(plan, table)
+    assert sum(pack_plots(priced, table)["fill"]["series"][0]["counts"]) == len(plan)
+    drawn = step_plots(priced, 16)
     assert drawn["world"] == 16
-    assert sum(drawn["fill"]["series"][0]["counts"]) == len(plan)
     for cost in drawn["stragglers"]:
         assert 1 <= cost["planned"] < cost["shuffled"]
     assert drawn["steps"]["num_steps"] == len(plan) // 16
     steps = drawn["steps"]["planned"]
     assert all(most >= mean for most, mean in zip(steps["max"], steps["mean"]))
     with pytest.raises(StaleError):
-        plan_plots(plan, length_table(lengths), 16)
+        price_plan(plan, length_table(lengths))
 
 
 def test_more_ranks_than_packs_are_as_many_as_there_are(desk: Desk) -> None:
     plan, table = desk.library.plan("packs.plan"), desk.library.lengths("tokens")
-    assert plan_plots(plan, table, 512)["world"] == 3
+    drawn = step_plots(price_plan(plan, table), 512)
+    assert (drawn["world"], drawn["steps"]["num_steps"]) == (3, 1)
 
 
 def test_lengths_are_drawn_by_source(desk: Desk) -> None:

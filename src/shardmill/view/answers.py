@@ -10,7 +10,13 @@ from shardmill.errors import ConfigError
 from shardmill.view.books import find_rejects, unit_books, unit_rows
 from shardmill.view.codeviews import codebook_counts, find_pictures, show_codes
 from shardmill.view.desk import Desk
-from shardmill.view.figures import length_plots, plan_plots, some_lengths
+from shardmill.view.figures import (
+    length_plots,
+    pack_plots,
+    price_plan,
+    some_lengths,
+    step_plots,
+)
 from shardmill.view.folder import Folder
 from shardmill.view.overview import show_item, show_map
 from shardmill.view.packpages import list_packs, sample_place, show_pack
@@ -111,13 +117,12 @@ def _plan_plots(desk: Desk, id: str, world: int) -> dict[str, Any]:
     if data is None:
         raise ConfigError("the lengths that this plan was made from are not in this folder")
     table = desk.library.lengths(data.id)
-    name = "plan plots", id, plan.lengths_digest, len(plan), world
-    plots = desk.keep(name, lambda: plan_plots(plan, table, world))
-    return {
-        "data": data.id,
-        **desk.keep(("lengths", *name), lambda: length_plots(table)),
-        "plan": plots,
-    }
+    name = id, plan.lengths_digest, len(plan)
+    priced = desk.keep(("priced", *name), lambda: price_plan(plan, table))
+    packs = desk.keep(("packs", *name), lambda: pack_plots(priced, table))
+    steps = desk.keep(("steps", *name, world), lambda: step_plots(priced, world))
+    lengths = desk.keep(("lengths", *name), lambda: length_plots(table))
+    return {"data": data.id, **lengths, "plan": {**packs, **steps}}
 
 
 def _codes(desk: Desk, query: Query) -> dict[str, Any]:

@@ -7,6 +7,7 @@ answer says how many, so that ten million rows are drawn as fast as ten thousand
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from shardmill.io.tokenlengths import shard_lengths
 from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.plan import PackPlan
-from shardmill.pack.cost import ModelShape, pack_costs
+from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, shuffled
 from shardmill.pack.report import straggler
@@ -81,32 +82,58 @@ def histogram(
     }
 
 
-def plan_plots(plan: PackPlan, table: LengthTable, world: int) -> dict[str, Any]:
-    """Return what a plan is worth on so many ranks: fill, documents, visual tokens, steps."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedPlan:
+    """What the packs of a plan cost, and two orders of them: as planned, and merely shuffled."""
+
+    plan: PackPlan
+    costs: PackCosts
+    prices: NDArray[np.float64]
+    planned: NDArray[np.uint32]
+    shuffled: NDArray[Any]
+
+
+def price_plan(plan: PackPlan, table: LengthTable) -> PricedPlan:
+    """Return the costs of a plan for a model of 7B with a vision tower."""
     plan.check_table(table)
     costs = pack_costs(plan, table)
-    prices = ModelShape().prices()
-    measured = {"visual": costs.visual, "attention": costs.attention, "cost": prices.of(costs)}
-    planned = EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs()
-    random = shuffled(len(plan), mix(plan.spec.seed, 0, 1))
-    ranks = max(1, min(world, len(plan)))
-    fill = 100 * costs.tokens / plan.spec.capacity
+    return PricedPlan(
+        plan,
+        costs,
+        ModelShape().prices().of(costs),
+        EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs(),
+        shuffled(len(plan), mix(plan.spec.seed, 0, 1)),
+    )
+
+
+def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
+    """Return how full packs are, how many documents and visual tokens they hold, and whose."""
+    plan, costs = priced.plan, priced.costs
     return {
-        "world": ranks,
-        "fill": histogram(fill, top=100),
+        "fill": histogram(100 * costs.tokens / plan.spec.capacity, top=100),
         "documents": histogram(np.diff(plan.starts)),
         "visual": histogram(costs.visual),
+        "sources": _shares(plan, table),
+    }
+
+
+def step_plots(priced: PricedPlan, world: int) -> dict[str, Any]:
+    """Return what steps cost on so many ranks, and how long ranks wait for each other."""
+    ranks = max(1, min(world, len(priced.plan)))
+    costs = priced.costs
+    measured = {"visual": costs.visual, "attention": costs.attention, "cost": priced.prices}
+    return {
+        "world": ranks,
         "stragglers": [
             {
                 "cost": COSTS[name],
-                "shuffled": straggler(cost, random, ranks),
-                "planned": straggler(cost, planned, ranks),
+                "shuffled": straggler(cost, priced.shuffled, ranks),
+                "planned": straggler(cost, priced.planned, ranks),
             }
             for name, cost in measured.items()
             if cost.any()
         ],
-        "steps": _steps(measured["cost"], planned, random, ranks),
-        "sources": _shares(plan, table),
+        "steps": _steps(priced, ranks),
     }
 
 
@@ -141,21 +168,19 @@ def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
     return {"name": name, "kind": "counts" if name else "facts", "rows": rows}
 
 
-def _steps(
-    cost: NDArray[Any], planned: NDArray[Any], random: NDArray[Any], ranks: int
-) -> dict[str, Any]:
+def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:
     """Return mean and dearest rank of each step, at most some hundred of them."""
-    mean = float(cost.mean()) or 1.0
-    answer: dict[str, Any] = {"num_steps": len(cost) // ranks}
-    for name, order in (("planned", planned), ("shuffled", random)):
-        whole = len(order) // ranks * ranks
-        steps = cost[order[:whole]].reshape(-1, ranks) / mean
-        chosen = np.unique(np.linspace(0, max(0, len(steps) - 1), NUM_POINTS).astype(int))
-        some = steps[chosen] if len(steps) else steps
+    mean = float(priced.prices.mean()) or 1.0
+    num_steps = len(priced.plan) // ranks
+    chosen = np.unique(np.linspace(0, max(0, num_steps - 1), NUM_POINTS).astype(int))[:num_steps]
+    answer: dict[str, Any] = {"num_steps": num_steps}
+    for name in ("planned", "shuffled"):
+        order = getattr(priced, name)[: num_steps * ranks].reshape(num_steps, ranks)
+        steps = priced.prices[order[chosen]] / mean
         answer[name] = {
-            "step": chosen.tolist() if len(steps) else [],
-            "mean": [round(v, 4) for v in some.mean(axis=1).tolist()],
-            "max": [round(v, 4) for v in some.max(axis=1).tolist()] if len(steps) else [],
+            "step": chosen.tolist(),
+            "mean": [round(value, 4) for value in steps.mean(axis=1).tolist()],
+            "max": [round(value, 4) for value in steps.max(axis=1).tolist()],
         }
     return answer
 

@@ -18,7 +18,7 @@ from shardmill.model.plan import PackPlan
 from shardmill.view.fence import Fence, Refused
 from shardmill.view.folder import Folder
 from shardmill.view.links import inputs_of
-from shardmill.view.shelf import Item, NotHere, Shelf
+from shardmill.view.shelf import Item, Shelf
 
 TABLE_NAME = "lengths.bin"
 MAX_TABLES = 4
@@ -89,14 +89,19 @@ class Library:
         return []
 
     def data_of_plan(self, id: str) -> Item | None:
-        """Return the item with as many rows as the plan packs.
+        """Return the table or the tokens that a plan packs, as far as can be told cheaply.
 
-        Whoever reads lengths compares digests too; here a count must do, since it is asked for
-        whenever the map is drawn. A stage that names both the plan and its tokens decides first.
+        A table has the digest that the plan names. Tokens only have as many rows (their digest
+        takes reading all lengths, which is done when they are used); a stage that names both the
+        plan and its tokens decides between several.
         """
-        num_rows = self.plan(id).num_rows
-        plan_path = self.get(id).path
-        fitting = [item for item in self._with_lengths() if self._num_rows(item) == num_rows]
+        plan, plan_path = self.plan(id), self.get(id).path
+        for item in self._tables_here():
+            if self.lengths(item.id).digest == plan.lengths_digest:
+                return item
+        fitting = [
+            item for item, folder in self.folders() if _num_tokenized(folder) == plan.num_rows
+        ]
         for item, folder in self.folders():
             read = inputs_of(folder.spec, item.path, self.items())
             if any(other.path == plan_path for other in read):
@@ -140,17 +145,13 @@ class Library:
         found = (self._upstream(i.id, content, depth - 1) for i in self.inputs(id) if depth)
         return next((pair for pair in found if pair is not None), None)
 
-    def _with_lengths(self) -> list[Item]:
-        named = [item for item, folder in self.folders() if folder.content in ("tokens", "lengths")]
-        return [*named, *(i for i in self.items().values() if i.kind == "lengths")]
-
-    def _num_rows(self, item: Item) -> int:
-        if item.kind == "stage" and self.folder(item.id).content == "tokens":
-            return sum(entry.num_samples for entry in self.folder(item.id).entries())
-        try:
-            return len(self.lengths(item.id))
-        except (OSError, NotHere):
-            return -1
+    def _tables_here(self) -> Iterator[Item]:
+        for item in self.items().values():
+            if item.kind == "lengths":
+                yield item
+        for item, folder in self.folders():
+            if folder.content == "lengths" and (item.path / TABLE_NAME).is_file():
+                yield item
 
     def _table(self, id: str, stamp: object, make: Any) -> LengthTable:
         with self.lock:
@@ -160,3 +161,10 @@ class Library:
                     self._tables.pop(next(iter(self._tables)))
                 known = self._tables[id] = stamp, make()
             return known[1]
+
+
+def _num_tokenized(folder: Folder) -> int:
+    """Return the rows of a folder of tokens, -1 of any other."""
+    if folder.content != "tokens":
+        return -1
+    return sum(entry.num_samples for entry in folder.entries())
