@@ -26,7 +26,7 @@ from shardmill.pack.plan import plan_packs
 from shardmill.serve.collate import Collate
 from shardmill.serve.dummy import dummy_image
 from shardmill.serve.packed import PackedDataset
-from shardmill.serve.pixels import PixelReader, spread_loss
+from shardmill.serve.pixels import PixelReader
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_dummy_picture_stands_where_there_is_none(reader: Any) -> None:
     assert len(grids) == 1 + len(seen.pack.media)
     assert batch["pixel_values"].dtype == torch.bfloat16
     assert batch["n_images_per_sample"].tolist() == [0, len(seen.pack.media)]
-    image_id = reader._image_id()
+    image_id = reader.processor.image_token_id
     merged = (grids.prod(dim=1) // 4).sum()
     assert (batch["input_ids"] == image_id).sum() == merged
     size = len(bare.pack.input_ids)
@@ -136,12 +136,3 @@ def test_a_broken_picture_is_left_out(reader: Any, tmp_path: Path) -> None:
     assert sorted(samples) == [n for n in range(len(table)) if n != number]
     (fault,) = packs.faults()
     assert fault.name == f"sample {inside} of shard {shard:06d}"
-
-
-def test_loss_is_carried_over_runs() -> None:
-    plain, learned = np.array([1, 9, 2, 9, 3]), np.array([0, 0, 1, 0, 1], bool)
-    ids = np.array([1, 9, 9, 9, 2, 9, 9, 3])
-    expected = [0, 0, 0, 0, 1, 0, 0, 1]
-    assert spread_loss(plain, learned, ids, 9).tolist() == [bool(x) for x in expected]
-    with pytest.raises(ConfigError, match="more than a run of image tokens"):
-        spread_loss(plain, learned, np.array([1, 9, 9, 9, 5, 2, 9, 9, 3]), 9)

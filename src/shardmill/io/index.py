@@ -32,6 +32,7 @@ from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays, open_arrays
 from shardmill.io.members import MemberTable, member_table
 from shardmill.io.strings import Strings, check_bounds, open_strings
+from shardmill.model.sample import MediaSize
 
 FORMAT = "tar-index"
 MEMBER_COLUMNS: dict[str, np.dtype[Any]] = {
@@ -87,6 +88,14 @@ class ShardIndex:
             Member(self.exts[self.ext[m]], self.offset[m], self.size[m])
             for m in range(self.first[number], self.first[number + 1])
         ]
+
+    def sizes(self, number: int) -> dict[str, MediaSize]:
+        """Return what the headers of a sample's members said, by extension."""
+        columns = {name: self.column(name) for name in MEMBER_COLUMNS}
+        return {
+            self.exts[self.ext[m]]: MediaSize(**{n: c[m].item() for n, c in columns.items()})
+            for m in range(self.first[number], self.first[number + 1])
+        }
 
     def span(self, number: int) -> tuple[int, int]:
         """Return where a sample's first content begins and its last one ends."""

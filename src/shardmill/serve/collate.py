@@ -109,7 +109,7 @@ class Collate:
         if not any(tensors):
             return {}
         counts = {
-            name: torch.tensor([_count(pack.pack, kind) for pack in packs])
+            name: torch.tensor([_count(pack, kind) for pack in packs])
             for kind, name in COUNTED.items()
         }
         found = {name: count for name, count in counts.items() if count.any()}
@@ -143,8 +143,12 @@ class _Filled:
     tensors: Mapping[str, Any]
 
 
-def _count(pack: Pack, kind: str) -> int:
-    return sum(medium.span.kind == kind for medium in pack.media)
+def _count(pack: TrainPack, kind: str) -> int:
+    # A video may have many runs of tokens, but has one grid.
+    grids = pack.tensors.get(f"{kind}_grid_thw")
+    if grids is not None:
+        return len(grids)
+    return sum(medium.span.kind == kind for medium in pack.pack.media)
 
 
 def _stack(rows: Sequence[NDArray[Any]], size: int, fill: int) -> torch.Tensor:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
+
 from shardmill.errors import ConfigError
 from shardmill.model.frames import (
     FrameNumbers,
@@ -123,12 +125,13 @@ class Qwen2VL:
         return len(self.frames(size))
 
     def frames(self, size: MediaSize) -> FrameNumbers:
-        """Return which frames the processor takes, if it chooses."""
+        """Return which frames the processor takes: those it chooses, or all."""
         video = self.videos
         if video.num_frames is not None:
             patches = round(video.num_frames / video.temporal_patch_size)
             return stride_frames(size.num_frames, patches * video.temporal_patch_size)
-        assert video.fps is not None
+        if video.fps is None:
+            return np.arange(check_frames(size.num_frames))
         return qwen2_frames(
             size.num_frames,
             size.fps,

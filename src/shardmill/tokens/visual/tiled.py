@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardmill.errors import ConfigError
-from shardmill.model.frames import check_frames, stride_frames
+from shardmill.model.frames import FrameNumbers, check_frames, stride_frames
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.resize import choose_tiles
 from shardmill.tokens.visual.rule import Visual, check_runs, need_size, refuse
@@ -50,7 +52,7 @@ class InternVL:
             return Visual(text, num_visual, grid=(1, rows, columns))
         if kind != "video":
             raise refuse("InternVL", kind)
-        num_frames = check_runs(self._num_frames(size))
+        num_frames = check_runs(len(self.frames(size)))
         text = "\n".join(
             f"Frame{number}: {self.start}{self.token}{self.end}"
             for number in range(1, num_frames + 1)
@@ -71,7 +73,8 @@ class InternVL:
         )
         return rows, columns, rows * columns + (rows * columns > 1)
 
-    def _num_frames(self, size: MediaSize) -> int:
+    def frames(self, size: MediaSize) -> FrameNumbers:
+        """Return which frames the processor takes."""
         if self.num_frames is None:
-            return check_frames(size.num_frames)
-        return len(stride_frames(size.num_frames, self.num_frames, middle=True))
+            return np.arange(check_runs(check_frames(size.num_frames)))
+        return stride_frames(size.num_frames, self.num_frames, middle=True)
