@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import orjson
-
-from shardmill.errors import ShardmillError
+from shardmill.errors import SampleError, ShardmillError
 from shardmill.io.plans import open_plan
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_entry
@@ -27,7 +24,7 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.remote.path import as_path
 from shardmill.stages.checkfindings import Fault, Findings, Limits
 from shardmill.stages.checkmakers import space_of
-from shardmill.stages.checkpacks import check_pack
+from shardmill.stages.checkpacks import check_pack, fields_of
 from shardmill.stages.checkpairs import check_sample
 from shardmill.stages.checktokens import check_token_shard
 
@@ -102,9 +99,9 @@ def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findin
     with open_entry(folder, entry) as shard:
         for key, members in _samples(shard):
             try:
-                plain = _document(members)
-            except orjson.JSONDecodeError as error:
-                findings.blame(key, f"its json cannot be read: {error}")
+                plain = fields_of(members)
+            except SampleError as error:
+                findings.blame(key, f"cannot be read: {error}")
                 continue
             if plain is not None and "input_ids" in plain:
                 check_pack(key, plain, members, limits, findings)
@@ -117,11 +114,6 @@ def _samples(shard: SampleShard) -> Iterator[tuple[str, Raw]]:
     if shard.blob.mapped() is None:
         return shard.iter_raw()
     return ((shard.index.keys[number], shard.raw(number)) for number in range(len(shard)))
-
-
-def _document(members: Raw) -> dict[str, Any] | None:
-    plain = orjson.loads(members["json"]) if "json" in members else None
-    return plain if isinstance(plain, dict) else None
 
 
 def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:

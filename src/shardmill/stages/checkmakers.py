@@ -1,6 +1,7 @@
-"""Packs know the tokens they were made from, and tokens their samples, as long as these are there.
+"""Packs and exports know what they were made from, and tokens know their samples.
 
-What a folder does not say of itself (tokenizer, token space, documents) is looked up there.
+What a folder does not say of itself (tokenizer, token space, documents) is looked up there, as long
+as it is there.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.remote.path import as_path
 
+EXPORT = "shardmill.stages.export:Export"
+MAX_STEPS = 3  # an export of packs of tokens
+
 
 def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-    """Return the folder of tokens that packs were made from; any other folder is its own."""
-    place = _named(manifest, "tokens_dir")
-    return (folder, manifest) if place is None else (place, open_manifest(place))
+    """Return the folder of tokens behind packs and exports; any other folder is its own."""
+    for _ in range(MAX_STEPS):
+        place = _named(manifest, "input_dir" if _is_export(manifest) else "tokens_dir")
+        if place is None:
+            break
+        folder, manifest = place, open_manifest(place)
+    return folder, manifest
 
 
 def samples_behind(manifest: Manifest) -> Path | None:
@@ -32,6 +40,10 @@ def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
     if not any("spans" in shard.files for shard in made.shards):
         return None
     return open_token_set(place, made).space
+
+
+def _is_export(manifest: Manifest) -> bool:
+    return isinstance(manifest.stage, dict) and manifest.stage.get("kind") == EXPORT
 
 
 def _named(manifest: Manifest, field: str) -> Path | None:

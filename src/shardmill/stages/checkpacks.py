@@ -6,10 +6,12 @@ held against the rules of `checkblocks`. Of pictures only the header is read.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 
 from shardmill.errors import SampleError
 from shardmill.formats.packed import packed_documents, packed_row
@@ -21,6 +23,8 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.sources.suffixes import media_kind
 from shardmill.stages.checkblocks import Media, Rows, faults_of
 from shardmill.stages.checkfindings import Findings, Limits
+
+ARRAYS = ("input_ids", "loss_mask")
 
 
 def check_pack(
@@ -45,6 +49,22 @@ def check_pack(
     findings.count("visual tokens", row.num_visual)
     findings.count("media", len(row.media))
     findings.count("pictures", num_pictures)
+
+
+def fields_of(members: Raw) -> dict[str, Any] | None:
+    """Return the json of a sample or pack, with ids and mask that lie beside it as arrays."""
+    try:
+        plain = orjson.loads(members["json"]) if "json" in members else None
+        arrays = {
+            name: np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
+            for name in ARRAYS
+            if f"{name}.npy" in members
+        }
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not JSON", str(error)) from error
+    except (ValueError, OSError, EOFError) as error:
+        raise SampleError("not an array", str(error)) from error
+    return {**plain, **arrays} if isinstance(plain, dict) else None
 
 
 def _check_pictures(plain: Mapping[str, Any], members: Raw) -> int:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.io.receipts import open_manifest
@@ -23,6 +21,7 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.stored import num_stored_packs, stored_rows
 from shardmill.sources.suffixes import media_kind
 from shardmill.stages.checkmakers import samples_behind, tokens_behind
+from shardmill.stages.checkpacks import fields_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ class Collection:
             inside = int(share * len(shard))
             key, raw = shard.index.keys[inside], shard.raw(inside)
             media = {ext: bytes(view) for ext, view in raw.items() if media_kind(ext) is not None}
-            plain = orjson.loads(raw["json"]) if "json" in raw else None
-            if isinstance(plain, dict) and "input_ids" in plain:
+            plain = fields_of(raw)
+            if plain is not None and "input_ids" in plain:
                 return self._of_pack(key, plain, media)
             return Specimen(key, [_said(key, raw)], media=media)
 
