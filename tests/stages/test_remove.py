@@ -23,7 +23,7 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.stages.check import check_folder
 from shardmill.stages.index import IndexTars
-from shardmill.stages.remove import RemoveSamples, link_or_copy
+from shardmill.stages.remove import RemoveSamples
 from shardmill.stages.statistics import count_sample
 
 SIZE = MediaSize(width=30, height=20)
@@ -152,17 +152,3 @@ def test_tars_that_lie_elsewhere_are_not_touched(tmp_path: Path) -> None:
     stage = RemoveSamples(input_dir=tmp_path / "index", keys_path=tmp_path / "keys.txt")
     with pytest.raises(ConfigError, match="tars that lie elsewhere"):
         list(stage.units())
-
-
-def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("content")
-    link_or_copy(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").samefile(tmp_path / "a")
-    other = Path("/dev/shm") / f"shardmill-{tmp_path.name}"
-    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is no second file system")
-    try:
-        link_or_copy(tmp_path / "a", other)
-        assert other.read_text() == "content"
-    finally:
-        other.unlink(missing_ok=True)

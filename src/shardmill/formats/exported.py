@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.formats.read_litdata import LitDataReader
+from shardmill.formats.read_mds import MdsReader
 from shardmill.formats.read_megatron import MegatronReader
 from shardmill.formats.read_shards import open_folder
+from shardmill.formats.read_tables import LiquidReader, TokenTableReader
+from shardmill.formats.read_tars import TarReader, is_packed_tar
 from shardmill.formats.read_unidisc import UnidiscReader
 from shardmill.formats.reader import Reader
 from shardmill.formats.recognize import INPUT_FIELDS, kind_of_tokens
@@ -29,6 +33,9 @@ def open_reader(
     stage = None if record is None else record.stage
     if isinstance(stage, dict) and "format" in stage and isinstance(stage["format"], dict):
         return _open_export(folder, stage, space)
+    if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
+        pictures = {"samples": stage.get("samples_dir")}
+        return _tars(folder, pictures, space or _space_of(str(stage["tokens_dir"])))
     if record is not None or (folder / "manifest.json").exists():
         reader: Reader = open_folder(folder, codes_dir)
         return reader
@@ -37,17 +44,17 @@ def open_reader(
 
 def _open_export(folder: Path, stage: Spec, space: TokenSpace | None) -> Reader:
     open_manifest(folder)  # says what is missing in a folder that is not finished
-    format = stage["format"]
+    format = {"codes": stage.get("codes_dir"), **stage["format"]}
     name = next((name for name, path in FORMATS.items() if path == format["kind"]), format["kind"])
     if name not in OPENERS:
         raise ConfigError(f"{folder}: exports of kind {name!r} cannot be compared")
-    return OPENERS[name](folder, format, space or _space_of(stage))
+    return OPENERS[name](folder, format, space or _space_of(str(stage.get("input_dir"))))
 
 
-def _space_of(stage: Spec) -> TokenSpace | None:
-    """Return the space of the folder that was exported, if it is still there."""
+def _space_of(folder: str) -> TokenSpace | None:
+    """Return the space of the folder that something was made from, if it is still there."""
     try:
-        reader: Reader = open_folder(Path(str(stage.get("input_dir"))))
+        reader: Reader = open_folder(Path(folder))
         return reader.token_space()
     except ShardmillError:
         return None
@@ -88,8 +95,46 @@ def _tensors(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
     return UnidiscReader(dir=str(folder), codes=format["codes"], end=False, space=known)
 
 
+def _tars(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    shards = open_manifest(folder).shards
+    if not shards or not is_packed_tar(folder / shards[0].files["tar"].path):
+        reader: Reader = open_folder(folder)
+        return reader
+    known = _needed(space, folder)
+    pictures = format.get("samples") is not None
+    return TarReader(files=(str(folder / "shards"),), space=known, ours=True, pictures=pictures)
+
+
+def _mds(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    return MdsReader(dir=str(folder), space=_needed(space, folder))
+
+
+def _litdata(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    return LitDataReader(dir=str(folder), space=space)
+
+
+def _table(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    columns = tuple(format["columns"])
+    return TokenTableReader(dir=str(folder), files=format["files"], columns=columns, space=space)
+
+
+def _liquid(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    return LiquidReader(dir=str(folder), files=format["files"])
+
+
+def _liquid_pairs(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
+    return LiquidReader(dir=str(folder), files="jsonl", has_codes=bool(format["codes"]))
+
+
 OPENERS: dict[str, Callable[[Path, Spec, TokenSpace | None], Reader]] = {
     "megatron": _megatron,
+    "hf": _table,
+    "liquid": _liquid,
+    "liquid-pairs": _liquid_pairs,
     "tensordict": _tensors,
     "tensordict-pairs": _tensors,
+    "webdataset": _tars,
+    "energon": _tars,
+    "mds": _mds,
+    "litdata": _litdata,
 }

@@ -27,6 +27,8 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
 
 MAX_IDS = 1 << 24
+# What a packed sample has, its ids in its JSON or in a member beside it.
+MARKS = ({"input_ids"}, {"lengths", "keys", "media"})
 BAD = "not a packed sample"
 MISMATCH = "pictures and placeholders do not match"
 
@@ -37,7 +39,7 @@ def parse_packed(raw: bytes | memoryview, key: str) -> dict[str, Any]:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise SampleError(BAD, f"the json of {key!r}: {error}") from error
-    if not isinstance(plain, dict) or "input_ids" not in plain:
+    if not isinstance(plain, dict) or not any(names <= plain.keys() for names in MARKS):
         raise SampleError(BAD, f"{key!r} has no 'input_ids'")
     return plain
 

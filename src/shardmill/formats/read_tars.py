@@ -6,11 +6,13 @@ tar has the key `{tar's name}/{K}`, as everywhere.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from shardmill.errors import ConfigError, FormatError, SampleError
@@ -21,24 +23,30 @@ from shardmill.io.urls import expand
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 
+ARRAYS = ("input_ids", "loss_mask")
 # Llama-2 with the three control tokens of a multimodal vocabulary.
 VIDEO_SPACE = TokenSpace(text_size=32000, added=("im_patch", "im_start", "im_end"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarReader:
-    """Tars by path, folder, glob or braces; `own_keys` if the keys in the tars are unique."""
+    """Tars by path, folder, glob or braces.
+
+    `ours` says that shardmill wrote them, with documents and keys, and `pictures` that media were
+    copied into them, as they always are by others.
+    """
 
     files: tuple[str, ...]
     space: TokenSpace = VIDEO_SPACE
-    own_keys: bool = False
-    documents: bool = False
+    ours: bool = False
+    pictures: bool = True
     name: str = "tars"
 
     def holds(self) -> frozenset[Aspect]:
         """Return tokens, loss, media; documents and keys only if we wrote the tars."""
-        known: set[Aspect] = {"tokens", "words", "loss", "modality", "media"}
-        known |= {"documents", "keys"} if self.documents else set()
+        known: set[Aspect] = {"tokens", "words", "loss", "modality"}
+        known |= {"media"} if self.pictures else set()
+        known |= {"documents", "keys"} if self.ours else set()
         known |= {"codes"} if self.space.num_codes else set()
         return frozenset(known)
 
@@ -85,15 +93,15 @@ class TarReader:
         return list(found)
 
     def _key(self, path: Path, key: str) -> str:
-        return key if self.own_keys else f"{path.stem.replace('.', '_')}/{key}"
+        return key if self.ours else f"{path.stem.replace('.', '_')}/{key}"
 
     def _record(self, path: Path, key: str, raw: Raw) -> Record:
         name = self._key(path, key)
         try:
-            fields = parse_packed(raw.get("json", b""), key)
+            fields = _fields(raw, key)
             origin = Origin(source=self.name, path=path.name, row=key)
             row = packed_row(name, fields, self.space, origin)
-            rows = packed_documents(row, fields) if self.documents else (row,)
+            rows = packed_documents(row, fields) if self.ours else (row,)
         except SampleError as problem:
             return Record(key=name, problem=problem)
         record = Record(key=name, rows=rows, media=_checksums(raw))
@@ -108,6 +116,22 @@ def is_packed_tar(path: Path) -> bool:
             return len(shard) > 0 and bool(parse_packed(shard.raw(0).get("json", b""), ""))
         except SampleError:
             return False
+
+
+def _fields(raw: Raw, key: str) -> dict[str, Any]:
+    """Return the fields of a packed sample, its arrays read from members of their own."""
+    fields = parse_packed(raw.get("json", b""), key)
+    for name in ARRAYS:
+        if f"{name}.npy" in raw:
+            fields[name] = _array(raw[f"{name}.npy"], f"{key}.{name}.npy")
+    return fields
+
+
+def _array(content: memoryview, name: str) -> Any:
+    try:
+        return np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise SampleError("not a packed sample", f"{name}: {error}") from error
 
 
 def _checksums(raw: Raw) -> tuple[str, ...]:

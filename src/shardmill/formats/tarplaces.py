@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from shardmill.errors import FormatError
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import entry_index
+from shardmill.model.manifest import ShardEntry
 
 
 class TarPlace(NamedTuple):
@@ -24,9 +25,12 @@ class TarPlace(NamedTuple):
         return str(folder.absolute() / self.url) if self.is_inside else self.url
 
 
-def tar_places(folder: Path) -> Iterator[TarPlace]:
-    """Yield the tars of a finished folder in order: its own ones, or those its indexes point at."""
-    for entry in open_manifest(folder).shards:
+def tar_places(folder: Path, shards: Sequence[ShardEntry] | None = None) -> Iterator[TarPlace]:
+    """Yield the tars of a folder in order: its own ones, or those its indexes point at.
+
+    `shards` are those of its manifest, for a folder that has none yet.
+    """
+    for entry in open_manifest(folder).shards if shards is None else shards:
         tar = entry.files.get("tar")
         if tar is not None:
             yield TarPlace(tar.path, entry.num_samples, tar.num_bytes, is_inside=True)

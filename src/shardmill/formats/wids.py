@@ -10,6 +10,7 @@ is left out unless asked for, since it takes reading every byte; wids does not n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,25 @@ import orjson
 from shardmill.formats.tarplaces import TarPlace, tar_places
 from shardmill.io.atomic import write_file
 from shardmill.io.urls import open_blob
+from shardmill.model.manifest import ShardEntry
 
 FILE_NAME = "shardindex.json"
 CHUNK_BYTES = 4 << 20
 
 
-def write_wids_index(folder: Path, *, name: str, with_md5: bool = False) -> Path:
-    """Write FOLDER/shardindex.json for a finished folder and return its path."""
+def write_wids_index(
+    folder: Path,
+    *,
+    name: str,
+    with_md5: bool = False,
+    shards: Sequence[ShardEntry] | None = None,
+) -> Path:
+    """Write FOLDER/shardindex.json for a folder with these shards, by default its manifest's."""
     description = {
         "__kind__": "wids-shard-index-v1",
         "wids_version": 1,
         "name": name,
-        "shardlist": [_shard(folder, place, with_md5) for place in tar_places(folder)],
+        "shardlist": [_shard(folder, place, with_md5) for place in tar_places(folder, shards)],
     }
     path = folder / FILE_NAME
     write_file(path, orjson.dumps(description, option=orjson.OPT_INDENT_2) + b"\n")

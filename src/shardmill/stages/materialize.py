@@ -40,7 +40,7 @@ class Materialize:
     `samples_dir` is the folder of sample shards from which pictures are copied into tars.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     tokens_dir: Path
     plan_path: Path

@@ -93,11 +93,14 @@ def _members(
         "image": [ext.partition(".")[0] for ext, _ in media],
         "media": [
             {
+                "name": medium.span.name,
                 "kind": medium.span.kind,
                 "document": medium.document,
                 "position": medium.span.position,
                 "num_tokens": medium.span.num_tokens,
                 "grid": medium.span.grid,
+                "before": medium.span.before,
+                "after": medium.span.after,
             }
             for medium in pack.media
         ],

@@ -9,8 +9,6 @@ and the checksums show which shards are the very files of before. OUT/removal.js
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +24,7 @@ from shardmill.io.codefile import open_codes, write_codes
 from shardmill.io.cutsamples import cut_shard
 from shardmill.io.index import open_index
 from shardmill.io.jsontext import dump_page, parse_json
+from shardmill.io.links import link_or_copy
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenfile import ROLES, open_token_shard
 from shardmill.io.tokenwrite import TokenWriter
@@ -115,14 +114,6 @@ def _rejected(out_dir: Path) -> Iterator[str]:
     for path in sorted((out_dir / "rejects").glob("*.jsonl")):
         with path.open("rb") as lines:
             yield from (parse_json(line)["key"] for line in lines)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; on another file system, a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _rewrite(

@@ -127,7 +127,9 @@ def _of_keys(a: Record, b: Record) -> str:
     keys_a, keys_b = ([row.key for row in record.rows] or [record.key] for record in (a, b))
     if len(keys_a) != len(keys_b):
         return "" if a.key == b.key else f"{a.key!r} and {b.key!r}"
-    return next((f"{x!r} and {y!r}" for x, y in zip(keys_a, keys_b) if x != y), "")
+    # Some formats only keep the key of a pack's first document.
+    pairs = ((x, y) for x, y in zip(keys_a, keys_b) if x and y)
+    return next((f"{x!r} and {y!r}" for x, y in pairs if x != y), "")
 
 
 def _of_documents(a: Record, b: Record) -> str:

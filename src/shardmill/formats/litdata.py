@@ -1,0 +1,119 @@
+"""LitData's token layout, which its `TokensLoader(block_size)` reads as one line of tokens a chunk.
+
+    shards/00000.bin   u32 number of rows N, u32[N+1] bounds of the rows in bytes, and their ids
+    index.json         {"chunks": [{"filename", "chunk_bytes", "chunk_size", "dim"}], "config": ...}
+
+Blocks run across rows and nothing but tokens has a place: no loss, no media, no keys. The bounds
+still tell the rows, which `PyTreeLoader` hands out one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from shardmill.errors import ConfigError
+from shardmill.formats.contract import Format, Piece, Place
+from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.tokenslice import token_slices
+from shardmill.io.atomic import write_file
+from shardmill.model.codec import digest
+from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.space import UINT16_SIZE
+from shardmill.model.stage import Draft, Tally
+
+ROLE = "bin"
+INDEX_NAME = "index.json"
+MAX_BYTES = (1 << 32) - 1
+# LitData's numbers of torch's dtypes; uint16 came late, so an older reader wants int32.
+NUMBERS = {"uint16": 20, "int32": 15}
+SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LitDataFormat(Format):
+    """Chunks of tokens; `dtype` is the smallest that holds every id of the space, unless given."""
+
+    dtype: Literal["smallest", "uint16", "int32"] = "smallest"
+
+    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
+        """Yield nothing; refuses a vocabulary that is too large, and chunks that are."""
+        dtype = self._dtype(source)
+        for number, slices in enumerate(ranges):
+            parts = list(token_slices(source, slices))
+            num_rows, num_tokens = sum(map(len, parts)), sum(part.num_tokens for part in parts)
+            if _header_bytes(num_rows) + num_tokens * dtype.itemsize > MAX_BYTES:
+                raise ConfigError(
+                    f"chunk {number} would have more than {MAX_BYTES:,} bytes: cut the rows with "
+                    "--shards"
+                )
+            yield {"rows": num_rows, "tokens": num_tokens}
+
+    def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
+        """Write one chunk."""
+        dtype, num_rows = self._dtype(source), piece.num_rows
+        tally.num_in += num_rows
+        bounds = [np.array([_header_bytes(num_rows)], np.int64)]
+        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file:
+            file.seek(_header_bytes(num_rows))
+            for part in token_slices(source, piece.slices):
+                file.write(part.ids.astype(dtype, copy=False).tobytes())
+                bounds.append(bounds[-1][-1] + part.bounds[1:] * dtype.itemsize)
+            file.seek(0)
+            file.write(struct.pack("<I", num_rows))
+            file.write(np.concatenate(bounds).astype("<u4").tobytes())
+        tally.num_kept += num_rows
+        tally.count("tokens", piece.place["tokens"])
+        draft.finish(piece.name, num_samples=num_rows)
+
+    def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
+        """Write index.json."""
+        dtype = self._dtype(source)
+        filled = [shard for shard in manifest.shards if shard.num_samples]
+        index = {
+            "chunks": [_chunk(shard, dtype.itemsize) for shard in filled],
+            "config": self._config(dtype),
+            "updated_at": digest([manifest.stage_digest, manifest.units_digest]),
+        }
+        write_file(out_dir / INDEX_NAME, orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
+
+    def _dtype(self, source: ExportInput) -> np.dtype[Any]:
+        space = source.space()
+        if self.dtype == "uint16" and space.size > UINT16_SIZE:
+            raise ConfigError(
+                f"{source.folder} has a vocabulary of {space.size} ids, uint16 holds "
+                f"{UINT16_SIZE}: export with dtype=int32"
+            )
+        return space.dtype if self.dtype == "smallest" else np.dtype(self.dtype)
+
+    def _config(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+        return {
+            "chunk_bytes": None,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": [f"no_header_tensor:{NUMBERS[dtype.name]}"],
+            "data_spec": SPEC,
+            "encryption": None,
+            "item_loader": "TokensLoader",
+        }
+
+
+def _header_bytes(num_rows: int) -> int:
+    return 4 + 4 * (num_rows + 1)
+
+
+def _chunk(shard: ShardEntry, itemsize: int) -> dict[str, Any]:
+    file = shard.files[ROLE]
+    num_tokens = (file.num_bytes - _header_bytes(shard.num_samples)) // itemsize
+    return {
+        "filename": file.path,
+        "chunk_bytes": file.num_bytes,
+        "chunk_size": shard.num_samples,
+        "dim": num_tokens,
+    }
