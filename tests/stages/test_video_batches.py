@@ -24,6 +24,7 @@ from click.testing import CliRunner
 from numbered_video import read_number
 from video_world import CAPTIONS, LONG, SHORT, World
 from vq_checkpoints import write_original
+from web_server import serving
 
 from shardmill.cli.main import cli
 from shardmill.io.receipts import open_manifest
@@ -197,6 +198,22 @@ def check_documents(case: Case, documents: list[Any]) -> None:
         assert case.asked in decode(ids[~mask & (ids > 2) & (ids < 32000)].tolist())
         assert ids[0] == 1 and ids[-1] == 2
         assert fits(shown, expected), shown
+
+
+def test_videos_come_from_a_store_by_root_or_by_url(tmp_path: Path) -> None:
+    clip = raw.clip_bytes(SHORT)
+    world = World(tmp_path / "raw")
+    with serving({"bucket/a.mp4": clip, "b.mp4": clip}) as url:
+        rows = [("a.mp4", CAPTIONS[0]), (f"{url}/b.mp4", CAPTIONS[1]), ("gone.mp4", "none")]
+        table = world.rows("own.jsonl", [{"video_path": p, "value": text} for p, text in rows])
+        root = ("--media-root", f"{url}/bucket", "--workers", 0)
+        report = shardmill("ingest", table, tmp_path / "samples", *root, "--max-skip-rate", 0.5)
+    assert sum(report["total"]["skipped"].values()) == 1
+    flags = ("--sampler", "uniform,count=12", "--workers", 0)
+    shardmill("frames", tmp_path / "samples", tmp_path / "frames", *flags)
+    case = Case(raw.own_rows, (), UN, BOTH, [uniform(SHORT)] * 2)
+    packs = make_packs(case, tmp_path / "frames", tmp_path)
+    assert numbers_of(packs[0].tensors["pixel_values"])[:12] == uniform(SHORT)
 
 
 @pytest.mark.parametrize("name", ["webvid-un", "unicontrol", "merlin-s"])
