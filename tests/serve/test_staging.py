@@ -37,7 +37,7 @@ def test_processes_of_a_node_copy_each_file_once(
 ) -> None:
     copied: list[Path] = []
     copy = staging._copy
-    monkeypatch.setattr(staging, "_copy", lambda s, d: copied.append(s) or copy(s, d))
+    monkeypatch.setattr(staging, "_copy", lambda s, d, stop: copied.append(s) or copy(s, d))
     with ThreadPoolExecutor(6) as pool:
         used = list(pool.map(lambda _: stage(made.tokens, tmp_path / "near"), range(6)))
     assert len(copied) == len(set(copied)) == 3 * 8
@@ -47,7 +47,7 @@ def test_processes_of_a_node_copy_each_file_once(
 
 
 def _die_while_staging(source: Path, near: Path) -> None:
-    def die(_source: Path, draft: Path) -> str:
+    def die(_source: Path, draft: Path, _stop: object) -> str:
         draft.write_bytes(b"half")
         import os
         import signal

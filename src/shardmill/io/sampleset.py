@@ -2,7 +2,7 @@
 
 The folder is one of ours (tar and index side by side) or one that `shardmill index` made, whose
 indexes point at tars elsewhere. Shards are opened when first touched; the least recently used one
-is closed when there are too many.
+is closed when there are too many. Copies of the tars may arrive in a folder near by.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
+from shardmill.io.arriving import Arriving, arriving_in
 from shardmill.io.index import ShardIndex, hash_keys, open_index
 from shardmill.io.members import Copies
 from shardmill.io.nearby import bring_near
@@ -36,8 +37,11 @@ LOOK_AHEAD = 48
 class SampleSet:
     """Samples of many shards; can be sent to another process, which opens its own files."""
 
-    def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, entries: Sequence[ShardEntry], near: Path | None = None
+    ) -> None:
+        self.folder, self.near = folder, near
+        self._arriving = arriving_in(near)
         self.entries = tuple(entry for entry in entries if entry.num_samples)
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
         self._open: OrderedDict[int, SampleShard] = OrderedDict()
@@ -56,7 +60,7 @@ class SampleSet:
         return (sample for shard in range(len(self.entries)) for sample in self.shard(shard))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SampleSet, (self.folder, self.entries)
+        return SampleSet, (self.folder, self.entries, self.near)
 
     def locate(self, number: int) -> tuple[int, int]:
         """Return (shard number, number in the shard) of a sample."""
@@ -117,8 +121,15 @@ class SampleSet:
             return found
         while len(self._open) >= self._max_open:
             self._open.popitem(last=False)[1].close()
-        found = self._open[number] = open_entry(self.folder, self.entries[number])
+        found = self._open[number] = open_entry(self.folder, self.entries[number], self._arriving)
         return found
+
+    def renew(self) -> bool:
+        """Close all shards if copies have come near; say whether they have."""
+        if self._arriving is None or not self._arriving.has_news():
+            return False
+        self.close()
+        return True
 
     def close(self) -> None:
         """Close all shards; they open again when they are needed."""
@@ -157,15 +168,18 @@ class SampleSet:
         return self._hashes
 
 
-def open_samples(folder: Path) -> SampleSet:
-    """Open a finished folder of sample shards, or of indexes of foreign tars."""
+def open_samples(folder: Path, near: Path | None = None) -> SampleSet:
+    """Open a finished folder of sample shards, or of indexes of foreign tars.
+
+    `near` is where copies of the tars arrive, if anywhere.
+    """
     entries = open_manifest(folder).shards
     for entry in entries:
         if "idx" not in entry.files:
             raise FormatError(
                 f"shard {entry.name} has no index: this is not a folder of samples", path=folder
             )
-    return SampleSet(as_path(folder), entries)
+    return SampleSet(as_path(folder), entries, near)
 
 
 def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
@@ -179,14 +193,21 @@ def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
     return index
 
 
-def open_entry(folder: Path, entry: ShardEntry) -> SampleShard:
-    """Open a shard of ours, or the foreign tar that its index points at."""
+def open_entry(folder: Path, entry: ShardEntry, arriving: Arriving | None = None) -> SampleShard:
+    """Open a shard of ours, or the foreign tar that its index points at, or a copy near by."""
     index = entry_index(folder, entry)
+    url, relative = place_of_tar(folder, entry, index)
+    return SampleShard(open_blob(arriving.find(url, relative) if arriving else url), index)
+
+
+def place_of_tar(folder: Path, entry: ShardEntry, index: ShardIndex) -> tuple[str, str]:
+    """Return where the tar of a shard is, and the path that a copy of it has."""
     if "tar" in entry.files:
-        return SampleShard(open_blob(str(folder / entry.files["tar"].path)), index)
+        relative = entry.files["tar"].path
+        return str(folder / relative), relative
     if index.url is None:
         raise FormatError("does not say where its tar is", path=index.arrays.path)
-    return SampleShard(open_blob(index.url), index)
+    return index.url, f"shards/{entry.name}.tar"
 
 
 def most_open_shards() -> int:

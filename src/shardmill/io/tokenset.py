@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import FormatError
+from shardmill.io.arriving import Arriving, arriving_in
 from shardmill.io.tokenfile import ROLES, TokenShard, open_token_shard
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.remote.path import UrlPath
+from shardmill.remote.path import UrlPath, as_path
 
 
 @dataclass(slots=True, eq=False)
@@ -26,11 +27,14 @@ class TokenSet:
 
     folder: Path
     entries: tuple[ShardEntry, ...]
+    near: Path | None = None
+    _arriving: Arriving | None = None
     _starts: list[int] = field(default_factory=list)
     _open: dict[int, TokenShard] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
+        self._arriving = arriving_in(self.near)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -42,11 +46,11 @@ class TokenSet:
     def __iter__(self) -> Iterator[TokenRow]:
         return (row for shard in range(len(self.entries)) for row in self.shard(shard))
 
-    def __getstate__(self) -> tuple[Path, tuple[ShardEntry, ...]]:
-        return self.folder, self.entries
+    def __getstate__(self) -> tuple[Path, tuple[ShardEntry, ...], Path | None]:
+        return self.folder, self.entries, self.near
 
-    def __setstate__(self, state: tuple[Path, tuple[ShardEntry, ...]]) -> None:
-        self.folder, self.entries = state
+    def __setstate__(self, state: tuple[Path, tuple[ShardEntry, ...], Path | None]) -> None:
+        self.folder, self.entries, self.near = state
         self._open = {}
         self.__post_init__()
 
@@ -83,6 +87,13 @@ class TokenSet:
         for shard in dict.fromkeys(shard for shard, _ in places):
             self.shard(shard).prefetch([row for other, row in places if other == shard])
 
+    def renew(self) -> bool:
+        """Open all shards again if copies have come near; say whether they have."""
+        if self._arriving is None or not self._arriving.has_news():
+            return False
+        self._open = {}  # maps that are in use stay as long as they are
+        return True
+
     def shard(self, number: int) -> TokenShard:
         """Return a shard by its place in the manifest; all shards must have one token space."""
         found = self._open.get(number)
@@ -96,14 +107,20 @@ class TokenSet:
         missing = [role for role in ROLES if role not in entry.files]
         if missing:
             raise FormatError(f"shard {entry.name} has no file {missing[0]!r}", path=self.folder)
-        shard = open_token_shard({r: self.folder / entry.files[r].path for r in ROLES})
+        shard = open_token_shard({r: self._place(entry.files[r].path) for r in ROLES})
         if len(shard) != entry.num_samples:
             raise FormatError(
                 f"has {len(shard)} rows, the manifest says {entry.num_samples}", path=shard.path
             )
         return shard
 
+    def _place(self, relative: str) -> Path:
+        original = self.folder / relative
+        if self._arriving is None:
+            return original
+        return as_path(self._arriving.find(str(original), relative))
 
-def open_token_set(folder: Path, manifest: Manifest) -> TokenSet:
-    """Return the rows of a finished folder of token shards."""
-    return TokenSet(folder, manifest.shards)
+
+def open_token_set(folder: Path, manifest: Manifest, near: Path | None = None) -> TokenSet:
+    """Return the rows of a finished folder of token shards; copies may arrive `near` by."""
+    return TokenSet(folder, manifest.shards, near)

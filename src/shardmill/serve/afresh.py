@@ -34,6 +34,7 @@ from shardmill.model.codec import digest
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.plan import PackPlan
 from shardmill.pack.order import EpochOrder
+from shardmill.remote.path import as_path
 from shardmill.serve.makeplan import make_plan
 from shardmill.serve.state import plan_digest
 
@@ -50,7 +51,7 @@ class FreshPlans:
     """
 
     def __init__(self, like: Path | str, lengths: Path | str, folder: Path | str) -> None:
-        self.like, self.lengths, self.folder = Path(like), Path(lengths), Path(folder)
+        self.like, self.lengths, self.folder = as_path(like), as_path(lengths), Path(folder)
         self.first = open_plan(self.like)
         if self.first.spec.epoch:
             raise ConfigError(

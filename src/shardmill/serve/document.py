@@ -54,9 +54,10 @@ class TokenReader:
     tokens: TokenSet
 
     @classmethod
-    def open(cls, folder: Path) -> TokenReader:
-        """Return the reader of a finished folder of token shards."""
-        return cls(open_token_set(as_path(folder), open_manifest(folder)))
+    def open(cls, folder: Path | str, near: Path | str | None = None) -> TokenReader:
+        """Return the reader of a finished folder of token shards; copies may arrive `near` by."""
+        where = None if near is None else Path(near)
+        return cls(open_token_set(as_path(folder), open_manifest(as_path(folder)), where))
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:
@@ -67,7 +68,8 @@ class TokenReader:
         return len(self.tokens)
 
     def prefetch(self, rows: Sequence[int]) -> None:
-        """Have the ids of these rows fetched together."""
+        """Have the ids of these rows fetched together, from copies that have come near."""
+        self.tokens.renew()
         self.tokens.prefetch(rows)
 
     def read(self, row: int) -> Document:

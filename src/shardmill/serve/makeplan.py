@@ -14,6 +14,7 @@ from pathlib import Path
 from shardmill.io.plans import open_plan, write_plan
 from shardmill.io.tokenlengths import read_lengths
 from shardmill.pack.plan import plan_packs
+from shardmill.remote.path import as_path
 
 NICE = 10
 
@@ -33,4 +34,4 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     os.nice(NICE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    make_plan(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    make_plan(as_path(sys.argv[1]), as_path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -82,10 +82,14 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
     @classmethod
     def from_tokens(
-        cls, plan: Plans | PackPlan | Path | str, folder: Path | str, **options: Any
+        cls,
+        plan: Plans | PackPlan | Path | str,
+        folder: Path | str,
+        near: Path | str | None = None,
+        **options: Any,
     ) -> PackedDataset:
-        """Return the packs of a folder of token shards."""
-        return cls(plan, TokenReader.open(as_path(folder)), **options)
+        """Return the packs of a folder of token shards; copies may arrive `near` by."""
+        return cls(plan, TokenReader.open(folder, near), **options)
 
     def __len__(self) -> int:
         return self.plans.size(0)

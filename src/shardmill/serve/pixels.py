@@ -31,6 +31,7 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample, Segment
 from shardmill.model.tokenrow import TokenRow, spans_of
 from shardmill.model.turnfields import tools_of, turn_fields
+from shardmill.remote.path import as_path
 from shardmill.serve.document import Document
 from shardmill.serve.pixelvideo import ChosenFrames, read_video
 from shardmill.serve.rawread import RawReader
@@ -74,17 +75,23 @@ class PixelReader:
 
     @classmethod
     def open(
-        cls, folder: Path | str, processor: Any, rule: VisualRule | None = None
+        cls,
+        folder: Path | str,
+        processor: Any,
+        rule: VisualRule | None = None,
+        near: Path | str | None = None,
     ) -> PixelReader:
         """Return the reader of a finished folder of samples; a processor may be a local path.
 
-        Without a rule, the one that the processor's own settings describe is taken.
+        Without a rule, the one that the processor's own settings describe is taken. Copies of the
+        shards may arrive `near` by.
         """
         rule = rule_of(processor) if rule is None else rule
         if isinstance(processor, str | Path):
             auto = need("transformers", extra="train").AutoProcessor
             processor = auto.from_pretrained(str(processor), local_files_only=True)
-        return cls(open_samples(Path(folder)), processor, rule)
+        where = None if near is None else Path(near)
+        return cls(open_samples(as_path(folder), where), processor, rule)
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:
@@ -94,12 +101,16 @@ class PixelReader:
     def __len__(self) -> int:
         return len(self.samples)
 
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Have these samples fetched together."""
+        self.reader.announce(rows)
+
     def read(self, row: int) -> Document:
         """Return the processor's ids and tensors of a sample, with loss on the answers."""
         (raw,) = self.reader.views([row])
         sample = parse_sample(raw.key, raw.members)
         segments = sample.document.media()
-        sizes = self._sizes(row) if any(s.kind == "video" for s in segments) else {}
+        sizes = self.reader.sizes(row) if any(s.kind == "video" for s in segments) else {}
         shown = [self._decode(sample, segment, sizes) for segment in segments]
         with LOCK:
             return self._process(sample, segments, shown)
@@ -109,10 +120,6 @@ class PixelReader:
         shard, inside = self.samples.locate(row)
         name = self.samples.entries[shard].name
         return f"sample {inside} of shard {name}"
-
-    def _sizes(self, row: int) -> dict[str, MediaSize]:
-        shard, inside = self.samples.locate(row)
-        return self.samples.shard(shard).index.sizes(inside)
 
     def _decode(self, sample: Sample, segment: Segment, sizes: Mapping[str, MediaSize]) -> Any:
         content = sample.media.get(segment.media)

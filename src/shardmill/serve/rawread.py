@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, most_open_shards
 from shardmill.io.sampleshard import SampleShard
+from shardmill.model.sample import MediaSize
 from shardmill.remote.path import UrlPath
 from shardmill.serve.buffers import Buffers, keep_freed_memory
 
@@ -77,8 +78,14 @@ class RawReader:
         for opened, insides in remote.values():
             opened.prefetch(insides)
 
+    def sizes(self, number: int) -> dict[str, MediaSize]:
+        """Return what the index knows of a sample's media."""
+        shard, inside = self._locate(number)
+        return shard.shard_index.sizes(inside)
+
     def views(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples as views of the mapped tars, or as fetched if a tar is remote."""
+        self._renew()
         self.announce(numbers)
         return [
             RawSample(
@@ -92,6 +99,7 @@ class RawReader:
 
     def copies(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples whose members are bytes."""
+        self._renew()
         self.announce(numbers)
         return [
             RawSample(
@@ -105,6 +113,7 @@ class RawReader:
 
     def private(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples in one buffer of their own, read without holding the interpreter."""
+        self._renew()
         places = [self._locate(number) for number in numbers]
         spans = [shard.shard_index.span(inside) for shard, inside in places]
         whole = self.buffers.take(sum(end - start for start, end in spans))
@@ -118,6 +127,13 @@ class RawReader:
                 RawSample(_key(shard, inside), shard.shard_index.table.views(inside, part, start))
             )
         return batch
+
+    def _renew(self) -> None:
+        if self.samples.near is None:
+            return
+        with self._lock:
+            if self.samples.renew():
+                self._shards.clear()
 
     def _locate(self, number: int) -> tuple[_Shard, int]:
         at = bisect_right(self._starts, number) - 1

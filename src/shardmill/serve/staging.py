@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ import xxhash
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.io.receipts import open_manifest
-from shardmill.model.manifest import FileEntry, Manifest
+from shardmill.model.manifest import Manifest
+from shardmill.remote.path import as_path
 
 CHUNK = 8 << 20
 USERS = ".users"
@@ -42,12 +44,16 @@ class Staged:
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(self._users)
+                self.leave()
                 return
             # The manifest goes first: a half deleted copy must not look complete.
             (self.folder / "manifest.json").unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
-            os.close(self._users)
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the copy up, but leave it there."""
+        os.close(self._users)
 
     def __enter__(self) -> Self:
         return self
@@ -61,63 +67,93 @@ class Staged:
         self.remove()
 
 
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A file to copy: where it is, its path in the copy, its size and perhaps its checksum."""
+
+    source: Path
+    path: str
+    num_bytes: int
+    checksum: str | None
+
+
 def stage(folder: Path | str, near: Path | str, *, max_bytes: int | None = None) -> Staged:
     """Copy a finished folder to `near`, or use the copy that is there; returns it in use.
 
     All processes of a node may call this at once. The copy must fit into `max_bytes`, and into
     what is free there.
     """
-    source, target = Path(folder), Path(near)
+    source, target = as_path(folder), Path(near)
     manifest = open_manifest(source)
     num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-    (target / "shards").mkdir(parents=True, exist_ok=True)
-    users = os.open(target / USERS, os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(users, fcntl.LOCK_SH)
+    staged = use_folder(target, num_bytes)
     try:
         _check_room(target, manifest, num_bytes, max_bytes)
         for shard in manifest.shards:
             for entry in shard.files.values():
-                copy_file(source, target, entry)
+                found = source / entry.path
+                copy_file(target, Copying(found, entry.path, entry.num_bytes, entry.checksum))
         with _locked(target / ".manifest.lock"):
             _replace(source / "manifest.json", target / "manifest.json")
     except BaseException:
-        os.close(users)
+        staged.leave()
         raise
+    return staged
+
+
+def use_folder(target: Path, num_bytes: int) -> Staged:
+    """Return a folder for copies, made if it is not there, in use by this process."""
+    (target / "shards").mkdir(parents=True, exist_ok=True)
+    users = os.open(target / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(users, fcntl.LOCK_SH)
     return Staged(target, num_bytes, users)
 
 
-def copy_file(source: Path, target: Path, entry: FileEntry) -> None:
-    """Put one file of the manifest at its place, unless it is there already."""
-    path = target / entry.path
+def copy_file(target: Path, file: Copying, stop: threading.Event | None = None) -> None:
+    """Put one file at its place, unless it is there already, or `stop` is set meanwhile."""
+    path = target / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_name(f".{path.name}.lock")):
-        if path.exists() and path.stat().st_size == entry.num_bytes:
+        if path.exists() and path.stat().st_size == file.num_bytes:
             return
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            checksum = _copy(source / entry.path, draft)
-            if checksum != entry.checksum:
-                raise FormatError(
-                    f"has the checksum {checksum}, the manifest says {entry.checksum}: run "
-                    "shardmill check",
-                    path=source / entry.path,
-                )
+            checksum = _copy(file.source, draft, stop)
+            if checksum is None:
+                return
+            _check_copy(file, draft, checksum)
             draft.rename(path)
         finally:
             draft.unlink(missing_ok=True)
 
 
-def _copy(source: Path, draft: Path) -> str:
+def _copy(source: Path, draft: Path, stop: threading.Event | None = None) -> str | None:
     state = xxhash.xxh3_64()
     with source.open("rb") as reading, draft.open("wb") as writing:
         while chunk := reading.read(CHUNK):
+            if stop is not None and stop.is_set():
+                return None
             state.update(chunk)
             writing.write(chunk)
     return state.hexdigest()
 
 
+def _check_copy(file: Copying, draft: Path, checksum: str) -> None:
+    num_bytes = draft.stat().st_size
+    if num_bytes != file.num_bytes:
+        raise FormatError(
+            f"has {num_bytes} bytes, {file.num_bytes} were expected", path=file.source
+        )
+    if file.checksum is not None and checksum != file.checksum:
+        raise FormatError(
+            f"has the checksum {checksum}, the manifest says {file.checksum}: run shardmill check",
+            path=file.source,
+        )
+
+
 def _replace(source: Path, path: Path) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.copyfile(source, draft)
+    draft.write_bytes(source.read_bytes())
     draft.rename(path)
 
 
