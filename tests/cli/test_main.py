@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -47,3 +48,21 @@ def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
     assert run.returncode == 2
     assert "no/such/file.jsonl" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_verbs_and_options(shell: str) -> None:
+    def complete(words: str, word: str) -> str:
+        cursor = {"COMP_WORDS": words, "COMP_CWORD": word if shell == "fish" else "1"}
+        if word.startswith("--"):
+            cursor["COMP_CWORD"] = word if shell == "fish" else "2"
+        return subprocess.run(
+            [sys.executable, "-m", "shardmill.cli"],
+            env={**os.environ, **cursor, "_SHARDMILL_COMPLETE": f"{shell}_complete"},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+
+    assert "tokenize" in complete("shardmill tok", "tok")
+    assert "--capacity" in complete("shardmill plan --cap", "--cap")

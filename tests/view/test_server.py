@@ -153,7 +153,6 @@ def test_the_shared_link_opens_the_page(desk: Desk, client: TestClient) -> None:
 
 def test_a_port_that_is_taken_gives_way_unless_it_was_asked_for() -> None:
     taken = bind(0, 0)
-    taken.listen()
     port = taken.getsockname()[1]
     other = bind(None, port)
     assert other.getsockname()[0] == "127.0.0.1"

@@ -101,7 +101,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line; an error of ours is one message and exit code 2, never a traceback."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="shardmill", standalone_mode=False)
     except click.exceptions.Abort as error:  # Ctrl-C, or a run that a signal stopped
         click.echo(str(error.__cause__ or "") or "stopped", err=True)
         sys.exit(128 + getattr(error.__cause__, "signal_number", signal.SIGINT))

@@ -106,6 +106,7 @@ def bind(port: int | None, default: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind(("127.0.0.1", number))
+            bound.listen()  # whoever reads the address may connect before the server is ready
             return bound
         except OSError:
             bound.close()
