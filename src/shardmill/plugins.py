@@ -42,6 +42,7 @@ SHAPES: Table = {
     "videochat2": "shardmill.sources.shapes.videochat:VideoChat2Shape",
     "unicontrol": "shardmill.sources.shapes.control:UniControlShape",
     "merlin": "shardmill.sources.shapes.merlin:MerlinShape",
+    "prompt": "shardmill.sources.shapes.prompt:PromptShape",
 }
 
 READERS: Table = {

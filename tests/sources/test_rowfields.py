@@ -31,7 +31,7 @@ def test_several_media_are_a_list_in_the_order_of_their_numbers() -> None:
 
 
 def test_a_json_may_name_the_members() -> None:
-    for name in ("000-0.mp4", "0.mp4", "a/000-0.mp4"):
+    for name in ("000-0.mp4", "0.mp4", "a/000-0.mp4", "000-0"):
         fields, media = row_fields("a/000", members(**{"json": {"videos": [name]}, "0_mp4": b"V"}))
         assert fields == {"videos": [name]}
         assert media[name] == b"V"

@@ -11,6 +11,7 @@ from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 from video_tars import write_video_tar
 
+from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.io.plans import write_plan
 from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.plan import PackSpec
@@ -22,6 +23,7 @@ from shardmill.run.runner import run_stage
 from shardmill.stages import checkcontent
 from shardmill.stages.checkcontent import check_content
 from shardmill.stages.checkfindings import Limits
+from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars
 from shardmill.stages.materialize import Materialize
 
@@ -91,6 +93,18 @@ def test_packs_are_measured_by_their_own_plan_and_space(packs: Path) -> None:
     assert check_content(packs, Limits(max_tokens=20)).num_faults == report.counts["packs"]
 
 
+@pytest.mark.parametrize("arrays", [False, True])
+def test_exports_are_checked_by_the_space_of_their_tokens(
+    tokens: Path, samples: Path, tmp_path: Path, arrays: bool
+) -> None:
+    format = WebDatasetFormat(samples=samples, arrays=arrays)
+    run_stage(Export(input_dir=tokens, format=format), tmp_path / "export", workers=0)
+    report = check_content(tmp_path / "export")
+    assert report.num_faults == 0
+    assert (report.counts["packs"], report.counts["pictures"]) == (12, 12)
+    assert check_content(tmp_path / "export", Limits(num_patches=5)).num_faults == 12
+
+
 def test_foreign_tars_are_checked_where_they_lie(tmp_path: Path) -> None:
     for number in range(3):
         write_video_tar(tmp_path / "tars" / f"{number}.tar", [1, 2, 0])
@@ -111,7 +125,7 @@ def test_a_broken_shard_does_not_hide_the_others(samples: Path) -> None:
     first, second = report.shards
     assert "cannot be read" in first.faults[0].what and first.faults[0].key == ""
     assert [fault.key for fault in second.faults] == ["k6"]
-    assert "its json cannot be read" in second.faults[0].what
+    assert "cannot be read" in second.faults[0].what
     assert report.counts["samples"] == 5
 
 

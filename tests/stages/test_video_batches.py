@@ -117,6 +117,14 @@ CASES = {
     "merlin-s": Case(
         raw.merlin, (), None, MERLIN_SAYS, [[100, BLACK, *range(101, 111)]], asked="#4.5-9.0#"
     ),
+    "packed-un": Case(
+        raw.packed_un, (), None, BOTH, [list(range(100, 112)), list(range(120, 132))]
+    ),
+    "packed-kf": Case(raw.packed_kf, (), None, BOTH[:1], [list(range(100, 112))], asked="#1000"),
+    "packed-pairs": Case(raw.packed_pairs, (), UN, BOTH, UN_BOTH),
+    "packed-unicontrol": Case(
+        raw.packed_control, (), None, ["", ""], [[100, 101], [102, 103]], template="turns"
+    ),
     "own-rows": Case(raw.own_rows, (), UN, BOTH, [uniform(SHORT), uniform(SHORT) + uniform(LONG)]),
     "own-rows-whole": Case(raw.own_rows, (), WHOLE, BOTH, [[], []], kinds={"video"}),
 }
@@ -133,7 +141,7 @@ def make_samples(case: Case, folder: Path) -> Path:
     """Ingest the rows of a case and take its frames; return the folder of samples."""
     world = World(folder / "raw")
     table = case.write(world)
-    root = ("--media-root", world.media)
+    root = () if table.suffix == ".tar" else ("--media-root", world.media)
     shardmill("ingest", table, folder / "samples", *case.ingest, *root, "--workers", 0)
     if case.frames is None:
         return folder / "samples"

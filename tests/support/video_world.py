@@ -13,6 +13,7 @@ from typing import Any
 
 from make_media import encode
 from numbered_video import numbered_clip, numbered_pixels
+from tars import tar_bytes
 
 SIDE = 96
 RATE = 10
@@ -184,3 +185,65 @@ def own_rows(world: World) -> Path:
             {"video_path": paths, "value": [{"q": "What do they show?", "a": CAPTIONS[1]}]},
         ],
     )
+
+
+def packed_tar(world: World, name: str, samples: list[tuple[dict[str, Any], list[bytes]]]) -> Path:
+    """Write a tar as `pack.py` does: K.json, then K-0.jpg and so on, or K.mp4 for a video."""
+    members = []
+    for number, (fields, media) in enumerate(samples):
+        members.append((f"{number:09d}.json", json.dumps(fields).encode()))
+        for index, content in enumerate(media):
+            is_video = content[4:8] == b"ftyp"
+            ending = ".mp4" if is_video else f"-{index}.jpg"
+            members.append((f"{number:09d}{ending}", content))
+    path = world.folder / f"shard-0-0-2-{name}.tar"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar_bytes(members))
+    return path
+
+
+def jpegs(first: int, count: int) -> list[bytes]:
+    """Return pictures that show numbers."""
+    shown = [numbered_pixels(number, SIDE, SIDE) for number in range(first, first + count)]
+    return [encode("JPEG", pixels, quality=95) for pixels in shown]
+
+
+def names(sample: int, count: int) -> list[str]:
+    """Return the names that `pack.py` gives to frames."""
+    return [f"{sample:09d}-{index}" for index in range(count)]
+
+
+def packed_un(world: World) -> Path:
+    made = [
+        (
+            {"prompt": "<image>" * 12, "txt": text, "image_name_list": names(n, 12)},
+            jpegs(100 + 20 * n, 12),
+        )
+        for n, text in enumerate(CAPTIONS)
+    ]
+    return packed_tar(world, "un", made)
+
+
+def packed_kf(world: World) -> Path:
+    prompt = "".join(f"<{'IP'[n % 2]}image>#{n * 1000 // 11}" for n in range(12))
+    fields = {"prompt": prompt, "txt": CAPTIONS[0], "image_name_list": names(0, 12)}
+    return packed_tar(world, "kf", [(fields, jpegs(100, 12))])
+
+
+def packed_pairs(world: World) -> Path:
+    made = [
+        ({"conversations": turns("<video>", text), "videos": [f"{n:09d}"]}, [clip_bytes(frames)])
+        for n, (text, frames) in enumerate(zip(CAPTIONS, (SHORT, LONG)))
+    ]
+    return packed_tar(world, "pairs", made)
+
+
+def packed_control(world: World) -> Path:
+    made = [
+        (
+            {"source": names(n, 2)[0], "target": names(n, 2)[1], "prompt": text},
+            jpegs(100 + 2 * n, 2),
+        )
+        for n, text in enumerate(CAPTIONS)
+    ]
+    return packed_tar(world, "control", made)

@@ -7,8 +7,8 @@
     media                 `image`, `video`, `audio`; several of a kind `images`, `videos`, `audios`
     anything else         its extension in the list `other_members`
 
-Media stay beside the row, by extension ("0.jpg") and by member name ("K-0.jpg"), so that a json may
-name them either way. Where it names files that are no members, the members stand in for them.
+Media stay beside the row, by extension ("0.jpg") and by member name ("K-0.jpg", "K-0"), so that a
+json may name them any way. Where it names files that are no members, the members stand in for them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _by_every_name(key: str, media: dict[str, memoryview]) -> dict[str, memoryvi
     named: dict[str, memoryview] = {}
     for ext, content in media.items():
         for name in (f"{key}.{ext}", f"{key}-{ext}", f"{base}.{ext}", f"{base}-{ext}"):
-            named[name] = content
+            named[name] = named[name.removesuffix(f".{ext.rpartition('.')[2]}")] = content
     return {**named, **media}
 
 

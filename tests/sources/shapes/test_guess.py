@@ -27,6 +27,7 @@ TURN = {"from": "human", "value": "x"}
         ({"video_path": "a.mp4", "value": [TURN]}, "VideoShape"),
         ({"video": "a.mp4", "QA": [{"q": "x", "a": "y"}]}, "VideoChat2Shape"),
         ({"clips": [{"clip_path": "a", "caption": "t"}]}, "HowtoInterlinkShape"),
+        ({"prompt": "<image>", "txt": "t", "images": ["a"]}, "PromptShape"),
         ({"clip_path": "a/b/c", "caption": "t"}, "How2LinkShape"),
         ({"image_info": [{"image_name": "a"}], "text_list": "<image>#1#x"}, "MerlinShape"),
         ({"YoutubeID": "a", "Start_timestamp": "0", "Caption": "t"}, "InternVidShape"),

@@ -72,6 +72,7 @@ TESTS: tuple[tuple[str, Test], ...] = (
     ("messages", _has_turns("messages", "role")),
     ("videochat2", _has_turns("QA", "a")),
     ("howto-interlink", _has_clips),
+    ("prompt", _holds("prompt", "txt")),
     ("merlin", lambda row: isinstance(row.get("text_list"), str) and "image_info" in row),
     ("internvid", _holds("YoutubeID", "Start_timestamp", "Caption")),
     ("unicontrol", lambda row: _holds("source", "target")(row) and _has_prompt(row)),
