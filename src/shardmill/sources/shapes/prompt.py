@@ -45,7 +45,8 @@ def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
     value = fields.get(name)
     if is_missing(value):
         raise SampleError("missing field", f"{name!r} holds nothing")
-    texts = value if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in texts):
+    given = value if isinstance(value, list) else [value]
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
         raise SampleError("text is not text", f"{name!r} holds {value!r:.100}")
     return texts
