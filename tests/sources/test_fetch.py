@@ -104,7 +104,7 @@ def test_media_on_the_web(fetcher: Fetcher, row: Row) -> None:
         assert bytes(fetcher.fetch(f"{url}/a/b.png", row)) == PHOTO
         assert bytes(fetcher.fetch({"url": f"{url}/a/b.png"}, row)) == PHOTO
         for name, reason in (
-            ("gone.png", "cannot be fetched"),
+            ("gone.png", "http 404"),
             ("large.png", "too large"),
             ("empty.png", "empty file"),
         ):

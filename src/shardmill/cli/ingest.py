@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import SizeType, parse_plugin
 from shardmill.plugins import FILTERS, SHAPES, SOURCES, build
+from shardmill.run.again import retry_rejects
+from shardmill.sources.downloads import PER_HOST_VARIABLE
 from shardmill.sources.fetch import MAX_MEDIA_BYTES
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.ingest import Ingest
@@ -64,6 +67,18 @@ from shardmill.stages.ingest import Ingest
     show_default=True,
     help="Several media of sample K are K.0.jpg (dotted) or K-0.jpg (dashed).",
 )
+@click.option(
+    "--per-host",
+    type=click.IntRange(1),
+    help="Downloads from one host at a time, of each process.  [default: 8]",
+)
+@click.option(
+    "--retry-rejects",
+    "again",
+    multiple=True,
+    metavar="REASON",
+    help="Try rejects again whose reason begins so, such as 'http 5' or time-out.",
+)
 @run_options
 def ingest(
     inputs: tuple[str, ...],
@@ -72,6 +87,8 @@ def ingest(
     shape: str | None,
     media_root: str | None,
     filters: tuple[str, ...],
+    per_host: int | None,
+    again: tuple[str, ...],
     **fields: Any,
 ) -> None:
     """Turn raw folders, tables or tars into shards.
@@ -94,4 +111,9 @@ def ingest(
         filters=tuple(build(FILTERS, parse_plugin(text), where="--filter") for text in filters),
         **fields,
     )
+    if per_host is not None:
+        # Workers inherit the environment; how fast they ask is no part of the spec.
+        os.environ[PER_HOST_VARIABLE] = str(per_host)
+    if again:
+        retry_rejects(out, stage, again)
     run_and_report(stage, out, options, next_step=f"shardmill status {out}")

@@ -104,7 +104,8 @@ def _tidy(ledger: Ledger, group: Sequence[Sealed], fresh: Sequence[Sealed]) -> N
     """Remove what earlier tries of these units left behind."""
     names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
     ledger.depot.remove(map(ledger.rejects_path, names))
-    ledger.depot.drop(ledger.failure_path(sealed.unit.name) for sealed in group)
+    paths = (ledger.failure_path, ledger.earlier_path)
+    ledger.depot.drop(path(sealed.unit.name) for sealed in group for path in paths)
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

@@ -8,6 +8,7 @@
       rejects/NAME.jsonl    the skipped samples of unit NAME, if any
       receipts/NAME.json    last: proof that unit NAME is done
       failures/NAME.json    why unit NAME failed the last time
+      earlier/NAME.json     the receipt of a unit whose rejects are tried again; its shards are used
       manifest.json         all shards in unit order; present = complete
       .draft/TOKEN/         private to one run
 
@@ -36,11 +37,14 @@ from shardmill.model.manifest import (
     manifest_to_plain,
     receipt_digest,
     receipt_from_plain,
+    receipt_to_plain,
 )
 from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
 from shardmill.remote.path import UrlPath, as_path
 
-FOLDERS = ("shards", "receipts", "rejects", "failures", "events", "locks", ".draft")
+FOLDERS = ("shards", "receipts", "rejects", "failures", "earlier", "events", "locks", ".draft")
+# Made only where tasks of a cluster share a folder.
+TASK_FOLDERS = ("claims", "jobs")
 FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
 
 
@@ -95,6 +99,10 @@ class Ledger:
     def rejects_path(self, unit_name: str) -> Path:
         """The skipped samples of a unit, if it skipped any."""
         return self.out_dir / "rejects" / f"{unit_name}.jsonl"
+
+    def earlier_path(self, unit_name: str) -> Path:
+        """The receipt of a unit that is done again for its rejects."""
+        return self.out_dir / "earlier" / f"{unit_name}.json"
 
     def failure_path(self, unit_name: str) -> Path:
         """Why the unit failed the last time, if it did."""
@@ -220,6 +228,28 @@ class Ledger:
         """Make units pending again: first the manifest goes, then their receipts."""
         self._remove(self.manifest_path)
         self.depot.remove(self.receipt_path(name) for name in unit_names)
+
+    def set_aside(self, receipts: Sequence[Receipt]) -> None:
+        """Make units pending again, and keep their receipts for what they did right."""
+        for receipt in receipts:
+            self._write(self.earlier_path(receipt.unit), dump_page(receipt_to_plain(receipt)))
+        self.forget([receipt.unit for receipt in receipts])
+
+    def earlier_files(self, unit: Unit, stage_digest: str) -> tuple[dict[str, Path], ...]:
+        """Return the files of a unit's shards by role, if its receipt was set aside and they are
+        still those that it speaks of.
+        """
+        try:
+            content = self.earlier_path(unit.name).read_bytes()
+        except FileNotFoundError:
+            return ()
+        receipt = self._fitting(unit, stage_digest, content)
+        if receipt is None or not self._has_files(receipt):
+            return ()
+        return tuple(
+            {role: self.out_dir / entry.path for role, entry in shard.files.items()}
+            for shard in receipt.shards
+        )
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
         """Keep why a unit failed, until it succeeds."""

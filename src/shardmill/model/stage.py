@@ -90,6 +90,8 @@ class Draft:
     shards: dict[str, DraftShard] = field(default_factory=dict)
     shared_dir: Path | None = None
     shared: set[Path] = field(default_factory=set)
+    # The files by role of the shards of an earlier try, of which only the rejects are wanted anew.
+    earlier: tuple[Mapping[str, Path], ...] = ()
 
     def file(self, shard: str, role: str) -> Path:
         """Return the path to write for this role ("tar", "idx", "bin", ...) of this shard."""

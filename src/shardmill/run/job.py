@@ -108,6 +108,7 @@ class _Bench:
 
     def _work(self, work: Work, unit: Unit) -> Sealed:
         draft, tally = Draft(self.room.take(), shared_dir=self.ledger.out_dir), Tally()
+        draft.earlier = self.ledger.earlier_files(unit, self.stage_digest)
         with ExitStack() as cleanup:
             cleanup.callback(self.room.give_back, draft.dir)
             work(unit, draft, tally)

@@ -9,7 +9,8 @@
     "0.jpg"                              a member of the row's own tar sample
 
 A relative path may not leave its folder. What is missing, empty, too large or unreadable is a
-`SampleError`; a disk that fails is not: it stops the unit, which can be tried again.
+`SampleError`; a disk that fails is not: it stops the unit, which can be tried again. Urls may be
+announced, so that several are on their way at a time; `download` says what may go wrong with one.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.io.blob import Blob
-from shardmill.io.urls import is_remote, open_blob
+from shardmill.errors import ConfigError, FormatError, SampleError, StoreError
+from shardmill.io.blob import RemoteBlob
+from shardmill.io.urls import is_remote
+from shardmill.remote.url import WEB_SCHEMES, plain_url
 from shardmill.sources.containers import LmdbValues, TarMembers
+from shardmill.sources.download import Patience, download
+from shardmill.sources.downloads import PER_HOST, Downloads
 from shardmill.sources.part import Row
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30
+MAX_URL = 8192
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
 MIN_BASE64 = 256
@@ -45,8 +50,24 @@ class Fetcher:
     """Fetches media and keeps the last tars and databases open; close it at the end."""
 
     max_bytes: int = MAX_MEDIA_BYTES
+    per_host: int = PER_HOST
+    patience: Patience = field(default_factory=Patience)
     tars: TarMembers = field(default_factory=TarMembers)
     values: LmdbValues = field(default_factory=LmdbValues)
+    downloads: Downloads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.downloads = Downloads(self._from_url, self.per_host)
+
+    def announce(self, reference: Any, row: Row) -> bool:
+        """Begin to fetch what a row refers to, if it is a url; say whether it is."""
+        try:
+            url = self._url_of(reference, row)
+        except SampleError:
+            return False  # whoever fetches it will meet it
+        if url is not None:
+            self.downloads.announce(url)
+        return url is not None
 
     def fetch(self, reference: Any, row: Row) -> Content:
         """Return the bytes that a row refers to."""
@@ -59,6 +80,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Close what is open."""
+        self.downloads.close()
         self.tars.close()
         self.values.close()
 
@@ -79,7 +101,17 @@ class Fetcher:
         if mark:
             return self._from_container(_place(container, row), member)
         path = _place(reference, row)
-        return self._from_url(path) if is_remote(path) else read_file(path, self.max_bytes)
+        return self.downloads.take(path) if is_remote(path) else read_file(path, self.max_bytes)
+
+    def _url_of(self, reference: Any, row: Row) -> str | None:
+        if isinstance(reference, Mapping):
+            return self._url_of(_inside(reference), row)
+        if not isinstance(reference, str) or reference in row.media or "::" in reference:
+            return None
+        if reference.startswith("data:") or len(reference) > MAX_URL:
+            return None
+        path = _place(reference, row)
+        return path if is_remote(path) else None
 
     def _from_container(self, container: str, member: str) -> Content:
         if container.rstrip("/").endswith(".lmdb"):
@@ -87,22 +119,18 @@ class Fetcher:
         return self.tars.read(container, member, self.max_bytes)
 
     def _from_url(self, url: str) -> bytes:
-        try:
-            blob: Blob = open_blob(url)
-            if blob.num_bytes > self.max_bytes:
-                raise self._too_large(url, blob.num_bytes)
-            return blob.read(0, blob.num_bytes)
-        except FormatError as error:
-            raise SampleError("cannot be fetched", str(error)) from error
+        if url.startswith(WEB_SCHEMES):
+            return download(url, self.max_bytes, self.patience)
+        return read_object(url, self.max_bytes)
 
     def _too_large(self, what: str, num_bytes: int) -> SampleError:
         return SampleError("too large", f"{what}: {num_bytes} bytes, the limit is {self.max_bytes}")
 
 
 @contextmanager
-def open_fetcher(max_bytes: int) -> Iterator[Fetcher]:
+def open_fetcher(max_bytes: int, per_host: int = PER_HOST) -> Iterator[Fetcher]:
     """Yield a fetcher and close what it opened."""
-    fetcher = Fetcher(max_bytes)
+    fetcher = Fetcher(max_bytes, per_host)
     try:
         yield fetcher
     finally:
@@ -115,7 +143,9 @@ def describe(reference: Any) -> str:
         return f"{len(reference)} bytes in the row"
     if isinstance(reference, Mapping):
         return describe(_inside(reference))
-    return f"{reference:.200}" if isinstance(reference, str) else f"{reference!r:.200}"
+    if isinstance(reference, str):
+        return f"{plain_url(reference) if '://' in reference else reference:.200}"
+    return f"{reference!r:.200}"
 
 
 def read_file(path: str, max_bytes: int) -> bytes:
@@ -137,6 +167,23 @@ def read_file(path: str, max_bytes: int) -> bytes:
             return file.read()
     finally:
         os.close(descriptor)
+
+
+def read_object(url: str, max_bytes: int) -> bytes:
+    """Return the content of an object of a store."""
+    try:
+        blob = RemoteBlob(url)
+        if blob.num_bytes > max_bytes:
+            detail = f"{plain_url(url)}: {blob.num_bytes} bytes, the limit is {max_bytes}"
+            raise SampleError("too large", detail)
+        return blob.read(0, blob.num_bytes)
+    except FormatError as error:
+        raise SampleError("no such object", str(error)) from error
+    except StoreError as error:
+        # A store that does not answer has nothing to do with this sample: the unit stops.
+        if error.passing:
+            raise
+        raise SampleError("no permission", str(error)) from error
 
 
 def _reject_or_fail(error: OSError, path: str) -> Exception:

@@ -20,10 +20,11 @@ import orjson
 import xxhash
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.io.urls import is_remote
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.remote.path import as_path
-from shardmill.sources.fetch import read_file
+from shardmill.sources.fetch import read_file, read_object
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
@@ -157,7 +158,8 @@ def _json(dir: str, path: str) -> dict[str, Any]:
 
 
 def _read_sidecar(dir: str, path: str) -> bytes:
-    return read_file(f"{dir}/{path}", MAX_CAPTION_BYTES)
+    place = f"{dir}/{path}"
+    return (read_object if is_remote(dir) else read_file)(place, MAX_CAPTION_BYTES)
 
 
 def _decode_caption(content: bytes, path: str) -> str:

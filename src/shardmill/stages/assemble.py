@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.media.sizes import probe
@@ -13,7 +15,10 @@ from shardmill.sources.fetch import LOCATIONS, Content, Fetcher, describe
 from shardmill.sources.jsonable import jsonable
 from shardmill.sources.keys import key_from_value
 from shardmill.sources.part import Row
-from shardmill.sources.shapes.shaped import Piece, Shape
+from shardmill.sources.shapes.shaped import Piece, Shape, Shaped
+
+ROWS_AHEAD = 256
+BYTES_AHEAD = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,21 @@ class Assembled:
 
     sample: Sample
     sizes: Mapping[str, MediaSize]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A row whose shape is known, its problem, or its sample if that is known already.
+
+    `num_coming` of its media are on their way.
+    """
+
+    row: Row
+    found: Shaped | SampleError | Assembled
+    num_coming: int = 0
+
+
+Find: TypeAlias = Callable[[str], Assembled | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +54,63 @@ class Assembler:
 
     def assemble(self, row: Row) -> Assembled:
         """Return the sample of a row, or raise the `SampleError` that makes it a reject."""
-        if row.problem is not None:
-            raise row.problem
-        try:
-            return self._assemble(row)
-        except RecursionError as error:
-            # JSON may be nested deeper than Python's stack; whatever met it, it is the row's fault.
-            raise SampleError("nested too deep", str(error)) from error
+        return self.complete(self.begin(row))
 
-    def _assemble(self, row: Row) -> Assembled:
+    def begin_all(self, rows: Iterable[Row], find: Find) -> Iterator[Begun]:
+        """Yield rows in order, begun as far ahead as is worth it; `find` knows samples by key.
+
+        Rows that have nothing to download are begun when they are asked for. Otherwise up to
+        `ROWS_AHEAD` are, until `BYTES_AHEAD` have arrived: with the downloads that are then under
+        way, this bounds the memory.
+        """
+        window: deque[Begun] = deque()
+        num_coming = 0
+        for row in rows:
+            window.append(self.begin(row, find))
+            num_coming += window[-1].num_coming
+            while window and not self._may_wait(len(window), num_coming):
+                num_coming -= window[0].num_coming
+                yield window.popleft()
+        yield from window
+
+    def _may_wait(self, num_rows: int, num_coming: int) -> bool:
+        return (
+            num_coming > 0
+            and num_rows < ROWS_AHEAD
+            and self.fetcher.downloads.num_bytes < BYTES_AHEAD
+        )
+
+    def begin(self, row: Row, find: Find = lambda key: None) -> Begun:
+        """Return a row with its shape, or with what is wrong with it; its urls are announced."""
+        try:
+            if row.problem is not None:
+                raise row.problem
+            with _row_to_blame():
+                return self._begin(row, find)
+        except SampleError as problem:
+            return Begun(row, problem)
+
+    def complete(self, begun: Begun) -> Assembled:
+        """Return the sample of a row that was begun, or raise the `SampleError`."""
+        if isinstance(begun.found, SampleError):
+            raise begun.found
+        if isinstance(begun.found, Assembled):
+            return begun.found
+        with _row_to_blame():
+            return self._assemble(begun.row, begun.found)
+
+    def _begin(self, row: Row, find: Find) -> Begun:
         shaped = self.shape.shape(row.fields)
         if not shaped.pieces:
             raise SampleError("empty document", "it has neither text nor media")
+        known = find(self._key_of(row))
+        # Another row may have the same key, and have been the one that was kept.
+        if known is not None and known.sample.origin == (shaped.origin or row.origin):
+            return Begun(row, known)
+        media = [piece.media for piece in shaped.pieces if piece.kind != "text"]
+        return Begun(row, shaped, sum(self.fetcher.announce(medium, row) for medium in media))
+
+    def _assemble(self, row: Row, shaped: Shaped) -> Assembled:
         media = _Media(self.fetcher, row, sum(piece.kind != "text" for piece in shaped.pieces))
         segments = tuple(media.segments(shaped.pieces))
         sample = Sample(
@@ -63,6 +128,15 @@ class Assembler:
         if self.key not in row.fields:
             raise SampleError("missing field", f"the key column {self.key!r} is not in the row")
         return key_from_value(row.fields[self.key])
+
+
+@contextmanager
+def _row_to_blame() -> Iterator[None]:
+    """JSON may be nested deeper than Python's stack; whatever meets it, it is the row's fault."""
+    try:
+        yield
+    except RecursionError as error:
+        raise SampleError("nested too deep", str(error)) from error
 
 
 @dataclass(slots=True)

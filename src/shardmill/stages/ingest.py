@@ -16,11 +16,13 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.io.names import Layout
 from shardmill.io.samples import SampleWriter
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.sources.downloads import downloads_a_host
 from shardmill.sources.fetch import MAX_MEDIA_BYTES, open_fetcher
 from shardmill.sources.filters import Filter
 from shardmill.sources.part import ROWS_PER_PART, Part, Row, Source
 from shardmill.sources.shapes.shaped import Shape
 from shardmill.stages.assemble import Assembler
+from shardmill.stages.earlier import open_earlier
 from shardmill.stages.shardnames import ShardNames
 from shardmill.stages.statistics import count_sample
 
@@ -72,7 +74,8 @@ class Ingest:
     @contextmanager
     def open(self) -> Iterator[Work]:
         """Open the source and what fetches media, once a process."""
-        with self.source.open() as read, open_fetcher(self.max_media_bytes) as fetcher:
+        fetching = open_fetcher(self.max_media_bytes, downloads_a_host())
+        with self.source.open() as read, fetching as fetcher:
             assembler = Assembler(self.shape, fetcher, self.key)
 
             def work(unit: Unit, draft: Draft, tally: Tally) -> None:
@@ -109,12 +112,15 @@ class Ingest:
     ) -> None:
         name_of = ShardNames(self.name).of_unit(unit, self.machine)
         keys: set[str] = set()
-        with SampleWriter(
-            draft, name_of, max_bytes=self.max_shard_bytes, layout=self.layout
-        ) as writer:
-            for row in rows:
-                with tally.sample(row.key):
-                    found = assembler.assemble(row)
+        with (
+            open_earlier(draft.earlier) as earlier,
+            SampleWriter(
+                draft, name_of, max_bytes=self.max_shard_bytes, layout=self.layout
+            ) as writer,
+        ):
+            for begun in assembler.begin_all(rows, earlier.find):
+                with tally.sample(begun.row.key):
+                    found = assembler.complete(begun)
                     sample, sizes = found.sample, found.sizes
                     if sample.key in keys:
                         raise SampleError("duplicate key", f"{sample.key!r} is in this unit twice")
