@@ -143,17 +143,18 @@ def _programs() -> Iterator[Finding]:
 
 
 def _disks(folder: Path) -> Iterator[Finding]:
-    for path in dict.fromkeys([folder.absolute(), Path(tempfile.gettempdir()), Path("/dev/shm")]):
+    places = {"data": folder.absolute(), "temporary": Path(tempfile.gettempdir())}
+    for name, path in {**places, "shared memory": Path("/dev/shm")}.items():
         if not path.is_dir():
             continue
         usage = shutil.disk_usage(path)
-        text = f"{wording.size(usage.free)} free of {wording.size(usage.total)}"
+        text = f"{wording.size(usage.free)} free of {wording.size(usage.total)}, {path}"
         if not os.access(path, os.W_OK):
-            yield Finding("disks", str(path), "bad", text, "it cannot be written: choose another")
-        elif usage.free < MIN_FREE_BYTES and path == folder.absolute():
-            yield Finding("disks", str(path), "bad", text, "make room: shards are large")
+            yield Finding("disks", name, "bad", text, "it cannot be written: choose another")
+        elif usage.free < MIN_FREE_BYTES and name == "data":
+            yield Finding("disks", name, "bad", text, "make room: shards are large")
         else:
-            yield Finding("disks", str(path), "good", text)
+            yield Finding("disks", name, "good", text)
 
 
 def _limits() -> Iterator[Finding]:
