@@ -78,7 +78,8 @@ class MdsFormat(Format):
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
         """Write index.json."""
-        shards = [{**self._config(source), **_entry(shard)} for shard in manifest.shards]
+        filled = [shard for shard in manifest.shards if shard.num_samples]
+        shards = [{**self._config(source), **_entry(shard)} for shard in filled]
         index = {"version": 2, "shards": shards}
         write_file(out_dir / INDEX_NAME, orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
 
