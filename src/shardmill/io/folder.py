@@ -39,19 +39,29 @@ def list_names(folder: Path) -> list[str]:
         return []
 
 
-def read_all(paths: Sequence[Path]) -> Iterator[bytes | None]:
+def read_all(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
     """Yield the content of each file, None for one that is gone; of a store many at a time."""
-    if not paths or not isinstance(paths[0], UrlPath):
-        yield from map(_content, paths)
+    # Joined as text: a path object costs as much as opening the file.
+    places = [f"{folder}/{name}" for name in names]
+    if not isinstance(folder, UrlPath):
+        yield from map(_read_file, places)
         return
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        waiting = iter(paths)
+        waiting = iter(places)
         while some := list(islice(waiting, READ_AT_ONCE)):
-            yield from pool.map(_content, some)
+            yield from pool.map(_read_object, some)
 
 
-def _content(path: Path) -> bytes | None:
+def _read_file(path: str) -> bytes | None:
     try:
-        return path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _read_object(url: str) -> bytes | None:
+    try:
+        return objects.get(url)
     except FileNotFoundError:
         return None

@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
     return parse_page(path.read_bytes(), path)
 
 
-def parse_page(content: bytes, path: Path) -> Any:
+def parse_page(content: bytes, path: object) -> Any:
     """Return the value of a JSON file's content, or raise `FormatError`."""
     try:
         return parse_json(content)

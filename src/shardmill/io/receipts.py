@@ -178,8 +178,8 @@ class Ledger:
         The folder is listed once, and only what is there is read; the files are not looked at.
         """
         there = self.receipt_names()
-        paths = [self.receipt_path(unit.name) for unit in units if unit.name in there]
-        contents = read_all(paths)
+        names = [f"{unit.name}.json" for unit in units if unit.name in there]
+        contents = read_all(self.receipts_dir, names)
         for unit in units:
             content = next(contents) if unit.name in there else None
             yield None if content is None else self._fitting(unit, stage_digest, content)
@@ -257,10 +257,11 @@ class Ledger:
 
     def read_failures(self) -> Iterator[dict[str, Any]]:
         """Yield the failure of each unit that failed and has not succeeded since."""
-        paths = [self.failure_path(name) for name in sorted(self.failure_names())]
-        for path, content in zip(paths, read_all(paths)):
+        names = sorted(self.failure_names())
+        contents = read_all(self.out_dir / "failures", [f"{name}.json" for name in names])
+        for name, content in zip(names, contents):
             if content is not None:
-                yield parse_page(content, path)
+                yield parse_page(content, self.failure_path(name))
 
     def _fitting(self, unit: Unit, stage_digest: str, content: bytes) -> Receipt | None:
         try:
@@ -270,7 +271,7 @@ class Ledger:
         return receipt if receipt.digest == receipt_digest(stage_digest, unit) else None
 
     def _parse_receipt(self, unit_name: str, content: bytes) -> Receipt:
-        path = self.receipt_path(unit_name)
+        path = f"{self.out_dir}/receipts/{unit_name}.json"
         receipt = receipt_from_plain(parse_page(content, path), path)
         if receipt.unit != unit_name:
             raise FormatError(f"is the receipt of unit {receipt.unit!r}", path=path)

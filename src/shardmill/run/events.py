@@ -152,11 +152,11 @@ def read_logs(events_dir: Path) -> Iterator[tuple[str, list[LoggedEvent]]]:
     """Yield the token and the events of each run that has a log."""
     names = [name for name in list_names(events_dir) if name.endswith(".jsonl")]
     for token, group in groupby(names, key=lambda name: name.partition(".")[0]):
-        paths = [events_dir / name for name in group]
         if isinstance(events_dir, UrlPath):
-            yield token, [event for part in read_all(paths) for event in _parse(part or b"")]
+            parts = read_all(events_dir, list(group))
+            yield token, [event for part in parts for event in _parse(part or b"")]
         else:
-            yield token, list(read_log(paths[0]))
+            yield token, list(read_log(events_dir / next(group)))
 
 
 def read_log(path: Path) -> Iterator[LoggedEvent]:
