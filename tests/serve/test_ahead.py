@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shardmill.serve.ahead import in_order
+from shardmill.serve.ahead import announced, in_order
 
 
 @pytest.mark.parametrize("threads", [0, 1, 4])
@@ -38,3 +38,24 @@ def test_an_error_comes_at_its_place() -> None:
     assert [next(results) for _ in range(3)] == [-4, -5, -10]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_tasks_are_announced_before_they_come(ahead: int) -> None:
+    told: list[int] = []
+    tasks = announced(range(12), told.append, ahead=ahead)
+    for number in range(4):
+        assert next(tasks) == number
+        end = time.monotonic() + 60
+        while len(told) < number + 1 + ahead:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        assert told == list(range(number + 1 + ahead))
+    assert list(tasks) == list(range(4, 12))
+    assert told == list(range(len(told)))  # at the end nobody needs to be told any more
+    assert not [t for t in threading.enumerate() if t.name.startswith("shardmill-ahead")]
+
+
+def test_an_announcement_that_fails_is_left_to_the_work() -> None:
+    assert list(announced([1, 0], lambda task: 1 / task, ahead=2)) == [1, 0]
+    assert list(announced([], print, ahead=2)) == []

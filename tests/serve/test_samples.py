@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from faulty_proxy import faulty_proxy, harm_some
+from in_store import put_folder
 from sample_folder import write_sample_folder
 from torch.utils.data import DataLoader
 
@@ -113,3 +115,28 @@ def test_unreadable_samples_are_left_out_and_named(folder: Path) -> None:
     strict = SampleStream(folder, batch_size=10, decode=decode, max_faults=1)
     with pytest.raises(TooManyFaults, match="k0"):
         list(strict)
+
+
+@pytest.mark.parametrize(("threads", "copy"), [(0, False), (0, True), (2, False)])
+def test_samples_of_a_store_that_misbehaves(
+    folder: Path,
+    store_env: str,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    copy: bool,
+) -> None:
+    url = put_folder(folder, store_url)
+    options: dict[str, Any] = {"batch_size": 8, "threads": threads, "copy": copy, "max_faults": 0}
+    expected = flat(SampleStream(folder, **options))
+    with faulty_proxy(store_env, harm_some(2, 0.1, ("503", "cut", "delay"))) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        stream = SampleStream(url, **options)
+        batches = iter(stream)
+        first = [next(batches) for _ in range(3)]
+        state = stream.state_dict()
+        batches.close()  # type: ignore[attr-defined]
+        again = SampleStream(url, **options)
+        again.load_state_dict(state)
+        assert flat(first) + flat(again) == expected
+    assert proxy.harm

@@ -11,12 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from in_store import put_folder
 from packed_folder import Made
 from pixel_folder import write_pixel_folder
 
+from shardmill.cli.main import cli
 from shardmill.io import arriving
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_samples
+from shardmill.remote import objects
 from shardmill.serve import stagealong, staging
 from shardmill.serve.loader import StepLoader
 from shardmill.serve.packed import PackedDataset, TrainPack
@@ -145,3 +149,41 @@ def test_giving_up_stops_the_copying(
     copies.remove()
     assert not (tmp_path / "near").exists()
     assert copies.wait(0)
+
+
+def test_shards_come_near_from_a_store(made: Made, tmp_path: Path, store_url: str) -> None:
+    url = put_folder(made.tokens, store_url)
+    whole = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    with stage_along(url, tmp_path / "near") as copies:
+        packs = PackedDataset.from_tokens(made.plan_path, url, near=copies.folder)
+        first = packs[0].pack.input_ids.tolist()
+        assert copies.wait(60)
+        objects.delete(
+            [f"{url}/{file.path}" for s in packs.reader.shards for file in s.files.values()]
+        )
+        found = [packs[n].pack.input_ids.tolist() for n in range(1, len(packs))]
+        assert [first, *found] == [whole[n].pack.input_ids.tolist() for n in range(len(whole))]
+        assert not packs.faults()
+
+
+def test_foreign_tars_come_near_from_a_store(tmp_path: Path, store_url: str) -> None:
+    made = write_pixel_folder(tmp_path / "made", count=12, per_shard=4)
+    for path in (made / "shards").glob("*.tar"):
+        objects.put_file(f"{store_url}/{path.name}", path)
+    words = [
+        "index",
+        f"{store_url}/{{000000..000002}}.tar",
+        str(tmp_path / "index"),
+        "--workers",
+        "0",
+    ]
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 0, told.output
+    expected = [dict(s.members) for b in SampleStream(made, batch_size=4, copy=True) for s in b]
+    with stage_along(tmp_path / "index", tmp_path / "near") as copies:
+        assert copies.wait(60)
+        objects.delete([f"{store_url}/{n:06d}.tar" for n in range(3)])
+        stream = SampleStream(
+            open_samples(tmp_path / "index", copies.folder), batch_size=4, copy=True
+        )
+        assert [dict(s.members) for b in stream for s in b] == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -23,9 +24,8 @@ def in_order(
     if threads == 0:
         yield from map(work, tasks)
         return
-    todo = iter(tasks)
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="shardmill-ahead")
-    try:
+    with _threads(threads) as pool:
+        todo = iter(tasks)
         waiting: deque[Future[Result]] = deque(
             pool.submit(work, task) for task in islice(todo, max(1, ahead))
         )
@@ -33,5 +33,28 @@ def in_order(
             result = waiting.popleft().result()
             waiting.extend(pool.submit(work, task) for task in islice(todo, 1))
             yield result
+
+
+def announced(
+    tasks: Iterable[Task], announce: Callable[[Task], None], *, ahead: int
+) -> Iterator[Task]:
+    """Yield the tasks; each is announced, by a thread, when at most `ahead` come before it."""
+    with ExitStack() as stack:
+        todo, waiting, pool = iter(tasks), deque[Task](), None
+        while True:
+            for task in islice(todo, ahead + 1 - len(waiting)):
+                pool = pool or stack.enter_context(_threads(1))
+                pool.submit(announce, task)
+                waiting.append(task)
+            if not waiting:
+                return
+            yield waiting.popleft()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(count, thread_name_prefix="shardmill-ahead")
+    try:
+        yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -11,7 +11,7 @@ from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import TokenRow
-from shardmill.remote.path import as_path
+from shardmill.remote.path import UrlPath, as_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class Reader(Protocol):
 class ReadsAhead(Protocol):
     """A reader that gains from knowing which rows come next, because they lie in a store."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether that is so."""
+
     def prefetch(self, rows: Sequence[int]) -> None:
         """Say that these rows will be read soon."""
 
@@ -66,6 +70,11 @@ class TokenReader:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the shards lie in a store."""
+        return isinstance(self.tokens.folder, UrlPath)
 
     def prefetch(self, rows: Sequence[int]) -> None:
         """Have the ids of these rows fetched together, from copies that have come near."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,19 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         split = split_of(dp_rank, dp_world, micro_batch, remainder)
         numbers = pack_numbers(self.plans, seed)
         return StepSampler(self.plans, numbers, split, seed=seed, digest=self.digest)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the reader gains from knowing which rows come next."""
+        return isinstance(self.reader, ReadsAhead) and self.reader.is_remote
+
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Have the documents of these packs fetched from the store."""
+        if isinstance(self.reader, ReadsAhead):
+            for number in numbers:
+                if number != NO_PACK:
+                    plan, place = self.plans.find(number)
+                    self.reader.prefetch(plan[place].tolist())
 
     def faults(self) -> list[Fault]:
         """Return the samples that could not be read so far, in all workers."""

@@ -54,6 +54,11 @@ class PictureReader:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tokens lie in a store."""
+        return self.tokens.is_remote
+
     def prefetch(self, rows: Sequence[int]) -> None:
         """Have the ids of these rows fetched together."""
         self.tokens.prefetch(rows)

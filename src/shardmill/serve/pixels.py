@@ -101,6 +101,11 @@ class PixelReader:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether tars lie in a store."""
+        return self.reader.is_remote
+
     def prefetch(self, rows: Sequence[int]) -> None:
         """Have these samples fetched together."""
         self.reader.announce(rows)

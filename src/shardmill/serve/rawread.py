@@ -56,7 +56,7 @@ class RawReader:
     def __init__(self, samples: SampleSet) -> None:
         self.samples, self.buffers = samples, Buffers()
         # Our own local shards have their tars beside them.
-        self._may_be_remote = isinstance(samples.folder, UrlPath) or any(
+        self.is_remote = isinstance(samples.folder, UrlPath) or any(
             "tar" not in entry.files for entry in samples.entries
         )
         self._starts = list(accumulate((e.num_samples for e in samples.entries), initial=0))
@@ -69,7 +69,7 @@ class RawReader:
 
     def announce(self, numbers: Sequence[int]) -> None:
         """Have samples of remote tars fetched, those of one tar together."""
-        if not self._may_be_remote:
+        if not self.is_remote:
             return
         remote: dict[int, tuple[SampleShard, list[int]]] = {}
         for shard, inside in map(self._locate, numbers):

@@ -19,7 +19,7 @@ from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.model.codec import digest
 from shardmill.remote.path import as_path
-from shardmill.serve.ahead import in_order
+from shardmill.serve.ahead import announced, in_order
 from shardmill.serve.order import sample_numbers
 from shardmill.serve.rawread import RawReader, RawSample
 from shardmill.serve.sampler import StepSampler, split_of
@@ -57,7 +57,8 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
     ) -> None:
         self.samples = samples if isinstance(samples, SampleSet) else open_samples(as_path(samples))
         self.decode, self.threads, self.ahead = decode, threads, ahead
-        self.watch, reader = Watch(max_faults), RawReader(self.samples)
+        self.watch, self.reader = Watch(max_faults), RawReader(self.samples)
+        reader = self.reader
         self._read = reader.copies if copy else reader.private if threads else reader.views
         files = [
             [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
@@ -81,6 +82,8 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
                 "every worker would read every sample: use threads instead of num_workers"
             )
         starts = self._starts()
+        if self.reader.is_remote:
+            starts = announced(starts, self._announce, ahead=0 if self.threads else self.ahead)
         for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
             self.state = state
             yield batch
@@ -103,6 +106,10 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         while state.epoch == epoch:
             yield state
             state = self.steps.schedule.advance(state)
+
+    def _announce(self, state: LoaderState) -> None:
+        numbers = self.steps.numbers.of(self.steps.schedule.take(state))
+        self.reader.announce([number for number in numbers if number != NO_PACK])
 
     def _make(self, state: LoaderState) -> tuple[LoaderState, list[Any]]:
         numbers = self.steps.numbers.of(self.steps.schedule.take(state))

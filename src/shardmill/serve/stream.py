@@ -3,7 +3,8 @@
 The same packs in the same order as `StepLoader` gives. It can be iterated by itself, where threads
 read ahead (data behind a network, decoding that releases the interpreter), or by a DataLoader with
 `batch_size=None`: worker w of W then makes every W-th batch, and a DataLoader hands them out in
-turn, so that the order is the same for any number of workers.
+turn, so that the order is the same for any number of workers. What the next `ahead` batches need
+of a store is asked for at once, before anybody works on them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardmill.errors import ConfigError
-from shardmill.serve.ahead import in_order
+from shardmill.serve.ahead import announced, in_order
 from shardmill.serve.packed import PackedDataset, TrainPack
 from shardmill.serve.sampler import StepSampler
 from shardmill.serve.state import LoaderState
@@ -66,6 +67,8 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         info = get_worker_info()
         first, stride = (0, 1) if info is None else (info.id, info.num_workers)
         starts = self._starts(first, stride)
+        if self.packs.is_remote:
+            starts = announced(starts, self._announce, ahead=0 if self.threads else self.ahead)
         for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
             self.state = state
             yield batch
@@ -98,6 +101,9 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
             if number % stride == first:
                 yield state
             state, number = self.steps.schedule.advance(state), number + 1
+
+    def _announce(self, state: LoaderState) -> None:
+        self.packs.announce(self.steps.numbers.of(self.steps.schedule.take(state)))
 
     def _make(self, state: LoaderState) -> tuple[LoaderState, Any]:
         numbers = self.steps.numbers.of(self.steps.schedule.take(state))
