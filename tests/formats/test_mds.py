@@ -1,0 +1,55 @@
+"""MDS shards: pictures, sizes, and what the format has no place for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mixed_folder import Mixed, make_mixed
+from token_folder import write_token_folder
+
+from shardmill.formats import mds
+from shardmill.formats.mds import MdsFormat
+from shardmill.formats.read_mds import MdsReader
+from shardmill.io.receipts import open_manifest
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.run.runner import run_stage
+from shardmill.stages.export import Export
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 65_535, 65_536, 70_000])
+def test_arrays_of_every_size_come_back(tmp_path: Path, length: int) -> None:
+    space = TokenSpace(text_size=100_000)
+    rows = [TokenRow(key="k", ids=np.arange(length), loss=np.array([[0, 1]]))]
+    tokens = write_token_folder(tmp_path / "tokens", [rows, []], space)
+    assert run_stage(Export(input_dir=tokens, format=MdsFormat()), tmp_path / "out", workers=0)
+    reader = MdsReader(dir=str(tmp_path / "out"), space=space)
+    (part,) = reader.parts()
+    (record,) = reader.read(part.input)
+    assert np.array_equal(record.ids(), np.arange(length))
+
+
+def test_videos_and_other_pictures_are_rejects(mixed: Mixed, tmp_path: Path) -> None:
+    stage = Export(input_dir=mixed.tokens, format=MdsFormat(samples=mixed.samples))
+    report = run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1)
+    assert report.complete
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest.skipped == {"not a JPEG": 2}
+    assert manifest.num_kept == 6
+
+
+def test_a_shard_too_large_for_the_format_is_refused(
+    mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mds, "MAX_BYTES", 1000)
+    report = run_stage(
+        Export(input_dir=mixed.tokens, format=MdsFormat()), tmp_path / "o", workers=0
+    )
+    assert "cut the rows with --shards" in str(report.failures)
