@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
 from shardmill.sources.columnjson import ColumnsSource
@@ -77,3 +79,18 @@ def test_the_kind_is_named_by_the_user(tmp_path: Path) -> None:
     options: dict[str, Any] = {"media_root": "s3://bucket/videos"}
     source = source_from_input([str(path)], kind="columns", **options)
     assert isinstance(source, ColumnsSource) and source.media_root == "s3://bucket/videos"
+
+
+@given(st.integers(0, 200), st.integers(0, 40), st.binary(max_size=6))
+def test_any_bytes_are_rows_or_an_error_that_names_the_file(
+    tmp_path_factory: pytest.TempPathFactory, at: int, length: int, new: bytes
+) -> None:
+    raw = json.dumps(WEBVID).encode()
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(raw[:at] + new + raw[at + length :])
+    try:
+        rows = rows_of(path, 3)
+    except FormatError as error:
+        assert "any.json" in str(error)
+    else:
+        assert all(row.problem is not None or row.fields for row in rows)

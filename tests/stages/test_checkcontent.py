@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from make_media import picture
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
@@ -133,3 +135,23 @@ def test_processes_find_what_one_finds(tokens: Path, monkeypatch: pytest.MonkeyP
     alone = check_content(tokens)
     monkeypatch.setattr(checkcontent, "BYTES_WORTH_A_PROCESS", 1)
     assert check_content(tokens, workers=2) == alone
+
+
+@given(st.data())
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_damage_is_a_report_and_never_a_crash(
+    tokens: Path, samples: Path, data: st.DataObject
+) -> None:
+    folder = data.draw(st.sampled_from([tokens, samples]))
+    path = data.draw(st.sampled_from(sorted((folder / "shards").iterdir())))
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        end = data.draw(st.sampled_from([64, 512, len(whole)]))
+        at = data.draw(st.integers(0, min(end, len(whole)) - 1))
+        damaged[at] = data.draw(st.sampled_from([0, 1, 127, 255]))
+    path.write_bytes(damaged)
+    try:
+        assert len(check_content(folder).shards) == 2
+    finally:
+        path.write_bytes(whole)

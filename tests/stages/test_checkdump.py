@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_media import picture
 from samples_for_tests import store_samples
+from token_folder import write_token_folder
 from video_tars import write_video_tar
 
 from shardmill.io.plans import write_plan
@@ -16,6 +18,7 @@ from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
 from shardmill.stages.checkdump import dump_specimens, spread
@@ -100,6 +103,13 @@ def test_packs_of_others_are_shown_by_numbers(tmp_path: Path) -> None:
     (found,) = dump_specimens(tmp_path / "index", tmp_path / "dump", 5)
     assert (found / "unmasked_tokens.txt").read_text().split() == ["200", "2"]
     assert "<im_start>[image" in (found / "detokenized_tokens.txt").read_text()
+
+
+def test_no_key_leaves_the_folder(tmp_path: Path) -> None:
+    row = TokenRow(key="../../a\0b/..", ids=np.array([5]))
+    folder = write_token_folder(tmp_path / "tokens", [[row]])
+    (found,) = dump_specimens(folder, tmp_path / "dump", 1)
+    assert found.parent == tmp_path / "dump" and found.is_dir()
 
 
 @given(st.integers(0, 50), st.integers(1, 100))

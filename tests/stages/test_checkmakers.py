@@ -6,9 +6,9 @@ from pathlib import Path
 from sample_folder import write_sample_folder
 from token_folder import SPACE, write_token_folder
 
-from shardmill.io.receipts import open_manifest
+from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.manifest import Manifest
-from shardmill.stages.checkmakers import samples_behind, space_of, tokens_behind
+from shardmill.stages.checkmakers import EXPORT, samples_behind, space_of, tokens_behind
 
 
 def made_by(folder: Path, **stage: str) -> Manifest:
@@ -33,3 +33,18 @@ def test_what_is_gone_or_unknown_is_left_out(tmp_path: Path) -> None:
     assert space_of(samples, packs) is None
     assert samples_behind(made_by(samples, tokenizer="x", input_dir=str(tmp_path / "gone"))) is None
     assert samples_behind(made_by(samples, input_dir=str(samples))) is None
+    tokens = write_token_folder(tmp_path / "tokens", [[]])
+    (tokens / "shards" / "00000.idx").write_bytes(b"")
+    assert space_of(samples, made_by(samples, tokens_dir=str(tokens))) is None
+
+
+def test_exports_of_packs_lead_to_tokens_too(tmp_path: Path) -> None:
+    tokens = write_token_folder(tmp_path / "tokens", [[]])
+    packs = write_token_folder(tmp_path / "packs", [[]])
+    manifest = made_by(packs, tokens_dir=str(tokens))
+    ledger = Ledger(packs, "again")
+    ledger.draft_dir.mkdir(parents=True, exist_ok=True)
+    ledger.write_manifest(manifest)
+    samples = write_sample_folder(tmp_path / "export", [])
+    export = made_by(samples, kind=EXPORT, input_dir=str(packs))
+    assert tokens_behind(samples, export)[0] == tokens

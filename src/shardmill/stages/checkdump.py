@@ -20,12 +20,13 @@ from shardmill.io.receipts import open_manifest
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
+from shardmill.sources.keys import name_from_path
 from shardmill.stages.checkmakers import space_of, tokens_behind
 from shardmill.stages.checkspecimens import Collection, Specimen, open_collection
 from shardmill.tokens.paint import Numbers, Run, open_painter, paint
 
 Show: TypeAlias = Callable[[TokenRow], list[Run]]
-MAX_NAME = 100
+MAX_NAME = 60  # characters of a key, which may take four bytes each
 
 
 def dump_specimens(
@@ -69,7 +70,7 @@ def _painter(manifest: Manifest, space: TokenSpace) -> Show:
 
 
 def _write(specimen: Specimen, to_dir: Path, number: int, show: Show) -> Path:
-    name = specimen.name.replace("/", "_")[:MAX_NAME]
+    name = name_from_path(specimen.name).replace("/", "_")[:MAX_NAME]
     folder = to_dir / f"{number:03d}-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ground_truth.txt").write_text("\n\n".join(specimen.truth) + "\n", "utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shardmill.errors import FormatError
 from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import open_token_set
 from shardmill.model.manifest import Manifest
@@ -35,11 +36,17 @@ def samples_behind(manifest: Manifest) -> Path | None:
 
 
 def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
-    """Return the token space of tokens or packs, None for samples and packs of others."""
+    """Return the token space that packs and exports share with the tokens behind them.
+
+    None if that is not known: for samples, packs of others, and tokens that cannot be read.
+    """
     place, made = tokens_behind(folder, manifest)
-    if not any("spans" in shard.files for shard in made.shards):
+    if place == folder or not any("spans" in shard.files for shard in made.shards):
         return None
-    return open_token_set(place, made).space
+    try:
+        return open_token_set(place, made).space
+    except (FormatError, OSError):
+        return None
 
 
 def _is_export(manifest: Manifest) -> bool:
