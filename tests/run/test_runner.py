@@ -314,3 +314,10 @@ def test_it_runs_outside_the_main_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert reports[0].complete
+
+
+def test_a_number_is_the_same_spec_here_and_in_a_worker(tmp_path: Path) -> None:
+    """30 in a field of floats becomes 30.0 when a worker loads the spec."""
+    stage = Lines(num_units=2, sleep_s=0 * 30)
+    assert run_stage(stage, tmp_path / "out", workers=1).complete
+    assert run_stage(Lines(num_units=2, sleep_s=0.0), tmp_path / "out", workers=0).num_done == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -65,11 +66,16 @@ class SlurmCluster:
     env: dict[str, str]
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    @property
+    def conf_path(self) -> str:
+        """Its slurm.conf."""
+        return self.env["SLURM_CONF"]
+
     def start(self, name: str) -> None:
         """Start the controller or a node: slurmctld, n1, n2, ..."""
         words = ["slurmctld", "-D"] if name == "slurmctld" else ["slurmd", "-D", "-N", name]
         self.daemons[name] = subprocess.Popen(
-            [*words, "-f", self.env["SLURM_CONF"]],
+            [*words, "-f", self.conf_path],
             env=self.env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -80,25 +86,22 @@ class SlurmCluster:
         daemon = self.daemons.pop(name)
         daemon.kill()
         daemon.wait()
-        if name != "slurmctld":
-            for pid in self.pids_on(name):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, 9)
+        for pid in self.pids_on(name):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def pids_on(self, node: str) -> list[int]:
-        """Return the processes of jobs on a node, which its daemon leaves behind when it dies."""
-        mark = f"SLURMD_NODENAME={node}".encode()
-        spool = str(self.folder / f"spool.{node}").encode()
-        conf = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
-        found = []
+        """Return the processes of jobs on a node; those who would report their end come first."""
+        marks = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={self.conf_path}".encode()}
+        guards, jobs = set(), []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                environ = (path / "environ").read_bytes().split(b"\0")
-                if mark in environ and conf in environ:
-                    found.append(int(path.name))
-                elif spool in (path / "cmdline").read_bytes() and int(path.name) != os.getpid():
-                    found.append(int(path.name))
-        return found
+                if marks <= set((path / "environ").read_bytes().split(b"\0")):
+                    jobs.append(int(path.name))
+                    parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+                    if "slurmstepd" in Path(f"/proc/{parent}/cmdline").read_text():
+                        guards.add(int(parent))
+        return [*guards, *jobs]
 
     def call(self, *words: str) -> str:
         """Run a command of SLURM and return what it prints."""
@@ -152,14 +155,8 @@ def slurm_cluster(
         cluster.wait_idle(names)
         yield cluster
     finally:
-        for name in names:
-            if name in cluster.daemons:
-                cluster.kill(name)
-            for pid in cluster.pids_on(name):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, 9)
-        if "slurmctld" in cluster.daemons:
-            cluster.kill("slurmctld")
+        for name in list(cluster.daemons):
+            cluster.kill(name)
         if started_munge is not None:
             started_munge.terminate()
             started_munge.wait()

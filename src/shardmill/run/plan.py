@@ -7,7 +7,7 @@ from typing import Any
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.io.jsontext import dump_line, parse_json
-from shardmill.io.receipts import FILES, FOLDERS, Ledger, StageRecord
+from shardmill.io.receipts import FILES, FOLDERS, TASK_FOLDERS, Ledger, StageRecord
 from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import Manifest, build_manifest, stage_digest
 from shardmill.model.stage import Stage, Unit, WholeStage, check_name
@@ -64,7 +64,9 @@ def check_place(ledger: Ledger) -> None:
         raise ConfigError(f"{ledger.out_dir} is a file: name a folder to write to")
     if ledger.read_stage() is not None or not ledger.out_dir.exists():
         return
-    strange = sorted({path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *FILES})
+    strange = sorted(
+        {path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *TASK_FOLDERS, *FILES}
+    )
     if strange:
         raise ConfigError(
             f"{ledger.out_dir} holds other things ({', '.join(strange[:3])}): name a folder that "

@@ -69,9 +69,11 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """Return the last lines that the worker printed, such as a traceback."""
-        with self.log_path.open("rb") as file:
+        # Somebody who took this run for dead may have removed its drafts.
+        with suppress(FileNotFoundError), self.log_path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             return file.read().decode("utf-8", "replace").strip()
+        return ""
 
 
 def start_worker(job: Job, number: int) -> WorkerProcess:

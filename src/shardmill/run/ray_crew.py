@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import ShardmillError
 from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.model.codec import to_plain
+from shardmill.run.events import Event, OnEvent
 from shardmill.run.fleet import Duty, Ending, Message, Worker
 from shardmill.run.job import Job
+from shardmill.run.ray_cluster import ClusterLost, HeadWatch, count_fitting, lost, nodes_of
 from shardmill.run.ray_worker import RayWorker
 
 HEAR_WAIT_S = 5.0
@@ -30,6 +31,7 @@ class RayHand:
     """An actor as the driver sees it; `node` is known once it has said hello."""
 
     ray: Any
+    head: HeadWatch
     actor: Any
     draft_dir: Path
     duty: Duty = field(default_factory=Duty)
@@ -58,21 +60,32 @@ class RayHand:
         self.kill()
         # The fence: a worker on a node that only seems dead can commit nothing without its drafts.
         shutil.rmtree(self.draft_dir, ignore_errors=True)
-        blameless = bool(self.node) and self.node not in living_nodes(self.ray)
-        cause = "was lost with its node" if blameless else "died"
-        return Ending(cause, self.last_words, blameless)
+        if not self.head.is_there() or (self.node and self.node not in nodes_of(self.ray)):
+            return Ending("was lost with its node", self.last_words, blameless=True)
+        return Ending("died", self.last_words)
 
     def kill(self) -> None:
-        """End the actor."""
-        with suppress(self.ray.exceptions.RayError, ConnectionError, ValueError):
-            self.ray.kill(self.actor)
+        """End the actor; without a head, Ray does so by itself."""
+        with suppress(ClusterLost, self.ray.exceptions.RayError, ConnectionError, ValueError):
+            if self.head.is_there():
+                self.ray.kill(self.actor)
 
 
 class RayCrew:
     """Hires actors of `cpus` processors and `gpus` GPUs, up to `limit` of them."""
 
-    def __init__(self, ray: Any, job: Job, *, cpus: float, gpus: float, limit: int | None) -> None:
-        self._ray, self._job, self._limit = ray, job, limit
+    def __init__(
+        self,
+        ray: Any,
+        job: Job,
+        *,
+        cpus: float,
+        gpus: float,
+        limit: int | None,
+        on_event: OnEvent,
+    ) -> None:
+        self._ray, self._job, self._limit, self._on_event = ray, job, limit, on_event
+        self._head, self._num_nodes = HeadWatch(ray), 0
         self._needs = {"CPU": cpus, "GPU": gpus}
         self._class = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_concurrency=2)(
             _Actor
@@ -85,9 +98,8 @@ class RayCrew:
         """Return for how many workers the living nodes have room; counted now and then."""
         if time.monotonic() >= self._next_count_s:
             self._next_count_s = time.monotonic() + ROOM_PAUSE_S
-            fitting = sum(count_fitting(node, self._needs) for node in nodes_of(self._ray))
-            # One may wait for a node that comes later.
-            self._room = max(1, fitting if self._limit is None else min(fitting, self._limit))
+            if self._head.is_there():
+                self._room = self._count_room()
         return self._room
 
     def hire(self) -> RayHand:
@@ -96,7 +108,8 @@ class RayCrew:
         self._num_hired += 1
         job.ledger.make_drafts()
         order = {"job": to_plain(job), "path": sys.path, "cwd": os.getcwd()}  # noqa: PTH109
-        hand = RayHand(self._ray, self._class.remote(dump_line(order)), job.ledger.draft_dir)
+        actor = self._class.remote(dump_line(order))
+        hand = RayHand(self._ray, self._head, actor, job.ledger.draft_dir)
         self._listen(hand)
         return hand
 
@@ -117,6 +130,16 @@ class RayCrew:
     def close(self) -> None:
         """Forget whom we listened to."""
         self._listening.clear()
+
+    def _count_room(self) -> int:
+        nodes = nodes_of(self._ray)
+        fitting = sum(count_fitting(node, self._needs) for node in nodes.values())
+        if self._num_nodes not in (0, len(nodes)):
+            message = f"Ray has {len(nodes)} nodes now, with room for {fitting} workers"
+            self._on_event(Event(kind="wait", message=message))
+        self._num_nodes = len(nodes)
+        # One may wait for a node that comes later.
+        return max(1, fitting if self._limit is None else min(fitting, self._limit))
 
     def _listen(self, hand: RayHand) -> None:
         self._listening[hand.actor.hear.remote(HEAR_WAIT_S)] = hand
@@ -154,30 +177,3 @@ class _Actor(RayWorker):
         import ray
 
         super().__init__(order, ray.get_runtime_context().get_node_id())
-
-
-def count_fitting(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """Return how many workers fit on a node: the scarcest resource decides."""
-    counts = [int(resources.get(name, 0.0) / need) for name, need in needs.items() if need > 0]
-    return min(counts, default=1)
-
-
-def nodes_of(ray: Any) -> list[dict[str, float]]:
-    """Return the resources of each living node."""
-    try:
-        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    except (ConnectionError, ray.exceptions.RayError) as error:
-        raise lost(error) from error
-
-
-def living_nodes(ray: Any) -> set[str]:
-    """Return the ids of the living nodes."""
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-
-
-def lost(error: Exception) -> ShardmillError:
-    """Return the error for a cluster that has gone away."""
-    return ShardmillError(
-        f"the Ray cluster has gone away ({type(error).__name__}). What is done is kept: start the "
-        "cluster again, and run the same command"
-    )

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ConfigError
@@ -19,7 +21,8 @@ from shardmill.run.engine import Errand
 from shardmill.run.fleet import Fleet
 from shardmill.run.local import check_importable
 from shardmill.run.lock import part_lock_name
-from shardmill.run.ray_crew import RayCrew, count_fitting, nodes_of
+from shardmill.run.ray_cluster import ClusterLost, abandon, count_fitting, nodes_of
+from shardmill.run.ray_crew import RayCrew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Ray:
         if not ray.is_initialized():
             self._connect(ray)
         needs = {"CPU": self.cpus, "GPU": self.gpus}
-        nodes = nodes_of(ray)
+        nodes = list(nodes_of(ray).values())
         if not any(count_fitting(node, needs) for node in nodes):
             ray.shutdown()
             raise ConfigError(
@@ -61,16 +64,28 @@ class Ray:
         """Hand out the units to actors."""
         check_importable(errand)
         ray = need("ray", extra="ray")
-        crew = RayCrew(ray, errand.job, cpus=self.cpus, gpus=self.gpus, limit=errand.num_workers)
-        try:
-            Fleet(
-                errand.job,
-                errand.units,
-                crew,
-                on_event=errand.on_event,
-                should_stop=errand.should_stop,
-            ).run()
-        finally:
+        crew = RayCrew(
+            ray,
+            errand.job,
+            cpus=self.cpus,
+            gpus=self.gpus,
+            limit=errand.num_workers,
+            on_event=errand.on_event,
+        )
+        fleet = Fleet(
+            errand.job,
+            errand.units,
+            crew,
+            on_event=errand.on_event,
+            should_stop=errand.should_stop,
+        )
+        # Ray prints pages about nodes that died to standard output, which belongs to the report.
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            try:
+                fleet.run()
+            except ClusterLost:
+                abandon(ray)
+                raise
             ray.shutdown()
 
     def _connect(self, ray: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardmill.errors import ConfigError, FormatError, LockedError, ShardmillError
 from shardmill.io.receipts import Ledger
-from shardmill.model.codec import to_plain
+from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import Manifest, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.remote.path import as_path
@@ -49,6 +49,8 @@ def run_stage(
     stop the others. A stop signal is `Interrupted`.
     """
     engine = on or Local()
+    # As workers will load it: a float that was given as an int would have another digest there.
+    stage = from_plain(to_plain(stage), where="stage")
     ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
     with _naming(ledger):

@@ -98,12 +98,16 @@ def _work(job: Job, supply: Supply, num_workers: int, lock: FolderLock, on_event
             ).run()
         finally:
             supply.give_back()
+            _raise_if_stopped(job.ledger, signals, lock)
+
+
+def _raise_if_stopped(ledger: Ledger, signals: StopSignals, lock: FolderLock) -> None:
     if signals.number:
-        raise_interrupted(signals.number, job.ledger.out_dir)
-    if _is_fenced(job.ledger, lock):
+        raise_interrupted(signals.number, ledger.out_dir)
+    if _is_fenced(ledger, lock):
         raise LockedError(
-            f"other tasks took this one for dead and work on its units in {job.ledger.out_dir}; "
-            "this one stops here"
+            f"other tasks took this one for dead and work on its units in {ledger.out_dir}; this "
+            "one stops here"
         )
 
 
