@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shardmill.io.jsontext import dump_line
@@ -38,6 +40,12 @@ def test_a_sample_names_what_was_made_of_it(desk: Desk) -> None:
     assert uses == [{"kind": "row", "id": "tokens", "number": 17}]
     uses = answer(desk, "sample", {"id": "pairs", "n": "31"})["uses"]
     assert [use["id"] for use in uses] == ["sharp"]
+
+
+def test_a_sample_names_its_source_file_wholly(desk: Desk, pipeline: Path) -> None:
+    for id in ("pairs", "sharp"):
+        origin = answer(desk, "sample", {"id": id, "n": "0"})["origin"]
+        assert origin["file"] == str(pipeline / "data" / "pairs.jsonl")
 
 
 def test_a_row_names_its_sample(desk: Desk) -> None:

@@ -3,11 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
+from shardmill.remote.objects import put_file
+from shardmill.remote.path import as_path
+from shardmill.view.answers import answer
 from shardmill.view.desk import Desk
 from shardmill.view.fence import Refused
 from shardmill.view.library import Library
+from shardmill.view.server import make_app
 
 
 def test_items_know_what_they_were_made_from(desk: Desk) -> None:
@@ -57,3 +62,30 @@ def test_a_folder_with_a_link_out_is_left_out_of_the_list(pipeline: Path, tmp_pa
     assert list(library.folders()) == []
     with pytest.raises(Refused):
         library.folder("stage")
+
+
+def test_a_pipeline_in_a_store_is_shown_like_a_local_one(
+    pipeline: Path, desk: Desk, store_url: str
+) -> None:
+    for id in ("chats", "tokens", "packs", "packs.plan"):
+        for path in sorted([pipeline / id, *(pipeline / id).rglob("*")]):
+            if path.is_file():
+                put_file(f"{store_url}/{path.relative_to(pipeline).as_posix()}", path)
+    there = Desk(Library(as_path(store_url)))
+    drawn = answer(there, "map", {})
+    assert [node["id"] for node in drawn["nodes"]] == ["chats", "packs", "packs.plan", "tokens"]
+    assert {node["state"] for node in drawn["nodes"]} == {"done"}
+    asked = {
+        "pack": {"id": "packs", "n": "1"},
+        "row": {"id": "tokens", "n": "2"},
+        "sample": {"id": "chats", "n": "3"},
+        "unit": {"id": "chats", "name": "000000"},
+        "rejects": {"id": "chats"},
+        "plots": {"id": "packs.plan", "world": "2"},
+    }
+    for name, params in asked.items():
+        assert answer(there, name, params) == answer(desk, name, params), name
+    client = TestClient(make_app(there, "token", 1), base_url="http://localhost")
+    params = {"id": "chats", "n": "17", "name": "mp4", "token": "token"}
+    part = client.get("/media", params=params, headers={"range": "bytes=4-7"})
+    assert part.content == b"ftyp"

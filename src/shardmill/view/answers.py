@@ -75,6 +75,8 @@ def _sample(desk: Desk, query: Query) -> dict[str, Any]:
     id = query.text("id")
     folder = desk.library.folder(id, "samples")
     shown = show_sample(folder, query.number("n"))
+    if shown.get("origin"):
+        shown["origin"]["file"] = desk.library.raw_file(id, shown["origin"]["path"])
     return shown | {"uses": _uses(desk, id, shown["key"], shown["shard"])}
 
 

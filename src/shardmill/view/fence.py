@@ -15,6 +15,7 @@ from pathlib import Path
 from shardmill.errors import ShardmillError
 from shardmill.io.receipts import FOLDERS
 from shardmill.io.urls import is_remote
+from shardmill.remote.path import UrlPath
 
 
 class Refused(ShardmillError):
@@ -31,19 +32,22 @@ class Fence:
     @classmethod
     def around(cls, root: Path, allowed: tuple[str, ...] = ()) -> Fence:
         """Return the fence around a folder and the places that the user allowed."""
-        urls = tuple(place.rstrip("/") + "/" for place in allowed if is_remote(place))
-        folders = tuple(Path(place).resolve() for place in allowed if not is_remote(place))
-        return cls((root.resolve(), *folders), urls)
+        places = [str(root), *allowed]
+        urls = tuple(place.rstrip("/") + "/" for place in places if is_remote(place))
+        folders = tuple(Path(place).resolve() for place in places if not is_remote(place))
+        return cls(folders, urls)
 
     def holds(self, path: Path) -> bool:
         """Whether a path, with all links followed, lies inside."""
+        if isinstance(path, UrlPath):
+            return self._holds_url(f"{path}/")
         resolved = path.resolve()
         return any(resolved.is_relative_to(folder) for folder in self.folders)
 
     def check_url(self, url: str) -> None:
         """Raise `Refused` unless a tar that an index names lies inside."""
         if is_remote(url):
-            if ".." not in url and any(url.startswith(place) for place in self.urls):
+            if self._holds_url(url):
                 return
             place = url.rpartition("/")[0]
         else:
@@ -53,8 +57,16 @@ class Fence:
             place = str(path.parent)
         raise Refused(f"{url} lies outside of the folder: start with --allow {place} to read it")
 
+    def _holds_url(self, url: str) -> bool:
+        return ".." not in url and any(url.startswith(place) for place in self.urls)
+
     def check_links(self, folder: Path) -> None:
-        """Raise `Refused` if the ledger of a folder holds a link that leads out."""
+        """Raise `Refused` if the ledger of a folder holds a link that leads out.
+
+        A store has no links.
+        """
+        if isinstance(folder, UrlPath):
+            return
         for path in _links(folder):
             if not self.holds(path):
                 raise Refused(

@@ -7,11 +7,12 @@ it came from changes; receipts are kept by unit, so that only new ones are read 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from shardmill.errors import FormatError
 from shardmill.io.codefile import CodeShard, open_codes
@@ -21,6 +22,7 @@ from shardmill.io.sampleshard import SampleShard
 from shardmill.io.tokenset import TokenSet
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, receipt_digest
 from shardmill.model.stage import Unit
+from shardmill.remote.path import UrlPath
 from shardmill.view.fence import Fence
 from shardmill.view.shelf import NotHere
 
@@ -35,6 +37,8 @@ BY_STAGE: dict[str, Content] = {
     "Measure": "lengths",
 }
 MAX_CODE_SHARDS = 64
+STORE_AGE_S = 30.0
+Stamp: TypeAlias = tuple[int, int]
 
 
 @dataclass(eq=False)
@@ -45,7 +49,7 @@ class Folder:
     fence: Fence
     lock: threading.RLock = field(default_factory=threading.RLock)
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict)
-    _receipts: dict[str, tuple[int, Receipt]] = field(default_factory=dict)
+    _receipts: dict[str, tuple[Stamp, Receipt]] = field(default_factory=dict)
 
     @property
     def ledger(self) -> Ledger:
@@ -84,30 +88,25 @@ class Folder:
 
     def units(self) -> list[Unit]:
         """Return the planned units in order."""
-        path = self.path / "units.jsonl"
-        if not path.exists():
-            return []
-        return self._keep("units", _stamps([path]), lambda: self.ledger.read_units())
+        return self._keep("units", _stamps([self.path / "units.jsonl"]), self._read_units)
 
     def unit(self, name: str) -> Unit:
         """Return a unit by its name."""
-        by_name: dict[str, Unit] = self._keep(
-            "by name",
-            _stamps([self.path / "units.jsonl"]),
-            lambda: {u.name: u for u in self.units()},
-        )
-        if name not in by_name:
+        if not self.has_unit(name):
             raise NotHere(f"there is no unit {name!r} in {self.path.name}")
-        return by_name[name]
+        return self._units_by_name()[name]
+
+    def has_unit(self, name: str) -> bool:
+        """Whether a unit has this name; a shard that was split off has one of its own."""
+        return name in self._units_by_name()
 
     def receipt(self, unit: Unit) -> Receipt | None:
         """Return the valid receipt of a unit, or None; a broken one counts as none."""
-        try:
-            mtime = self.ledger.receipt_path(unit.name).stat().st_mtime_ns
-        except OSError:
+        stamp = _stamp(self.ledger.receipt_path(unit.name))
+        if stamp is None:
             return None
         known = self._receipts.get(unit.name)
-        if known is not None and known[0] == mtime:
+        if known is not None and known[0] == stamp:
             return known[1]
         try:
             receipt = self.ledger.read_receipt(unit.name)
@@ -116,7 +115,7 @@ class Folder:
         digest = self.record.digest if self.record else ""
         if receipt is None or receipt.digest != receipt_digest(digest, unit):
             return None
-        self._receipts[unit.name] = mtime, receipt
+        self._receipts[unit.name] = stamp, receipt
         return receipt
 
     def entries(self) -> Sequence[ShardEntry]:
@@ -188,6 +187,16 @@ class Folder:
             shards[number] = open_codes(self.path / self.entries()[number].files["codes"].path)
         return shards[number]
 
+    def _units_by_name(self) -> dict[str, Unit]:
+        units = self.units()
+        return self._keep("by name", id(units), lambda: {unit.name: unit for unit in units})
+
+    def _read_units(self) -> list[Unit]:
+        try:
+            return self.ledger.read_units()
+        except FileNotFoundError:
+            return []
+
     def _entries_so_far(self) -> tuple[ShardEntry, ...]:
         receipts = (self.receipt(unit) for unit in self.units())
         return tuple(shard for receipt in receipts if receipt for shard in receipt.shards)
@@ -201,12 +210,14 @@ class Folder:
             return value
 
 
-def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int] | None, ...]:
+def _stamps(paths: Sequence[Path]) -> tuple[Stamp | None, ...]:
     """Return what changes when a file is replaced, or a listing changes."""
     return tuple(_stamp(path) for path in paths)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> Stamp | None:
+    if isinstance(path, UrlPath):  # each look is a request, so things are read again now and then
+        return int(time.monotonic() / STORE_AGE_S), 0
     try:
         stat = path.stat()
     except OSError:

@@ -17,7 +17,7 @@ from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.view.fence import Fence, Refused
 from shardmill.view.folder import Folder
-from shardmill.view.links import inputs_of
+from shardmill.view.links import inputs_of, raw_inputs
 from shardmill.view.shelf import Item, Shelf
 
 TABLE_NAME = "lengths.bin"
@@ -127,6 +127,15 @@ class Library:
     def tokens_of(self, id: str) -> tuple[Item, Folder] | None:
         """Return the folder of tokens that an item was made from."""
         return self._upstream(id, "tokens")
+
+    def raw_file(self, id: str, path: str) -> str:
+        """Return the whole name of a raw file that an origin names from its source's folder."""
+        for other in [self.get(id), *self.inputs(id)]:
+            spec = self.folder(other.id).spec if other.kind == "stage" else {}
+            for raw in raw_inputs(spec):
+                if raw == path or raw.endswith(f"/{path}"):
+                    return raw
+        return path
 
     def made_from(self, id: str) -> list[tuple[Item, Folder]]:
         """Return the folders that were made from this one."""

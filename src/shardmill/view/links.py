@@ -11,6 +11,8 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
+from shardmill.io.urls import is_remote
+from shardmill.remote.path import UrlPath
 from shardmill.view.shelf import Item
 
 INPUTS = ("input_dir", "tokens_dir", "samples_dir", "plan_path")
@@ -20,12 +22,12 @@ MAX_RAW = 200
 
 def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
     """Return the item that a path in the spec of `near` means, or None."""
-    by_path = {item.path: item for item in items.values()}
-    for base in (Path("/"), *near.parents):
-        found = by_path.get(Path(normpath(base / typed)))
-        if found is not None:
-            return found
-    return None
+    by_path = {str(item.path): item for item in items.values()}
+    if is_remote(typed) or isinstance(near, UrlPath):
+        tried = [typed.rstrip("/"), *(f"{base}/{typed}" for base in near.parents)]
+    else:
+        tried = [normpath(base / typed) for base in (Path("/"), *near.parents)]
+    return next((by_path[path] for path in tried if path in by_path), None)
 
 
 def inputs_of(spec: Mapping[str, Any], near: Path, items: Mapping[str, Item]) -> list[Item]:

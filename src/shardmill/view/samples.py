@@ -79,6 +79,9 @@ def show_sample(folder: Folder, number: int) -> dict[str, Any]:
             "total": len(samples),
             "key": key,
             "shard": samples.entries[place].name,
+            "unit": samples.entries[place].name
+            if folder.has_unit(samples.entries[place].name)
+            else None,
             "row_in_shard": inside,
             "media": media_sizes(shard.index, inside),
         }

@@ -17,12 +17,14 @@ from shardmill.errors import FormatError, ShardmillError
 from shardmill.io.arrays import MAGIC
 from shardmill.io.lengths import open_lengths
 from shardmill.io.plans import open_plan
+from shardmill.remote.objects import list_here
+from shardmill.remote.path import UrlPath
 from shardmill.view.fence import Fence
 
 Kind = Literal["stage", "plan", "lengths"]
 MAX_DEPTH = 3
 MAX_ENTRIES = 2000
-RESCAN_S = 2.0
+RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
 
 
 class NotHere(ShardmillError):
@@ -47,14 +49,16 @@ class Shelf:
     """The items under a root, looked for again now and then, since stages come while one looks."""
 
     def __init__(self, root: Path, fence: Fence) -> None:
-        self.root, self.fence = root.resolve(), fence
+        self.root = root if isinstance(root, UrlPath) else root.resolve()
+        self.fence = fence
         self._items: dict[str, Item] = {}
         self._kinds: dict[Path, tuple[int, Kind | None]] = {}
         self._scanned_s = float("-inf")
 
     def items(self) -> dict[str, Item]:
         """Return all items by id, in the order of their names."""
-        if time.monotonic() - self._scanned_s > RESCAN_S:
+        age_s = RESCAN_STORE_S if isinstance(self.root, UrlPath) else RESCAN_S
+        if time.monotonic() - self._scanned_s > age_s:
             found = {self._id(path): (path, kind) for path, kind in self._scan(self.root, 0)}
             self._items = {id: Item(id, *found[id]) for id in sorted(found)}
             self._scanned_s = time.monotonic()
@@ -74,16 +78,12 @@ class Shelf:
         if _is_stage(folder):
             yield folder, "stage"
             return
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for _, entry in zip(range(MAX_ENTRIES), entries))
-        for name in names:
-            path = folder / name
-            if name.startswith(".") or (path.is_symlink() and not self.fence.holds(path)):
+        for path, is_folder in _entries(folder):
+            if path.name.startswith(".") or not self.fence.holds(path):
                 continue
-            if path.is_dir():
-                if depth < MAX_DEPTH and os.access(path, os.R_OK | os.X_OK):
-                    yield from self._scan(path, depth + 1)
-            elif (kind := self._kind_of_file(path)) is not None:
+            if is_folder and depth < MAX_DEPTH:
+                yield from self._scan(path, depth + 1)
+            elif not is_folder and (kind := self._kind_of_file(path)) is not None:
                 yield path, kind
 
     def _kind_of_file(self, path: Path) -> Kind | None:
@@ -95,6 +95,21 @@ class Shelf:
             return known[1]
         except OSError:
             return None
+
+
+def _entries(folder: Path) -> list[tuple[Path, bool]]:
+    """Return what lies in a folder by name, and which of it is a folder; none if it is closed."""
+    if isinstance(folder, UrlPath):
+        folders, files = list_here(str(folder))
+        found: list[tuple[Path, bool]] = [(folder / name, True) for name in folders]
+        found += [(folder / info.path, False) for info in files]
+        return sorted(found)[:MAX_ENTRIES]
+    try:
+        with os.scandir(folder) as entries:
+            some = [entry for _, entry in zip(range(MAX_ENTRIES), entries)]
+            return sorted((Path(entry.path), entry.is_dir()) for entry in some)
+    except OSError:
+        return []
 
 
 def _is_stage(folder: Path) -> bool:

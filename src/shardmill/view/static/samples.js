@@ -51,7 +51,7 @@ export async function sampleView({ ask, route, page }) {
             ["source", sample.origin?.source],
           ]), !sample.origin && note("This sample does not say where it came from.")),
           panel("Stored", facts([
-            ["shard", link({ id: route.id, view: "unit", name: sample.shard }, {}, el("code", {}, sample.shard))],
+            ["shard", sample.unit ? link({ id: route.id, view: "unit", name: sample.unit }, {}, el("code", {}, sample.shard)) : el("code", {}, sample.shard)],
             ["place", count(sample.row_in_shard)],
             ...Object.entries(sample.media).map(([name, one]) => [name, describe(one)]),
           ])),
