@@ -12,6 +12,7 @@ from make_media import picture
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 from video_tars import write_video_tar
+from web_server import serving
 
 from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.io.plans import write_plan
@@ -113,6 +114,15 @@ def test_foreign_tars_are_checked_where_they_lie(tmp_path: Path) -> None:
     run_stage(IndexTars(tars=(str(tmp_path / "tars"),)), tmp_path / "index", workers=0)
     report = check_content(tmp_path / "index", Limits(num_patches=256, max_tokens=8000))
     assert (report.num_faults, report.counts["packs"], report.counts["pictures"]) == (0, 9, 9)
+
+
+def test_remote_tars_are_read_only_if_wanted(tmp_path: Path) -> None:
+    tar = write_video_tar(tmp_path / "0.tar", [1, 2]).read_bytes()
+    with serving({"0.tar": tar}) as url:
+        run_stage(IndexTars(tars=(f"{url}/0.tar",)), tmp_path / "index", workers=0)
+        assert check_content(tmp_path / "index").counts["packs"] == 2
+        found = check_content(tmp_path / "index", Limits(remote=False))
+    assert found.counts == {"samples elsewhere": 2}
 
 
 def test_a_broken_shard_does_not_hide_the_others(samples: Path) -> None:

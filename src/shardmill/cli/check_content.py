@@ -26,7 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class ContentOptions:
     """What is asked of the content."""
 
-    content: bool
+    content: bool | None
     pairs: bool
     max_tokens: int | None
     num_patches: int | None
@@ -72,8 +72,9 @@ def content_options(command: Command) -> Command:
         click.option("--pairs", is_flag=True, help="Every sample needs a medium and a text."),
         click.option(
             "--content/--no-content",
-            default=True,
-            help="Check what documents, tokens, masks and pictures say.  [default: content]",
+            default=None,
+            help="Check what documents, tokens, masks and pictures say.  [default: all but remote "
+            "tars]",
         ),
     ):
         command = option(command)
@@ -87,13 +88,14 @@ def check_content_of(folder: Path, options: ContentOptions, workers: int) -> Con
 
     if options.list_tars and not _holds_tars(folder):
         raise ConfigError(f"{folder} holds no tars that could be listed")
-    if not options.content or not (folder / "manifest.json").exists():
+    if options.content is False or not (folder / "manifest.json").exists():
         return None
     limits = Limits(
         max_tokens=options.max_tokens,
         num_patches=options.num_patches,
         space=_space(options.space),
         pairs=options.pairs,
+        remote=bool(options.content),
     )
     return check_content(folder, limits, workers=workers)
 

@@ -97,6 +97,9 @@ def check_shard(folder: Path, limits: Limits, entry: ShardEntry) -> ShardReport:
 
 def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findings) -> None:
     with open_entry(folder, entry) as shard:
+        if shard.blob.mapped() is None and not limits.remote:
+            findings.count("samples elsewhere", len(shard))
+            return
         for key, members in _samples(shard):
             try:
                 plain = fields_of(members)

@@ -43,10 +43,11 @@ class Limits:
 
     `max_tokens` is for a row or pack, `num_patches` the number of tokens of every picture in a
     pack, `space` the token space of packs whose folder does not tell it. `pairs` asks every sample
-    for a medium and for text.
+    for a medium and for text. Tars in a store or on the web are read only if `remote`.
     """
 
     max_tokens: int | None = None
     num_patches: int | None = None
     space: TokenSpace | None = None
     pairs: bool = False
+    remote: bool = True
