@@ -88,38 +88,48 @@ class Demo:
 def main() -> None:
     demo = Demo(Path(sys.argv[1] if len(sys.argv) > 1 else ".demo"))
     began = time.monotonic()
-    ingest(demo)
+    pipeline(demo)
     look(demo)
     kill_and_resume(demo)
     others(demo)
-    tokens(demo)
-    packs(demo)
+    steps(demo)
     train(demo)
+    demo.run("shardmill report . -o report.html")
     demo.title("where to look next")
     click.echo(f"  all of it took {time.monotonic() - began:.0f} s and lies in {demo.folder}/")
-    click.echo(f"  {DATA}/   the raw data, three broken rows included")
+    click.secho(f"  {Path(sys.executable).parent}/shardmill view {demo.folder}", bold=True)
+    click.echo(
+        "      opens http://127.0.0.1:8642: the map, the photos, the packs, why rows were left out"
+    )
+    click.echo(f"  {demo.folder}/report.html   the same as one file, for the record")
+    click.echo("  docs/tutorial.md   from raw rows to a training step, by hand")
     click.echo("  docs/concepts.md   the one idea, on one page")
-    click.echo("  docs/recipes.md    your own data: tables, tars, folders, meta files")
-    click.echo("  docs/training.md   the loader, and what a state is")
     click.echo("  shardmill --help   every verb explains itself")
 
 
-def ingest(demo: Demo) -> None:
-    demo.title("raw data to shards")
+def pipeline(demo: Demo) -> None:
+    demo.title("a pipeline in one file")
     demo.tell(
         "34 image-text pairs, 19 chats (one of them about a film), 3 illustrated pages, 10 texts.\n"
-        "Three rows are broken on purpose: watch where they go."
+        "Three rows are broken on purpose: watch where they go.\n"
     )
-    demo.run("shardmill ingest data/pairs.jsonl pairs --per-shard 8")
-    demo.run("shardmill ingest data/chats.json chats")
-    demo.run("shardmill ingest data/pages.jsonl pages")
-    demo.run("shardmill ingest data/texts.jsonl texts")
+    here = Path(__file__).parent
+    for name in ("recipe.toml", "patches.toml"):
+        shutil.copy(here / name, demo.folder)
+    click.secho((demo.folder / "recipe.toml").read_text(), dim=True)
+    words = [sys.executable, str(here / "make_weights.py"), "vqgan"]
+    subprocess.run(words, cwd=demo.folder, check=True)
+    demo.tell("What would it take, if there were more of it?")
+    demo.run("shardmill run recipe.toml --quote --units 1")
+    demo.run("shardmill run recipe.toml")
 
 
 def look(demo: Demo) -> None:
     demo.title("look at it")
     demo.run("shardmill status pairs")
-    demo.run("shardmill show chats --sample chats-00000016 --sample chats-00000018")
+    demo.run("shardmill show frames --sample chats-00000016 --sample chats-00000018")
+    demo.tell("\nThe same as tokens; what is learned is marked:")
+    demo.run("shardmill show tokens --sample 2 --sample 16")
 
 
 def kill_and_resume(demo: Demo) -> None:
@@ -136,29 +146,20 @@ def kill_and_resume(demo: Demo) -> None:
     )
     if not same:
         sys.exit(1)
+    for name in ("killed", "undisturbed"):
+        shutil.rmtree(demo.folder / name)
 
 
 def others(demo: Demo) -> None:
-    demo.title("filter, check, and let other tools read it")
-    demo.run("shardmill filter pairs sharp --filter picture_size,min_side=300 --drop-duplicates")
+    demo.title("check it, and let other tools read it")
     demo.run("shardmill check sharp")
     demo.run("tar tf sharp/shards/000001.tar")
+    demo.tell("\nThe export for Hugging Face holds the same tokens and masks:")
+    demo.run("shardmill check arrow --same tokens")
 
 
-def tokens(demo: Demo) -> None:
-    demo.title("tokens: what is learned is marked")
-    recipe = 'layout = "patches"\n\n[space]\nadded = ["im_patch", "im_start", "im_end"]\n'
-    (demo.folder / "patches.toml").write_text(recipe)
-    demo.tell("Each picture stands as im_start, 256 x im_patch, im_end:")
-    click.secho(recipe, dim=True)
-    demo.run("shardmill tokenize chats tokens --recipe patches.toml --template chat")
-    demo.run("shardmill show tokens --sample 2 --sample 16")
-
-
-def packs(demo: Demo) -> None:
-    demo.title("packs: planned from lengths, balanced across ranks")
-    demo.run("shardmill plan tokens packs.plan --capacity 2048")
-    demo.run("shardmill pack tokens packs.plan packs")
+def steps(demo: Demo) -> None:
+    demo.title("what is in a training step?")
     demo.run("shardmill why packs.plan --data tokens --step 0 --rank 1 --world 2")
 
 

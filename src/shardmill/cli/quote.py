@@ -8,6 +8,7 @@ before it.
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,10 @@ from shardmill.cli.recipe import Find, Recipe, Step
 from shardmill.cli.trial import Trial
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.manifest import Manifest
+from shardmill.run.cpus import count_cpus
 
 NUM_UNITS = 4
+CROWD = 1.5  # processes that want a processor, for each there is
 BUSY = 0.7  # share of the time in which a process computes, above which processors bind
 # A trial runs here and at once, whatever the recipe says of clusters and parts.
 HERE_ONLY = ("on", "part", "json")
@@ -42,6 +45,7 @@ class Estimate:
     seconds: float
     num_bytes: int
     busy: float
+    crowded: bool
     on_gpu: bool
     prices: Mapping[str, float]
 
@@ -64,7 +68,11 @@ class Estimate:
     @property
     def bound(self) -> str:
         """What limits the step."""
-        return "processors" if self.busy >= BUSY else "GPU" if self.on_gpu else "disk or network"
+        if self.busy >= BUSY:
+            return "processors"
+        if self.crowded:  # others took the processors, so waiting for them tells nothing
+            return "unknown"
+        return "GPU" if self.on_gpu else "disk or network"
 
 
 def quote(recipe: Recipe, find: Find, *, num_units: int = NUM_UNITS) -> Iterator[Estimate]:
@@ -140,13 +148,16 @@ def _estimate(
             seconds=took * scale,
             num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
             busy=1.0,
+            crowded=False,
             on_gpu=False,
             prices=prices,
         )
     tried = trial.tried[-1]
     whole = scale / max(tried.share, 1e-12)
-    num_units = round(tried.num_units * scale)
-    workers = min(tried.num_workers, max(1, num_units))
+    num_samples = tried.manifest.num_in * whole
+    whole *= min(1.0, step.flags.get("limit", num_samples) / max(num_samples, 1e-12))
+    num_units = max(1, round(tried.num_tried * whole))
+    workers = min(tried.num_workers, num_units)
     return Estimate(
         step=step.title,
         scale=whole,
@@ -157,6 +168,7 @@ def _estimate(
         seconds=tried.seconds * num_units / workers,
         num_bytes=round(_num_bytes(tried.manifest) * whole),
         busy=tried.cpu_seconds / max(tried.seconds, 1e-9),
+        crowded=os.getloadavg()[0] > CROWD * count_cpus(),
         on_gpu=step.verb == "codes" and _has_gpu(),
         prices=prices,
     )
