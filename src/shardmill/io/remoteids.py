@@ -1,8 +1,8 @@
 """Token ids that lie in a store, read by ranges as if they were an array in memory.
 
-Rows that are read one after the other come in blocks, with the next block on its way; rows that are
-read here and there come each by itself, or together if they were announced. At most a few blocks
-are held.
+Rows that are read one after the other come in blocks, with the next ones on their way; rows that
+are read here and there come each by itself, or together if they were announced. At most a few
+blocks are held.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shardmill.io.blob import RemoteBlob
 
 BLOCK_BYTES = 8 << 20
 BLOCKS_HELD = 3
+BLOCKS_AHEAD = 2
 # A row that begins so close behind a recent one is read on: other workers take what lies between.
 NEAR_BYTES = 1 << 20
 NUM_RECENT = 4
@@ -96,8 +97,9 @@ class RemoteIds:
                 while len(self._blocks) > BLOCKS_HELD:
                     self._blocks.popitem(last=False)
             self._blocks.move_to_end(number)
-            if (number + 1) * BLOCK_BYTES < self.nbytes and number + 1 not in self._blocks:
-                self._blob.prefetch([self._place(number + 1)])
+            for coming in range(number + 1, number + 1 + BLOCKS_AHEAD):
+                if coming * BLOCK_BYTES < self.nbytes and coming not in self._blocks:
+                    self._blob.prefetch([self._place(coming)])
             return self._blocks[number]
 
     def _place(self, number: int) -> tuple[int, int]:
