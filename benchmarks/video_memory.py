@@ -32,9 +32,9 @@ SAMPLERS = (
 def store(clip: Path, folder: Path) -> None:
     """Write a folder of one shard that holds the clip, without holding it in memory."""
     from shardmill.io.blob import LocalBlob
+    from shardmill.io.commit import checksum_file
     from shardmill.io.receipts import Ledger
     from shardmill.io.samples import SampleWriter
-    from shardmill.io.commit import checksum_file
     from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
     from shardmill.model.sample import Document, Sample, Segment
     from shardmill.model.stage import Draft

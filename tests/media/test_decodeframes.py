@@ -105,6 +105,23 @@ def test_only_what_is_needed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(packets) == 2 + 4  # 40, 41 and 80 .. 83
 
 
+def test_a_seek_that_lands_too_late_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = numbered_clip(100, options=(("bf", "0"), ("sc_threshold", "0")))
+    with open_video(content) as video:
+        table, reader = probe_video(video), decodeframes._Reader(video)
+        seek, sought = reader._seek, []
+        late = 3 * round(1 / video.stream.time_base)
+
+        def lands_late(pts: int) -> None:
+            sought.append(pts)
+            seek(pts + late if pts > -late else pts)
+
+        monkeypatch.setattr(reader, "_seek", lands_late)
+        (one_pass,) = _plan(table, np.array([27]))
+        assert [number for number, _ in reader.decode(one_pass)] == [27]
+    assert len(sought) > 1
+
+
 def test_damage_is_found_and_never_shown() -> None:
     """Noise in the packets of a clip gives the right frames or an error, nothing between."""
     content = numbered_clip(options=(("bf", "3"), ("crf", "10")))

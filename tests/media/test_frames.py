@@ -46,6 +46,7 @@ def test_every_frame_is_itself_beyond_the_ninth_and_to_the_last() -> None:
 def test_a_clip_of_a_video_keeps_the_times_of_the_video() -> None:
     frames = read_frames(numbered_clip(), Uniform(count=3), clip=(1.0, 1.6))
     assert [read_number(frame.pixels) for frame in frames] == [27, 32, 37]
+    assert [frame.number for frame in frames] == [27, 32, 37]
     assert [frame.time_s for frame in frames] == pytest.approx([1.08, 1.28, 1.48])
 
 

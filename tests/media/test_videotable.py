@@ -71,6 +71,7 @@ def test_a_clip_holds_what_is_shown_in_it(start: int, length: int) -> None:
     clip = steady(30).within(start / 100, end / 100)
     shown = [n for n in range(30) if 10 * n < end and 10 * n + 10 > start]
     assert clip.pts.tolist() == shown
+    assert clip.first_number == shown[0]
     assert clip.start_pts.tolist() == [n // 10 * 10 for n in shown]
     assert clip.end_s == pytest.approx(end / 100)
 

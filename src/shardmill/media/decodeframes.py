@@ -8,12 +8,14 @@ known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardmill.errors import SampleError
+from shardmill.extras import need
 from shardmill.media.videofile import OpenVideo
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
@@ -102,26 +104,33 @@ class _Reader:
 
     def _go_to(self, todo: _Pass) -> Any:
         """Return the packet where a pass starts, reading on to it or seeking."""
-        if 0 <= todo.start - self._place - 1 <= SEEK_PACKETS and self._place >= 0:
-            return self._read_to(todo)
-        self._seek(todo.start_pts)
-        packet = self._read_to(todo)
-        if packet is None:
-            # The index led past it: from the beginning every packet comes by.
-            self._seek(BEGINNING)
-            packet = self._read_to(todo)
-        return packet
+        if self._place >= 0 and 0 <= todo.start - self._place - 1 <= SEEK_PACKETS:
+            packet = self._read_to(todo, to_the_end=False)
+            if packet is not None:
+                return packet
+        # Some indexes lead past a key frame; from the beginning every packet comes by.
+        a_second = round(1 / self._video.stream.time_base)
+        for before in (0, a_second, 10 * a_second, None):
+            self._seek(BEGINNING if before is None else max(todo.start_pts - before, BEGINNING))
+            packet = self._read_to(todo, to_the_end=before is None)
+            if packet is not None:
+                return packet
+        return None
 
-    def _read_to(self, todo: _Pass) -> Any:
+    def _read_to(self, todo: _Pass, *, to_the_end: bool) -> Any:
         packet = self._next()
         while packet is not None and packet.pts != todo.start_pts:
-            packet = self._next()
+            # Packets come in the order of decoding, which is hardly ever after showing.
+            is_past = packet.dts is not None and packet.dts > todo.start_pts
+            packet = None if is_past and not to_the_end else self._next()
         self._place = todo.start
         return packet
 
     def _seek(self, pts: int) -> None:
-        self._video.container.seek(pts, stream=self._video.stream, backward=True)
-        self._packets = self._video.container.demux(self._video.stream)
+        self._packets = iter(())
+        with suppress(need("av", extra="video").FFmpegError):
+            self._video.container.seek(pts, stream=self._video.stream, backward=True)
+            self._packets = self._video.container.demux(self._video.stream)
 
     def _next(self) -> Any:
         self._place += 1

@@ -24,7 +24,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame: its number in the video or clip, its time, and its pixels [height, width, 3]."""
+    """A frame: its number and time in the whole video, and its pixels [height, width, 3]."""
 
     number: int
     time_s: float
@@ -49,7 +49,7 @@ def read_frames(
         numbers = table.numbers_at(sampler.times(table))
         pixels = decode_each(opened, table, numbers, painter.rgb)
     return [
-        Frame(number, float(table.times_s[number]), made)
+        Frame(table.first_number + number, float(table.times_s[number]), made)
         for number, made in zip(numbers.tolist(), pixels)
     ]
 

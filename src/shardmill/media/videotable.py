@@ -32,7 +32,8 @@ class VideoTable:
     `place` is the number of a frame's packet, in the order of decoding; `start_place` and
     `start_pts` are those of the key frame from which on packets must be decoded to get it.
     `is_forward` frames are shown after all that was decoded before them: key frames and those that
-    are predicted from the past (P); the others (B) also look ahead. `changes` says how much each
+    are predicted from the past (P); the others (B) also look ahead. `first_number` is the number
+    of the first frame in the whole video, of which this may be a clip. `changes` says how much each
     frame differs from the one before, from 0 to 1, if somebody measured it.
     """
 
@@ -44,6 +45,7 @@ class VideoTable:
     start_place: NDArray[np.int64]
     is_key: NDArray[np.bool_]
     is_forward: NDArray[np.bool_]
+    first_number: int = 0
     changes: Seconds | None = None
 
     def __len__(self) -> int:
@@ -87,6 +89,7 @@ class VideoTable:
         if self.changes is not None:
             cut["changes"] = self.changes[begin:end]
         shown_until = self.end_s if end == len(self) else float(self.times_s[end])
+        cut["first_number"] = self.first_number + begin
         return replace(self, **cut, end_s=min(shown_until, end_s))
 
     def type_of(self, number: int) -> str:

@@ -69,7 +69,7 @@ def describe_frames(
         FramePicture(
             picture=picture,
             time_s=round(float(table.times_s[number]), 6),
-            number=number,
+            number=table.first_number + number,
             type=table.type_of(number),
             at=int(at[number]),
         )
