@@ -10,7 +10,6 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
-from shardmill.cli.check_codes import print_codes, report_codes
 from shardmill.cli.check_content import (
     ContentOptions,
     check_content_of,
@@ -80,7 +79,8 @@ def check(
         return
     wanted = ContentOptions.taken_from(run)
     verdict = check_folder(folder, deep=not quick)
-    content = None if quick else check_content_of(folder, wanted, options.workers or count_cpus())
+    workers = count_cpus() if options.workers is None else options.workers
+    content = None if quick else check_content_of(folder, wanted, workers)
     is_good = verdict.sound and not (content and content.num_faults)
     made = write_extras(folder, wanted, is_good=is_good) if verdict.sound else {}
     repairing = repairing and not verdict.sound
@@ -88,6 +88,8 @@ def check(
     if not options.as_json:
         _print_verdict(folder, verdict, quick)
         if codes:
+            from shardmill.cli.check_codes import print_codes
+
             print_codes(codes)
         if content is not None:
             print_content(content)
@@ -111,8 +113,12 @@ def stage_of(folder: Path) -> Stage:
 
 
 def _report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
-    holds_codes = any("codes" in shard.files for shard in open_manifest(folder).shards)
-    return report_codes(folder, num_decoded) if holds_codes else {}
+    if not any("codes" in shard.files for shard in open_manifest(folder).shards):
+        return {}
+    # It loads torch, which takes longer than most checks.
+    from shardmill.cli.check_codes import report_codes
+
+    return report_codes(folder, num_decoded)
 
 
 def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
