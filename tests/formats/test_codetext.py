@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.formats.codetext import code_texts
+from shardmill.formats.codetext import code_texts, compiled_texts, table_texts
 
-CODES = st.lists(st.integers(0, 20_000), max_size=40)
+CODES = st.lists(st.integers(0, 65_535), max_size=40)
+WAYS = [compiled_texts, table_texts, code_texts]
 
 
+@pytest.mark.parametrize("texts_of", WAYS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @given(pictures=st.lists(CODES, max_size=6))
-def test_the_text_is_that_of_json(pictures: list[list[int]]) -> None:
-    found = code_texts([np.array(codes, np.uint16) for codes in pictures])
-    assert found.to_pylist() == [json.dumps(codes) for codes in pictures]
+def test_the_text_is_that_of_json(texts_of: Any, dtype: Any, pictures: list[list[int]]) -> None:
+    pictures = [np.array(codes).astype(dtype).tolist() for codes in pictures]
+    flat = np.array([code for codes in pictures for code in codes], dtype)
+    found = texts_of(flat, np.array([len(codes) for codes in pictures], np.int64))
+    found.validate(full=True)
+    assert found.to_pylist() == [json.dumps(codes) if codes else "no" for codes in pictures]
 
 
 def test_codes_beyond_the_table_are_written_too() -> None:
     codes = np.array([3, 5_000_000], np.uint32)
-    assert code_texts([codes]).to_pylist() == ["[3, 5000000]"]
+    assert code_texts(codes, np.array([2, 0])).to_pylist() == ["[3, 5000000]", "no"]
+
+
+@pytest.mark.parametrize("lengths", [[3], [1], [-1, 3], [2, 1]])
+def test_lengths_that_do_not_fit_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        compiled_texts(np.array([1, 2], np.uint16), np.array(lengths))

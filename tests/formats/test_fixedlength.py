@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError
-from shardmill.formats.fixedlength import FixedLength, account, filled, kept_tokens, padded
+from shardmill.formats.fixedlength import Desk, FixedLength, account, kept_tokens
 from shardmill.model.stage import Tally
 from shardmill.pack.overlong import keep_places
 
@@ -22,7 +22,7 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
     kept = FixedLength(width=width, overlong="cut").kept(lengths, num_fixed)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.array([fixed for row in rows for fixed in row], np.uint8)
-    stays = kept_tokens(bounds, kept, flat, width)
+    stays = kept_tokens(bounds, kept, width, lambda: flat)
     found = np.flatnonzero(np.ones(len(flat), bool) if stays is None else stays).tolist()
     wanted = [
         int(place) + int(start)
@@ -37,9 +37,14 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
 def test_padded_rows_hold_their_values_and_then_the_fill(rows: list[list[int]]) -> None:
     lengths = np.array([len(row) for row in rows])
     flat = np.array([value for row in rows for value in row], np.uint16)
-    matrix = padded(flat, lengths, 6, 7, np.int32)
+    desk = Desk(len(rows) + 1, 6, np.int32)
+    desk.padded(
+        np.ones(12), desk.filled(np.array([6, 6])), 9
+    )  # what was there does not shine through
+    mask = desk.filled(lengths)
+    matrix = desk.padded(flat, mask, 7)
     assert matrix.tolist() == [row + [7] * (6 - len(row)) for row in rows]
-    assert filled(lengths, 6).sum(axis=1).tolist() == lengths.tolist()
+    assert mask.sum(axis=1).tolist() == lengths.tolist()
 
 
 def test_a_policy_refuses_by_name() -> None:

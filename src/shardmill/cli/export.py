@@ -42,7 +42,7 @@ def export(folder: Path, out: Path, format_text: str, **flags: Any) -> None:
 
     \b
         shardmill export tokens megatron --format megatron,prefix=train
-        shardmill export tokens arrow --format hf-arrow --shards 256
+        shardmill export tokens arrow --format hf --shards 256
         shardmill export pairs liquid --codes pairs-codes --format liquid
         shardmill export tokens tensors --format tensordict,length=2048,pad_id=0
     """

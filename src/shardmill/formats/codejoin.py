@@ -43,9 +43,9 @@ class CodeJoin:
                 return cursor.pictures(row)
         raise SampleError("no image codes", f"{key!r} is in no code shard of {self.folder}")
 
-    def num_codes(self) -> int:
-        """Return the size of the codebook; 0 if there are no shards."""
-        return next((self._cursor(name).shard.num_codes for name in self.paths), 0)
+    def shard(self, name: str) -> CodeShard | None:
+        """Return the shard of this name, if there is one."""
+        return self._cursor(name).shard if name in self.paths else None
 
     def _candidates(self, shard_name: str) -> Iterator[CodeCursor]:
         # `codes` names its shards like those of the samples, so the first one nearly always has it.

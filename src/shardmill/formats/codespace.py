@@ -34,11 +34,7 @@ def is_code(ids: NDArray[Any], space: TokenSpace) -> NDArray[np.bool_]:
     return mask
 
 
-def in_form(
-    ids: NDArray[Any], codes: NDArray[np.bool_], space: TokenSpace, form: CodeForm
-) -> NDArray[Any]:
-    """Return the ids with their codes raw or shifted; `codes` says which ids are codes."""
-    if form == "shifted" or not space.num_codes:
-        return ids
-    raw: NDArray[Any] = ids - codes * ids.dtype.type(space.code_offset)
-    return raw
+def make_raw(ids: NDArray[Any], codes: NDArray[np.bool_], space: TokenSpace) -> None:
+    """Count the ids that are codes from 0, in place."""
+    if space.num_codes:
+        ids -= codes * ids.dtype.type(space.code_offset)

@@ -86,8 +86,8 @@ def account(
 def kept_tokens(
     bounds: NDArray[np.int64],
     kept: NDArray[np.bool_],
-    is_fixed: NDArray[np.uint8] | None,
     width: int,
+    is_fixed: Callable[[], NDArray[np.uint8]] | None = None,
 ) -> NDArray[np.bool_] | None:
     """Return which tokens stay of rows that begin at `bounds`; None if all do.
 
@@ -100,25 +100,35 @@ def kept_tokens(
         return None
     stays = np.repeat(kept, lengths)
     if surplus.any():
-        text = np.ones(len(stays), np.int64) if is_fixed is None else 1 - is_fixed.astype(np.int64)
+        text = np.ones(len(stays), np.bool_) if is_fixed is None else is_fixed() == 0
         rank = np.concatenate([[0], np.cumsum(text)])
         limit = rank[bounds[1:]] - surplus
-        stays &= (text == 0) | (rank[1:] <= np.repeat(limit, lengths))
+        stays &= ~text | (rank[1:] <= np.repeat(limit, lengths))
     return stays
 
 
-def padded(
-    values: NDArray[Any], lengths: NDArray[Any], width: int, fill: int, dtype: Any
-) -> NDArray[Any]:
-    """Return rows of `width` that begin with the given values and end with `fill`."""
-    if bool((lengths == width).all()):
-        return values.astype(dtype, copy=False).reshape(-1, width)
-    matrix = np.full((len(lengths), width), fill, dtype)
-    matrix[filled(lengths, width)] = values
-    return matrix
+class Desk:
+    """The arrays of one batch of rows, used again for the next.
 
+    Memory that is new to the process costs more than all that is done in it.
+    """
 
-def filled(lengths: NDArray[Any], width: int) -> NDArray[np.bool_]:
-    """Return True where a row of `padded` holds a value."""
-    mask: NDArray[np.bool_] = np.arange(width) < np.asarray(lengths)[:, None]
-    return mask
+    def __init__(self, num_rows: int, width: int, dtype: Any) -> None:
+        self.num_rows = num_rows
+        # Narrow numbers are compared many at a time.
+        self._places = np.arange(width, dtype=np.int16 if width < 1 << 15 else np.int64)
+        self._mask = np.empty((num_rows, width), np.bool_)
+        self._matrix = np.empty((num_rows, width), dtype)
+
+    def filled(self, lengths: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return rows that are True in their first places, as many as each length says."""
+        column = lengths.astype(self._places.dtype)[:, None]
+        mask: NDArray[np.bool_] = np.less(self._places, column, out=self._mask[: len(lengths)])
+        return mask
+
+    def padded(self, values: NDArray[Any], mask: NDArray[np.bool_], fill: int) -> NDArray[Any]:
+        """Return rows that hold the values where the mask is True, in order, `fill` elsewhere."""
+        matrix = self._matrix[: len(mask)]
+        matrix.fill(fill)
+        matrix[mask] = values
+        return matrix

@@ -97,9 +97,23 @@ def _paths(manifest: Manifest, role: str) -> list[str]:
 def _writer(sink: Any, kind: TableFile, schema: Any) -> Any:
     if kind == "arrow":
         return need("pyarrow.ipc", extra="tables").new_stream(sink, schema)
-    # Ids are nearly random: dictionaries and compression cost much and save little.
     parquet = need("pyarrow.parquet", extra="tables")
-    return parquet.ParquetWriter(sink, schema, compression="none", use_dictionary=False)
+    masks, numbers = _lists_of(schema, "uint8"), _lists_of(schema, "uint16", "int32")
+    # Masks are long runs, which a dictionary stores as such; ids are nearly random, so they are
+    # packed to as many bits as they need. Parquet knows no numbers of 8 or 16 bits.
+    return parquet.ParquetWriter(
+        sink,
+        schema,
+        compression="none",
+        use_dictionary=masks,
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+    )
+
+
+def _lists_of(schema: Any, *dtypes: str) -> list[str]:
+    """Return the parquet columns of lists of these types."""
+    lists = [f for f in schema if hasattr(f.type, "value_type")]
+    return [f"{f.name}.list.element" for f in lists if str(f.type.value_type) in dtypes]
 
 
 def _arrow_type(pa: Any, feature: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from shardmill.io.sampleshard import SampleShard
 from shardmill.io.tokenfile import ROLES, TokenShard, open_token_shard
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.space import TokenSpace
+
+# The first shard is asked for its space again and again, the others come one after the other.
+MAX_OPEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ExportInput:
-    """The shards of the input; opened one at a time, so that memory is bounded by a shard."""
+    """The shards of the input; few are open at a time, so that memory is bounded by a shard."""
 
     folder: Path
     shards: tuple[ShardEntry, ...]
     codes: CodeJoin | None = None
+    _open: dict[int, TokenShard] = field(default_factory=dict)
 
     @property
     def has_tokens(self) -> bool:
@@ -52,13 +56,18 @@ class ExportInput:
 
     def token_shard(self, number: int) -> TokenShard:
         """Map a shard of tokens; `ConfigError` if the folder holds something else."""
+        if number in self._open:
+            return self._open[number]
         entry = self.shards[number]
         if any(role not in entry.files for role in ROLES):
             raise ConfigError(
                 f"{self.folder} holds no tokens (shard {entry.name} has "
                 f"{', '.join(sorted(entry.files))}): make them with shardmill tokenize"
             )
-        return open_token_shard({role: self.folder / entry.files[role].path for role in ROLES})
+        while len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        files = {role: self.folder / entry.files[role].path for role in ROLES}
+        return self._open.setdefault(number, open_token_shard(files))
 
     def sample_shard(self, number: int) -> SampleShard:
         """Open a shard of samples; `ConfigError` if the folder holds something else."""

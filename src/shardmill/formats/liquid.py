@@ -12,15 +12,18 @@ Files are Arrow, parquet or jsonl (`hf_files`), with the same rows in each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from shardmill.errors import ConfigError, SampleError
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError
 from shardmill.extras import need
-from shardmill.formats.codetext import code_texts
+from shardmill.formats.codetext import NONE, code_texts
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
     describe_arrow,
@@ -30,15 +33,13 @@ from shardmill.formats.hf_files import (
     write_table,
 )
 from shardmill.formats.inputs import ExportInput, Slice
-from shardmill.formats.pairrows import PairRow, pair_rows
-from shardmill.io.jsontext import dump_line
+from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
-NO = "no"
 SQUARE = 512
 CHARACTERS_A_CODE = 4
-BATCH_ROWS = 1000
+SIZES = ("width", "height")
 FEATURES = {
     "data_type": value("string"),
     "text": value("string"),
@@ -67,15 +68,14 @@ class LiquidFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit as one table."""
-        rows = self._fitting(pair_rows(source, piece, tally), tally)
-        batches = (self._columns(batch) for batch in _batches(rows))
+        batches = pair_batches(source, piece, tally, self._size)
         path = draft.file(piece.name, self.files)
         if self.files == "jsonl":
-            _write_lines(path, batches)
+            with path.open("wb", buffering=1 << 20) as file:
+                file.writelines(line for batch in batches for line in self._lines(batch))
         else:
-            schema, pa = schema_of(FEATURES), need("pyarrow", extra="tables")
-            made = (pa.record_batch(_arrays(pa, batch), schema=schema) for batch in batches)
-            write_table(path, self.files, schema, made)
+            schema = schema_of(FEATURES)
+            write_table(path, self.files, schema, (self._table(b, schema) for b in batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -85,66 +85,52 @@ class LiquidFormat(Format):
         else:
             describe_files(out_dir, self.files)
 
-    def _fitting(self, rows: Iterable[PairRow], tally: Tally) -> Iterator[PairRow]:
-        """Yield the rows whose pictures may stand in the column, and count them as kept."""
-        for row in rows:
-            size = None if row.codes is None else (row.codes.width, row.codes.height)
-            if size is None or self.column != "vqcode_512" or size == (SQUARE, SQUARE):
-                tally.num_kept += 1
-                yield row
-            else:
-                detail = f"{size[0]} x {size[1]}: export with column=vqcode_multi768"
-                tally.skip(row.key, SampleError("not 512 x 512 pixels", detail))
+    @property
+    def _size(self) -> tuple[int, int] | None:
+        return (SQUARE, SQUARE) if self.column == "vqcode_512" else None
 
-    def _columns(self, rows: Sequence[PairRow]) -> dict[str, Any]:
-        """Return the columns of a batch; those of codes are Arrow arrays."""
+    def _table(self, batch: PairBatch, schema: Any) -> Any:
+        """Return the rows as an Arrow record batch."""
         pa = need("pyarrow", extra="tables")
-        no = pa.repeat(NO, len(rows))
-        many = self.column == "vqcode_multi768"
-        columns: dict[str, Any] = {
-            "data_type": ["image_text" if row.codes else "text_pretrain" for row in rows],
-            "text": [row.text for row in rows],
-            "length": [_length(row) for row in rows],
-            "vqcode_512": no,
-            "vqcode_multi768": no,
-            "width": [str(row.codes.width) if row.codes and many else NO for row in rows],
-            "height": [str(row.codes.height) if row.codes and many else NO for row in rows],
+        columns = {
+            **dict.fromkeys(FEATURES, pa.repeat(NONE, len(batch))),
+            "data_type": pa.array(_data_types(batch), pa.string()),
+            "text": _text_column(pa, batch),
+            "length": pa.array(_lengths(batch)),
+            self.column: code_texts(batch.codes, batch.num_codes),
         }
-        columns[self.column] = _texts_of(pa, rows)
-        return columns
+        if self._size is None:
+            columns |= {name: pa.array(_sizes(batch, name), pa.string()) for name in SIZES}
+        return pa.record_batch([columns[name] for name in FEATURES], schema=schema)
+
+    def _lines(self, batch: PairBatch) -> Iterator[bytes]:
+        """Yield the rows as lines of JSON, with their columns in the same order."""
+        no: list[Any] = [NONE] * len(batch)
+        columns: dict[str, list[Any]] = {
+            **dict.fromkeys(FEATURES, no),
+            "data_type": _data_types(batch),
+            "text": batch.texts(),
+            "length": _lengths(batch).tolist(),
+            self.column: code_texts(batch.codes, batch.num_codes).to_pylist(),
+        }
+        if self._size is None:
+            columns |= {name: _sizes(batch, name) for name in SIZES}
+        for row in zip(*columns.values()):
+            yield orjson.dumps(dict(zip(columns, row)), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _length(row: PairRow) -> int:
-    return len(row.text) + (CHARACTERS_A_CODE * len(row.codes.codes) if row.codes else 0)
+def _data_types(batch: PairBatch) -> list[str]:
+    return ["image_text" if count else "text_pretrain" for count in batch.num_codes.tolist()]
 
 
-def _texts_of(pa: Any, rows: Sequence[PairRow]) -> Any:
-    """Return the codes of each row as text, or "no"."""
-    with_codes = [row.codes.codes for row in rows if row.codes]
-    texts = code_texts(with_codes)
-    if len(with_codes) == len(rows):
-        return texts
-    places = iter(range(len(with_codes)))
-    chosen = [next(places) if row.codes else len(with_codes) for row in rows]
-    return pa.concat_arrays([texts, pa.array([NO])]).take(pa.array(chosen))
+def _lengths(batch: PairBatch) -> NDArray[np.int64]:
+    return batch.num_chars + CHARACTERS_A_CODE * batch.num_codes
 
 
-def _arrays(pa: Any, columns: dict[str, Any]) -> list[Any]:
-    kinds = {"length": pa.int64()}
-    return [
-        pa.array(column, kinds.get(name, pa.string())) if isinstance(column, list) else column
-        for name, column in columns.items()
-    ]
+def _sizes(batch: PairBatch, name: str) -> list[str]:
+    return [str(size) if size else NONE for size in getattr(batch, name).tolist()]
 
 
-def _write_lines(path: Path, batches: Iterable[dict[str, Any]]) -> None:
-    with path.open("wb") as file:
-        for columns in batches:
-            plain = [c if isinstance(c, list) else c.to_pylist() for c in columns.values()]
-            file.writelines(dump_line(dict(zip(columns, row))) for row in zip(*plain))
-
-
-def _batches(rows: Iterable[PairRow]) -> Iterator[list[PairRow]]:
-    left = iter(rows)
-    while batch := list(islice(left, BATCH_ROWS)):
-        yield batch
+def _text_column(pa: Any, batch: PairBatch) -> Any:
+    offsets = pa.py_buffer(batch.text_bounds.astype(np.int32))
+    return pa.StringArray.from_buffers(len(batch), offsets, pa.py_buffer(batch.text))

@@ -9,22 +9,25 @@ Without codes the pictures are written beside the jsonl, and their paths count f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from shardmill.errors import SampleError
+from shardmill.formats.codetext import code_texts
 from shardmill.formats.contract import Format, Piece
 from shardmill.formats.hf_files import describe_files
 from shardmill.formats.inputs import ExportInput
-from shardmill.formats.pairrows import PairRow, pair_rows
+from shardmill.formats.pairbatch import PairBatch, pair_batches
+from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
 ROLE = "jsonl"
-LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +37,11 @@ class LiquidPairsFormat(Format):
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit, and their pictures if there are no codes."""
         with draft.file(piece.name, ROLE).open("wb", buffering=1 << 20) as file:
-            for number, row in enumerate(pair_rows(source, piece, tally)):
-                try:
-                    plain = _plain(row, piece.name, number, draft)
-                except SampleError as error:
-                    tally.skip(row.key, error)
-                    continue
-                file.write(orjson.dumps(plain, option=LINE))
-                tally.num_kept += 1
+            if source.codes is None:
+                file.writelines(_pictured_lines(source, piece, draft, tally))
+            else:
+                for batch in pair_batches(source, piece, tally, None):
+                    file.writelines(_coded_lines(batch))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -49,14 +49,43 @@ class LiquidPairsFormat(Format):
         describe_files(out_dir, ROLE)
 
 
-def _plain(row: PairRow, shard: str, number: int, draft: Draft) -> dict[str, Any]:
+def _coded_lines(batch: PairBatch) -> Iterator[bytes]:
+    codes = code_texts(batch.codes, batch.num_codes).cast("binary").to_pylist()
+    for text, num_codes, listed in zip(batch.texts(), batch.num_codes.tolist(), codes):
+        if num_codes:
+            yield _line("image_text", text, vq_code=orjson.Fragment(listed))
+        else:
+            yield _line("text_pretrain", text)
+
+
+def _pictured_lines(
+    source: ExportInput, piece: Piece, draft: Draft, tally: Tally
+) -> Iterator[bytes]:
+    numbers = count()
+    for part in piece.slices:
+        name = source.shards[part.shard].name
+        with source.sample_shard(part.shard) as shard:
+            for row in iter_pairs(source, name, shard, range(part.start, part.stop), tally):
+                try:
+                    line = _pictured_line(row, piece.name, next(numbers), draft)
+                except SampleError as error:
+                    tally.skip(row.key, error)
+                else:
+                    tally.num_kept += 1
+                    yield line
+
+
+def _pictured_line(row: PairRow, shard: str, number: int, draft: Draft) -> bytes:
     if row.medium is None:
-        return {"data_type": "text_pretrain", "text": row.text}
-    if row.codes is not None:
-        return {"data_type": "image_text", "text": row.text, "vq_code": row.codes.codes}
+        return _line("text_pretrain", row.text)
     if row.medium not in row.raw:
         raise SampleError("missing media", f"{row.key!r} has no medium {row.medium!r}")
     role = f"{number:06d}.{row.medium.rpartition('.')[2]}"
     path = draft.file(shard, role)
     path.write_bytes(row.raw[row.medium])
-    return {"data_type": "image_text", "text": row.text, "image_path": path.name}
+    return _line("image_text", row.text, image_path=path.name)
+
+
+def _line(data_type: str, text: str, **more: Any) -> bytes:
+    plain = {"data_type": data_type, "text": text, **more}
+    return orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from shardmill.errors import SampleError
 from shardmill.formats.codejoin import Picture
-from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import ExportInput
-from shardmill.io.sampleshard import Raw, parse_sample
+from shardmill.io.sampleshard import Raw, SampleShard, parse_sample
 from shardmill.model.stage import Tally
 
 
@@ -24,37 +23,38 @@ class PairRow:
     raw: Raw
 
 
-def pair_rows(source: ExportInput, piece: Piece, tally: Tally) -> Iterator[PairRow]:
-    """Yield the rows of a unit; samples that are neither pair nor text are in the books.
+def iter_pairs(
+    source: ExportInput, name: str, shard: SampleShard, rows: range, tally: Tally
+) -> Iterator[PairRow]:
+    """Yield samples of a shard that are pairs or texts; each other one is skipped by its reason.
 
-    A row that is yielded counts as read; whoever takes it counts it as kept.
+    All of them are counted in; whoever takes a row counts it as kept.
     """
-    for part in piece.slices:
-        name = source.shards[part.shard].name
-        with source.sample_shard(part.shard) as shard:
-            for number in range(part.start, part.stop):
-                key = shard.index.keys[number]
-                tally.num_in += 1
-                try:
-                    yield _row(source, name, key, shard.raw(number))
-                except SampleError as error:
-                    tally.skip(key, error)
+    for key, raw in _members(shard, rows):
+        tally.num_in += 1
+        try:
+            row = _row(source, name, key, raw)
+        except SampleError as error:
+            tally.skip(key, error)
+        else:
+            yield row
+
+
+def _members(shard: SampleShard, rows: range) -> Iterator[tuple[str, Raw]]:
+    if shard.blob.mapped() is None:
+        yield from shard.iter_raw(rows.start, rows.stop)
+    else:
+        yield from ((shard.index.keys[number], shard.raw(number)) for number in rows)
 
 
 def _row(source: ExportInput, shard_name: str, key: str, raw: Raw) -> PairRow:
-    if source.codes is not None and "txt" in raw:
-        # Only a document of one medium and one text has this member: its json tells nothing more.
-        pictures = source.codes.pictures(key, shard_name)
-        if len(pictures) == 1:
-            return PairRow(key, str(raw["txt"], "utf-8"), pictures[0], pictures[0].medium, raw)
     document = parse_sample(key, raw).document
     media = document.media()
     if not media:
         return PairRow(key, document.text, None, None, raw)
     if len(media) > 1 or media[0].kind != "image":
-        raise SampleError(
-            "not one picture and text", f"it has {', '.join(segment.kind for segment in media)}"
-        )
+        kinds = ", ".join(segment.kind for segment in media)
+        raise SampleError("not one picture and text", f"it has {kinds}")
     if source.codes is None:
         return PairRow(key, document.text, None, media[0].media, raw)
     pictures = source.codes.pictures(key, shard_name)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.formats.codespace import CodeForm, in_form, is_code
+from shardmill.formats.codespace import CodeForm, is_code, make_raw
 from shardmill.formats.contract import Format, Piece, Place
-from shardmill.formats.fixedlength import FixedLength, Overlong, filled, kept_tokens, padded
+from shardmill.formats.fixedlength import Desk, FixedLength, Overlong, kept_tokens
 from shardmill.formats.inplace import RangeWriter
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tensordict_files import (
@@ -37,6 +37,8 @@ from shardmill.formats.tokenrows import TokenRows, is_packed, token_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
+
+BATCH_CELLS = 1 << 19  # the arrays of a batch stay near the processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,15 @@ class TensorDictFormat(Format):
         """Write the rows of a unit into their place."""
         tensors, space = self._tensors(source), source.space()
         number, row = piece.place["number"], piece.place["row"]
+        max_rows = max(1, BATCH_CELLS // self.length)
+        desk: Desk | None = None
         with RangeWriter(draft, piece.name) as ranges:
-            for part in token_rows(source, piece.slices):
+            for part in token_rows(source, piece.slices, max_rows=max_rows):
                 kept = self._kept(part)
                 part.account(self._rule, kept, tally)
-                values = self._values(part, kept, space)
+                if desk is None or len(part) > desk.num_rows:
+                    desk = Desk(max(max_rows, len(part)), self.length, space.dtype)
+                values = self._values(part, kept, space, desk)
                 values["idx"] = (np.flatnonzero(kept) + number)[:, None]
                 write_rows(ranges, tensors, row, values)
                 number, row = number + len(kept), row + int(kept.sum())
@@ -99,22 +105,21 @@ class TensorDictFormat(Format):
         return self._rule.kept(part.lengths, part.num_fixed) & (part.lengths > 0)
 
     def _values(
-        self, part: TokenRows, kept: NDArray[np.bool_], space: TokenSpace
+        self, part: TokenRows, kept: NDArray[np.bool_], space: TokenSpace, desk: Desk
     ) -> dict[str, NDArray[Any]]:
-        stays = kept_tokens(part.bounds, kept, part.is_fixed, self.length)
+        stays = kept_tokens(part.bounds, kept, self.length, part.part.fixed_mask)
         lengths = np.minimum(part.lengths[kept], self.length)
-        ids = part.ids if stays is None else part.ids[stays]
-        # Padding is told apart by the mask; whatever its id is, it is no code.
-        matrix = padded(ids, lengths, self.length, 0, ids.dtype)
-        mask = filled(lengths, self.length)
-        codes = is_code(matrix, space) & mask
-        matrix = in_form(matrix, codes, space, self.codes)
-        if self.pad_id:
-            matrix = np.where(mask, matrix, self.pad_id)
-        values = {"input_ids": matrix, "attention_mask": mask, "modality": codes}
+        mask = desk.filled(lengths)
+        ids = desk.padded(part.ids if stays is None else part.ids[stays], mask, self.pad_id or 0)
+        codes = is_code(ids, space)
+        codes &= mask  # padding is no code, whatever its id is
+        if self.codes == "raw":
+            make_raw(ids, codes, space)
+        values = {"input_ids": ids, "attention_mask": mask, "modality": codes}
         if part.documents is not None:
-            numbers = part.documents if stays is None else part.documents[stays]
-            values["sample_ids"] = padded(numbers, lengths, self.length, -1, np.int16)
+            numbers = np.full(mask.shape, -1, np.int16)
+            numbers[mask] = part.documents if stays is None else part.documents[stays]
+            values["sample_ids"] = numbers
         return values
 
     def _tensors(self, source: ExportInput) -> dict[str, Tensor]:

@@ -57,9 +57,15 @@ def write_rows(
 ) -> None:
     """Write neighbouring rows of every tensor into their place."""
     for key, tensor in tensors.items():
-        array = values[key].astype(tensor.dtype, copy=False)
+        array = _as_dtype(values[key], np.dtype(tensor.dtype))
         assert array.shape[1:] == tensor.shape, (key, array.shape, tensor.shape)
         ranges.write(f"{key}.memmap", first_row * tensor.row_bytes, array)
+
+
+def _as_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    # Ids that fit into a signed number of the same width have the same bytes there.
+    same_width = array.dtype.itemsize == dtype.itemsize and array.flags.c_contiguous
+    return array.view(dtype) if same_width else array.astype(dtype)
 
 
 def write_meta(out_dir: Path, tensors: Mapping[str, Tensor], num_rows: int) -> None:

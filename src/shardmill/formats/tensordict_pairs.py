@@ -21,15 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError
-from shardmill.formats.codespace import CodeForm, in_form, is_code
+from shardmill.formats.codespace import CodeForm, is_code, make_raw
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.fixedlength import (
+    Desk,
     FixedLength,
     Overlong,
     account,
-    filled,
     kept_tokens,
-    padded,
 )
 from shardmill.formats.inplace import RangeWriter
 from shardmill.formats.inputs import ExportInput, Slice
@@ -46,6 +45,7 @@ from shardmill.formats.tokenslice import TokenSlice, token_slices
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
+BATCH_CELLS = 1 << 19  # the arrays of a batch stay near the processor
 NOT_A_PAIR = "not one picture of this size"
 
 
@@ -109,12 +109,16 @@ class PairsFormat(Format):
         """Write the pairs of a unit into their place."""
         tensors = self._tensors(source)
         number, row = piece.place["number"], piece.place["row"]
+        max_rows = max(1, BATCH_CELLS // (self.txt_length + self.img_length))
+        desk: Desk | None = None
         with RangeWriter(draft, piece.name) as ranges:
-            for part in token_slices(source, piece.slices):
+            for part in token_slices(source, piece.slices, max_rows=max_rows):
                 pairs = find_pairs(part, self.img_length)
                 kept = self._kept(pairs)
                 account(tally, kept, KeysOfRows(part), partial(self._explain, pairs))
-                values = self._values(pairs, kept)
+                if desk is None or len(part) > desk.num_rows:
+                    desk = Desk(max(max_rows, len(part)), self.txt_length, np.int32)
+                values = self._values(pairs, kept, desk)
                 values["idx"] = (np.flatnonzero(kept) + number)[:, None]
                 write_rows(ranges, tensors, row, values)
                 number, row = number + len(part), row + int(kept.sum())
@@ -148,24 +152,21 @@ class PairsFormat(Format):
             return self._rule.explain(int(pairs.text_lengths[row]))
         return Filtered(NOT_A_PAIR, f"one of {self.img_length} codes is wanted")
 
-    def _values(self, pairs: Pairs, kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    def _values(self, pairs: Pairs, kept: NDArray[np.bool_], desk: Desk) -> dict[str, NDArray[Any]]:
         part, space = pairs.part, pairs.part.shard.space
         in_kept = np.repeat(kept, part.lengths)
         picture = part.ids[in_kept & (part.modality() > 0)].reshape(-1, self.img_length)
         codes = is_code(picture, space)
         if not codes.all():
             raise FormatError("has a picture with ids that are no codes", path=part.shard.path)
+        if self.codes == "raw":
+            make_raw(picture, codes, space)
         text = part.ids[in_kept & (part.fixed_mask() == 0)]
         bounds = np.concatenate([[0], np.cumsum(pairs.text_lengths[kept])])
-        everything = np.ones(len(bounds) - 1, np.bool_)
-        stays = kept_tokens(bounds, everything, None, self.txt_length)
-        lengths = np.minimum(np.diff(bounds), self.txt_length)
-        text = text if stays is None else text[stays]
-        return {
-            "img_input_ids": in_form(picture, codes, space, self.codes),
-            "txt_input_ids": padded(text, lengths, self.txt_length, self.pad_id or 0, np.int32),
-            "txt_attention_mask": filled(lengths, self.txt_length),
-        }
+        stays = kept_tokens(bounds, np.ones(len(bounds) - 1, np.bool_), self.txt_length)
+        mask = desk.filled(np.minimum(np.diff(bounds), self.txt_length))
+        text = desk.padded(text if stays is None else text[stays], mask, self.pad_id or 0)
+        return {"img_input_ids": picture, "txt_input_ids": text, "txt_attention_mask": mask}
 
     def _tensors(self, source: ExportInput) -> dict[str, Tensor]:
         space = source.space()

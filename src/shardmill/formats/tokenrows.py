@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardmill.formats.fixedlength import FixedLength, account
 from shardmill.formats.inputs import ExportInput, Slice
-from shardmill.formats.tokenslice import MAX_TOKENS, TokenSlice, token_slices
+from shardmill.formats.tokenslice import MAX_ROWS, MAX_TOKENS, TokenSlice, token_slices
 from shardmill.model.stage import Tally
 
 
@@ -39,11 +39,6 @@ class TokenRows:
     def ids(self) -> NDArray[Any]:
         """The ids of all rows."""
         return self.part.ids
-
-    @property
-    def is_fixed(self) -> NDArray[np.uint8]:
-        """1 for each token that is never cut: media with their delimiters."""
-        return self.part.fixed_mask()
 
     @property
     def num_fixed(self) -> NDArray[Any]:
@@ -96,11 +91,14 @@ def is_packed(source: ExportInput) -> bool:
 
 
 def token_rows(
-    source: ExportInput, slices: Sequence[Slice], max_tokens: int = MAX_TOKENS
+    source: ExportInput,
+    slices: Sequence[Slice],
+    max_tokens: int = MAX_TOKENS,
+    max_rows: int = MAX_ROWS,
 ) -> Iterator[TokenRows]:
-    """Yield the rows in order, about `max_tokens` tokens at a time."""
+    """Yield the rows in order, about as many tokens and stored rows at a time as the limits say."""
     packed = is_packed(source)
-    for part in token_slices(source, slices, max_tokens):
+    for part in token_slices(source, slices, max_tokens, max_rows):
         members = part.documents if packed else None
         bounds = part.bounds if members is None else part.bounds[members]
         yield TokenRows(part, bounds, members)

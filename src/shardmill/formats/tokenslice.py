@@ -19,6 +19,7 @@ from shardmill.io.tokenfile import TokenShard
 from shardmill.model.sample import SEGMENT_KINDS
 
 MAX_TOKENS = 1 << 22
+MAX_ROWS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class TokenSlice:
         """Return 1 for each token that is trained on, 0 for the others."""
         rows, mine = self._spans("loss")
         starts = self.bounds[rows] + self.shard.columns["loss_start"][mine]
-        return painted(starts, self.shard.columns["loss_length"][mine], self.num_tokens)
+        return self._painted(starts, self.shard.columns["loss_length"][mine])
 
     def modality(self) -> NDArray[np.uint8]:
         """Return 0 for each token of text, 1 of an image, 2 of a video, 3 of audio."""
@@ -74,20 +75,28 @@ class TokenSlice:
         kinds = self.shard.columns["media_kind"][mine]
         if int(kinds.max(initial=0)) >= len(SEGMENT_KINDS):
             raise FormatError("has a medium of unknown kind", path=self.shard.spans.path)
-        return painted(starts, lengths, self.num_tokens, kinds)
+        return self._painted(starts, lengths, kinds)
 
     def fixed_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token of a medium or its delimiters, 0 for text."""
         starts, lengths, _ = self.media()
         _, mine = self._spans("media")
         before, after = (self.shard.columns[f"media_{n}"][mine] for n in ("before", "after"))
-        return painted(starts - before, lengths + before + after, self.num_tokens)
+        return self._painted(starts - before, lengths + before + after)
 
     def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the first flat token, the number of tokens and the row of each medium."""
         rows, mine = self._spans("media")
         starts = self.bounds[rows] + self.shard.columns["media_position"][mine]
         return starts, self.shard.columns["media_length"][mine].astype(np.int64), rows
+
+    def _painted(
+        self, starts: NDArray[Any], lengths: NDArray[Any], values: NDArray[Any] | int = 1
+    ) -> NDArray[np.uint8]:
+        try:
+            return painted(starts, lengths, self.num_tokens, values)
+        except ValueError as error:
+            raise FormatError(str(error), path=self.shard.spans.path) from error
 
     def _spans(self, name: str) -> tuple[NDArray[np.int64], slice]:
         """Return the row of each span of these rows, and where the spans lie in their columns."""
@@ -99,16 +108,18 @@ class TokenSlice:
 
 
 def token_slices(
-    source: ExportInput, slices: Sequence[Slice], max_tokens: int = MAX_TOKENS
+    source: ExportInput,
+    slices: Sequence[Slice],
+    max_tokens: int = MAX_TOKENS,
+    max_rows: int = MAX_ROWS,
 ) -> Iterator[TokenSlice]:
-    """Yield the rows in order, whole documents at a time, about `max_tokens` tokens each."""
+    """Yield the rows in order, whole documents at a time, about as many as the limits say."""
     for part in slices:
         shard = source.token_shard(part.shard)
         _check_rows(shard, part)
-        starts = shard.documents[np.searchsorted(shard.documents, part.start) :]
         start = part.start
         while start < part.stop:
-            stop = _batch_end(shard, starts, start, part.stop, max_tokens)
+            stop = _batch_end(shard, start, part.stop, max_tokens, max_rows)
             bounds = np.zeros(stop - start + 1, np.int64)
             np.cumsum(shard.lengths[start:stop], out=bounds[1:])
             yield TokenSlice(shard, start, stop, bounds)
@@ -134,18 +145,18 @@ def painted(
     return np.repeat(colours, runs)
 
 
-def _batch_end(
-    shard: TokenShard, starts: NDArray[np.int64], start: int, stop: int, max_tokens: int
-) -> int:
+def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_rows: int) -> int:
     """Return the end of a run of whole documents: the last that fits, or one if none does."""
-    itemsize = shard.data.itemsize
-    limit = int(shard.offsets[start]) + max_tokens * itemsize
-    fitting = int(np.searchsorted(shard.offsets[start:stop], limit, side="right")) + start
+    limit = int(shard.offsets[start]) + max_tokens * shard.data.itemsize
+    fitting = start + int(np.searchsorted(shard.offsets[start:stop], limit, side="right"))
+    fitting = min(fitting, start + max_rows)
     if fitting >= stop:
         return stop
-    after = starts[starts > start]
-    wanted = after[: max(1, int(np.searchsorted(after, fitting, side="right")))]
-    return min(int(wanted[-1]), stop) if len(wanted) else stop
+    documents = shard.documents
+    last = int(np.searchsorted(documents, fitting, side="right")) - 1
+    if last < 0 or int(documents[last]) <= start:
+        last = int(np.searchsorted(documents, start, side="right"))
+    return min(int(documents[last]), stop) if last < len(documents) else stop
 
 
 def _check_rows(shard: TokenShard, part: Slice) -> None:

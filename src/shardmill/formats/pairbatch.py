@@ -1,0 +1,169 @@
+"""Texts with the codes of at most one picture each, a thousand at a time as flat arrays.
+
+Where the samples of a batch are caption pairs, and the code shard has the same keys in the same
+order, all is taken from the indexes at once; else each sample is looked at by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import SampleError
+from shardmill.formats.codejoin import CodeJoin
+from shardmill.formats.contract import Piece
+from shardmill.formats.inputs import ExportInput
+from shardmill.formats.pairrows import PairRow, iter_pairs
+from shardmill.io.codefile import CodeShard
+from shardmill.io.sampleshard import SampleShard
+from shardmill.model.stage import Tally
+
+BATCH_ROWS = 1000
+CONTINUED = 0b1000_0000  # a byte that goes on with a character of UTF-8 has these two bits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairBatch:
+    """Rows in order; row i has the bytes text_bounds[i] to text_bounds[i + 1] of `text`.
+
+    `num_codes` is 0 for plain text; `codes` holds those of all rows, one row after the other.
+    """
+
+    text: bytes
+    text_bounds: NDArray[np.int64]
+    codes: NDArray[Any]
+    num_codes: NDArray[np.int64]
+    width: NDArray[np.int64]
+    height: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.num_codes)
+
+    @property
+    def num_chars(self) -> NDArray[np.int64]:
+        """The characters of each text."""
+        begins = (np.frombuffer(self.text, np.uint8) & 0b1100_0000) != CONTINUED
+        before = np.concatenate([[0], np.cumsum(begins)])
+        return np.diff(before[self.text_bounds])
+
+    def texts(self) -> list[str]:
+        """Return each text."""
+        bounds = self.text_bounds.tolist()
+        return [self.text[a:b].decode() for a, b in pairwise(bounds)]
+
+
+def pair_batches(
+    source: ExportInput, piece: Piece, tally: Tally, size: tuple[int, int] | None
+) -> Iterator[PairBatch]:
+    """Yield the rows of a unit and keep its books; pictures of another size are skipped."""
+    codes = source.codes
+    assert codes is not None
+    for part in piece.slices:
+        name = source.shards[part.shard].name
+        with source.sample_shard(part.shard) as shard:
+            aligned = _aligned(codes, name, shard)
+            for start in range(part.start, part.stop, BATCH_ROWS):
+                rows = range(start, min(start + BATCH_ROWS, part.stop))
+                batch = None if aligned is None else _bulk(shard, aligned, rows)
+                if batch is None or not _has_size(batch, size):
+                    pairs = iter_pairs(source, name, shard, rows, tally)
+                    batch = _gathered(list(_fitting(pairs, size, tally)))
+                else:
+                    tally.num_in += len(rows)
+                tally.num_kept += len(batch)
+                yield batch
+
+
+def _aligned(codes: CodeJoin, name: str, shard: SampleShard) -> CodeShard | None:
+    """Return the codes of a shard if they are of the same samples in the same order."""
+    found = codes.shard(name)
+    if found is None or len(found) != len(shard) or shard.blob.mapped() is None:
+        return None
+    same = all(
+        np.array_equal(shard.index.arrays[column], found.arrays[column])
+        for column in ("key_bounds", "key_bytes")
+    )
+    return found if same else None
+
+
+def _bulk(shard: SampleShard, codes: CodeShard, rows: range) -> PairBatch | None:
+    """Return the rows if each is one picture with codes and a text, else None."""
+    places = _caption_members(shard, rows)
+    first = codes.arrays["first"][rows.start : rows.stop + 1].astype(np.int64)
+    if places is None or (np.diff(first) != 1).any():
+        return None
+    whole, columns = shard.blob.mapped(), shard.index.arrays
+    assert whole is not None
+    sizes = columns["size"][places].astype(np.int64)
+    offsets = columns["offset"][places].tolist()
+    text = b"".join([whole[a : a + n] for a, n in zip(offsets, sizes.tolist())])
+    text_bounds = np.concatenate([[0], np.cumsum(sizes)])
+    starts = codes.arrays["start"][first[0] : first[-1] + 1].astype(np.int64)
+    pictures = slice(int(first[0]), int(first[-1]))
+    batch = PairBatch(
+        text,
+        text_bounds,
+        codes.codes[starts[0] : starts[-1]],
+        np.diff(starts),
+        codes.arrays["width"][pictures].astype(np.int64) * codes.factor,
+        codes.arrays["height"][pictures].astype(np.int64) * codes.factor,
+    )
+    return batch if _is_utf8(batch) else None
+
+
+def _caption_members(shard: SampleShard, rows: range) -> NDArray[np.int64] | None:
+    """Return the number of the member "txt" of each sample, None if one has none."""
+    index = shard.index
+    if "txt" not in index.exts:
+        return None
+    first = index.arrays["first"][rows.start : rows.stop + 1].astype(np.int64)
+    is_text = index.arrays["ext"][first[0] : first[-1]] == index.exts.index("txt")
+    places = np.flatnonzero(is_text) + first[0]
+    owners = np.searchsorted(first, places, side="right") - 1
+    return places if np.array_equal(owners, np.arange(len(rows))) else None
+
+
+def _is_utf8(batch: PairBatch) -> bool:
+    """Say whether each text is UTF-8: all of them together are, and none begins in a character."""
+    try:
+        batch.text.decode()
+    except UnicodeDecodeError:
+        return False
+    heads = batch.text_bounds[:-1][batch.text_bounds[:-1] < len(batch.text)]
+    first = np.frombuffer(batch.text, np.uint8)[heads]
+    return not bool(((first & 0b1100_0000) == CONTINUED).any())
+
+
+def _has_size(batch: PairBatch, size: tuple[int, int] | None) -> bool:
+    return size is None or bool(((batch.width == size[0]) & (batch.height == size[1])).all())
+
+
+def _fitting(
+    rows: Iterator[PairRow], size: tuple[int, int] | None, tally: Tally
+) -> Iterator[PairRow]:
+    for row in rows:
+        found = None if row.codes is None else (row.codes.width, row.codes.height)
+        if size is None or found in (None, size):
+            yield row
+        else:
+            assert found is not None
+            reason = f"not {size[0]} x {size[1]} pixels"
+            tally.skip(row.key, SampleError(reason, f"{found[0]} x {found[1]}"))
+
+
+def _gathered(rows: Sequence[PairRow]) -> PairBatch:
+    texts = [row.text.encode() for row in rows]
+    codes = [row.codes.codes for row in rows if row.codes]
+    return PairBatch(
+        b"".join(texts),
+        np.cumsum([0, *map(len, texts)]),
+        np.concatenate(codes) if codes else np.empty(0, np.uint16),
+        np.array([len(row.codes.codes) if row.codes else 0 for row in rows], np.int64),
+        np.array([row.codes.width if row.codes else 0 for row in rows], np.int64),
+        np.array([row.codes.height if row.codes else 0 for row in rows], np.int64),
+    )
