@@ -21,7 +21,6 @@ from shardmill.cli.check_content import (
 )
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.same import report_same
 from shardmill.errors import ShardmillError
 from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.codec import from_plain
@@ -74,6 +73,8 @@ def check(
     # What is broken was within its budget when it was made, and will be again.
     options = replace(RunOptions.taken_from(run), max_skip_rate=1.0)
     if same is not None:
+        from shardmill.cli.same import report_same
+
         if not report_same(same, str(folder), codes_dir, as_json=options.as_json):
             click.get_current_context().exit(1)
         return
