@@ -34,8 +34,9 @@ from shardmill.pack.mrope import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from shardmill.pack.plan import plan_packs
 from shardmill.serve.collate import Collate
 from shardmill.serve.packed import PackedDataset
-from shardmill.serve.pixels import PixelReader, rule_of
+from shardmill.serve.pixels import PixelReader
 from shardmill.serve.pixelvideo import read_video
+from shardmill.serve.processor import rule_of
 from shardmill.tokens.visual.fixed import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL
 
@@ -66,7 +67,7 @@ def theirs(reader: PixelReader, number: int) -> Any:
         shown["video"].append(np.stack([frame.pixels.transpose(2, 0, 1) for frame in frames]))
         rate = probe("video", content).size.fps
         metadata.append(VideoMetadata(total_num_frames=len(frames), fps=rate))
-    rendered = reader._render(_plain_messages(sample), tools=None)
+    rendered = reader.asked.render(_plain_messages(sample), tools=None)
     options: dict[str, Any] = {"images": [shown["image"]]} if shown["image"] else {}
     if metadata:
         options |= {"videos": shown["video"], "video_metadata": metadata}

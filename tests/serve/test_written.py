@@ -25,7 +25,8 @@ from shardmill.model.sample import Segment
 from shardmill.model.tokenrow import mask_of, modality_of
 from shardmill.pack.plan import plan_packs
 from shardmill.serve.packed import PackedDataset
-from shardmill.serve.pixels import PixelReader, rule_of
+from shardmill.serve.pixels import PixelReader
+from shardmill.serve.processor import rule_of
 from shardmill.serve.written import Encoded, Medium, expand, media_spans, write_media
 from shardmill.tokens.visual.fixed import Gemma3, Llava
 from shardmill.tokens.visual.rule import Visual
@@ -99,7 +100,7 @@ def test_other_processors_serve_pictures(make: Any, tmp_path: Path) -> None:
         assert text == f"{sample.document.segments[-1].text}<|im_end|>"
         assert [span.name for span in row.media] == [s.media for s in sample.document.media()]
         is_visual = modality_of(row.media, len(row.ids)) > 0
-        assert np.array_equal(is_visual, np.isin(row.ids, reader._visual_ids()))
+        assert np.array_equal(is_visual, np.isin(row.ids, reader.asked.visual_ids()))
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=300), engine="plain")
     packs = PackedDataset(plan, reader, lengths=table, max_faults=0)
@@ -169,7 +170,8 @@ def test_every_character_is_followed(kinds: list[tuple[str, int, int]], seed: in
     counts = np.ones(len(encoded.ids), np.int64)
     counts[encoded.ids == IMAGE] = per_run
     ids = np.repeat(encoded.ids, counts)
-    expanded = expand(writing, encoded, [IMAGE], ids)
+    expanded = expand(writing, encoded, [IMAGE])
+    expanded.check(ids)
     spans = media_spans(writing, encoded, expanded)
     assert [span.num_tokens for span in spans] == per_run
     assert all((ids[s.position : s.position + s.num_tokens] == IMAGE).all() for s in spans)
@@ -181,13 +183,13 @@ def test_every_character_is_followed(kinds: list[tuple[str, int, int]], seed: in
     assert text == "".join(texts)
     if len(ids):
         with pytest.raises(SampleError, match="processor and visual rule differ"):
-            expand(writing, encoded, [IMAGE], ids[:-1])
+            expanded.check(ids[:-1])
 
 
 def test_runs_in_the_text_of_a_user_are_refused() -> None:
     writing = write_media("a<I>b", {"image": "<I>"}, media([("image", 1, 2)]))
     encoded = encode(writing.text + "V")
     with pytest.raises(SampleError, match="2 runs of visual tokens in the text, 1 of its media"):
-        expand(writing, encoded, [IMAGE], encoded.ids)
+        expand(writing, encoded, [IMAGE])
     with pytest.raises(SampleError, match="placeholders"):
         write_media("a<I>b<I>", {"image": "<I>"}, media([("image", 1, 2)]))

@@ -1,18 +1,16 @@
 """Documents for models that take pixels: a Hugging Face processor works in the worker.
 
 The sample is read from its tar, its pictures and the chosen frames of its videos are decoded, the
-chat template is rendered and the processor makes ids and tensors of both. The visual rule that
-counted the tokens (see `tokens.visual`) says which frames to take and how the processor writes
-media into the text, so that the answers, which carry loss, are found again in its ids (see
-`serve.written`). Without a rule, pictures are served by processors that write each placeholder as
-a run of itself.
+chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
+rule that counted the tokens (see `tokens.visual`) says which frames to take and how the processor
+writes media into the text, so that the answers, which carry loss, are found in its ids (see
+`serve.written`). What it says of media is compared with the processor for every sample; the whole
+text only for the first samples of each process, since a processor takes long to write it. Without a
+rule, pictures are served by processors that write each placeholder as a run of itself.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import SampleError
 from shardmill.extras import need
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.io.sampleshard import parse_sample
@@ -34,11 +31,11 @@ from shardmill.model.turnfields import tools_of, turn_fields
 from shardmill.remote.path import as_path
 from shardmill.serve.document import Document
 from shardmill.serve.pixelvideo import ChosenFrames, read_video
+from shardmill.serve.processor import PixelProcessor, rule_of
 from shardmill.serve.rawread import RawReader
 from shardmill.serve.written import (
-    Encoded,
+    Expanded,
     Medium,
-    Writing,
     expand,
     learned_tokens,
     media_spans,
@@ -46,12 +43,12 @@ from shardmill.serve.written import (
 )
 from shardmill.tokens.chatspans import answer_spans
 from shardmill.tokens.template_turns import conversation
-from shardmill.tokens.visual.pretrained import rule_of_folder
 from shardmill.tokens.visual.rule import Visual, VisualRule
 
-log = logging.getLogger(__name__)
 # Tokenizers of Hugging Face are not made for threads; decoding pictures is.
 LOCK = threading.Lock()
+# Samples a process whose text is compared with the processor's; a wrong rule shows at once.
+NUM_CHECKED = 8
 # What a processor returns beside the tensors that the model gets.
 NOT_MEDIA = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
@@ -68,10 +65,12 @@ class PixelReader:
     rule: VisualRule | None = None
     tools_field: str = "tools"
     reader: RawReader = field(init=False, repr=False)
-    _special: re.Pattern[str] | None = field(default=None, repr=False)
+    asked: PixelProcessor = field(init=False, repr=False)
+    _num_read: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         self.reader = RawReader(self.samples)
+        self.asked = PixelProcessor(self.processor, self.rule)
 
     @classmethod
     def open(
@@ -145,46 +144,58 @@ class PixelReader:
     ) -> Document:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
-        rendered = self._render(messages, tools=tools)
-        made = self.processor(
-            text=[rendered], return_tensors="pt", **_media(shown), **self._begun(rendered)
-        )
-        ids = np.asarray(made["input_ids"][0], np.int64)
-        visuals = self._visuals(segments, shown, ids, made)
+        rendered = self.asked.render(messages, tools=tools)
+        made = self._made(rendered, segments, shown)
+        visuals = self._visuals(segments, shown, made)
         media = [Medium(segment, visual) for segment, visual in zip(segments, visuals)]
-        writing = write_media(rendered, self._placeholders(), media)
-        encoded = self._encode(writing)
-        expanded = expand(writing, encoded, self._visual_ids(), ids)
-        answers = answer_spans(rendered, self._render, messages, tools, self._specials())
+        writing = write_media(rendered, self.asked.placeholders(), media)
+        encoded = self.asked.encode(writing.text)
+        expanded = expand(writing, encoded, self.asked.visual_ids())
+        self._check(rendered, media, shown, made, expanded)
+        answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
         learned = learned_tokens(encoded, writing.moved(np.array(answers, np.int64).reshape(-1, 2)))
         row = TokenRow(
             key=sample.key,
-            ids=ids,
+            ids=expanded.ids,
             loss=spans_of(np.repeat(learned, expanded.counts)),
             media=media_spans(writing, encoded, expanded),
         )
         tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
         return Document(row, tensors)
 
-    def _render(self, messages: list[dict[str, Any]], *, tools: Any, prompt: bool = False) -> str:
-        listed = [
-            {**message, "content": [{"type": "text", "text": message["content"]}]}
-            if isinstance(message["content"], str)
-            else message
-            for message in messages
-        ]
-        return str(
-            self.processor.apply_chat_template(
-                listed, tokenize=False, tools=tools, add_generation_prompt=prompt
-            )
-        )
+    def _made(
+        self, rendered: str, segments: Sequence[Segment], shown: Sequence[Any]
+    ) -> Mapping[str, Any]:
+        """Return what the processor makes of the media, with no text around if there is a rule."""
+        if self.rule is None:
+            return self.asked.make(rendered, shown)
+        return self.asked.make(self.asked.marks(segments), shown) if shown else {}
+
+    def _check(
+        self,
+        rendered: str,
+        media: Sequence[Medium],
+        shown: Sequence[Any],
+        made: Mapping[str, Any],
+        expanded: Expanded,
+    ) -> None:
+        if self.rule is None or self._num_read < NUM_CHECKED:
+            whole = made if self.rule is None else self.asked.make(rendered, shown)
+            expanded.check(np.asarray(whole["input_ids"][0], np.int64))
+            self._num_read += 1
+        elif shown:
+            marks = self.asked.marks([medium.segment for medium in media])
+            bare = write_media(marks, self.asked.placeholders(), media)
+            found = expand(bare, self.asked.encode(bare.text), self.asked.visual_ids())
+            found.check(np.asarray(made["input_ids"][0], np.int64))
 
     def _visuals(
-        self, segments: Sequence[Segment], shown: Sequence[Any], ids: NDArray[Any], made: Any
+        self, segments: Sequence[Segment], shown: Sequence[Any], made: Mapping[str, Any]
     ) -> list[Visual]:
         if self.rule is not None:
             return [self.rule.count(s.kind, _size(medium)) for s, medium in zip(segments, shown)]
-        runs = spans_of(np.isin(ids, self._visual_ids()))
+        ids = np.asarray(made["input_ids"][0], np.int64)
+        runs = spans_of(np.isin(ids, self.asked.visual_ids()))
         if len(runs) != len(segments):
             raise SampleError(
                 "placeholders and media do not match",
@@ -197,51 +208,6 @@ class PixelReader:
             Visual(token, count, grid=tuple(grid))
             for (_, count), grid in zip(runs.tolist(), listed)
         ]
-
-    def _placeholders(self) -> Mapping[str, str]:
-        if self.rule is not None:
-            return self.rule.placeholders()
-        token = getattr(self.processor, "image_token", None)
-        return {} if token is None else {"image": token}
-
-    def _visual_ids(self) -> list[int]:
-        # To Gemma's processor the image token is what begins a picture; its tokenizer knows better.
-        owners = (self.processor.tokenizer, self.processor)
-        names = ("image_token_id", "video_token_id")
-        found = [[getattr(owner, name, None) for owner in owners] for name in names]
-        chosen = [next((i for i in ids if i is not None), None) for ids in found]
-        return [int(token) for token in chosen if token is not None]
-
-    def _encode(self, writing: Writing) -> Encoded:
-        encoded = self.processor.tokenizer(
-            writing.text, return_offsets_mapping=True, **self._begun(writing.text)
-        )
-        starts, ends = np.asarray(encoded["offset_mapping"], np.int64).reshape(-1, 2).T
-        return Encoded(np.asarray(encoded["input_ids"], np.int64), starts, ends)
-
-    def _begun(self, text: str) -> dict[str, bool]:
-        # As `apply_chat_template` does: what a template has begun with is not added again.
-        begun = self.processor.tokenizer.bos_token
-        return {"add_special_tokens": False} if begun and text.startswith(begun) else {}
-
-    def _specials(self) -> re.Pattern[str]:
-        if self._special is None:
-            tokens = sorted(self.processor.tokenizer.get_added_vocab(), key=len, reverse=True)
-            self._special = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        return self._special
-
-
-def rule_of(processor: Any) -> VisualRule | None:
-    """Return the visual rule of a processor or its folder, or None if that is not known."""
-    try:
-        if isinstance(processor, str | Path):
-            return rule_of_folder(Path(processor))
-        with tempfile.TemporaryDirectory() as folder:
-            processor.save_pretrained(folder)
-            return rule_of_folder(Path(folder))
-    except ConfigError as error:
-        log.warning("only pictures can be served: %s", error)
-        return None
 
 
 def _messages(sample: Sample) -> list[dict[str, Any]]:
@@ -257,19 +223,6 @@ def _messages(sample: Sample) -> list[dict[str, Any]]:
         }
         for role, segments in conversation(sample)
     ]
-
-
-def _media(shown: Sequence[Any]) -> dict[str, Any]:
-    pictures = [medium for medium in shown if not isinstance(medium, ChosenFrames)]
-    videos = [medium for medium in shown if isinstance(medium, ChosenFrames)]
-    options: dict[str, Any] = {"images": [pictures]} if pictures else {}
-    if videos:
-        options |= {
-            "videos": [video.pixels for video in videos],
-            "video_metadata": [video.metadata() for video in videos],
-            "do_sample_frames": False,
-        }
-    return options
 
 
 def _size(medium: Any) -> MediaSize:

@@ -7,7 +7,7 @@ visual rule says the same with each run as one token, so that ids and answers ca
     written    user <boi><soft><eoi> What? assistant A cat. <end>
     ids        user <boi><soft> x 256 <eoi> What? assistant A cat. <end>
 
-Whatever the rule says is compared with the processor's own ids, token by token.
+Whatever the rule says can be compared with the processor's own ids, token by token.
 """
 
 from __future__ import annotations
@@ -82,17 +82,28 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Each token of a writing in the processor's ids: how often, from where on; and the runs."""
+    """The ids of a chat, and each token of its writing in them: how often, from where on.
 
+    `runs` are the tokens of the writing that stand for a run.
+    """
+
+    ids: NDArray[np.int64]
     counts: NDArray[np.int64]
     positions: NDArray[np.int64]
     runs: NDArray[np.int64]
 
+    def check(self, ids: NDArray[np.int64]) -> None:
+        """Raise `SampleError` unless these are the ids, as a processor made them."""
+        if not np.array_equal(self.ids, ids):
+            raise SampleError(
+                "processor and visual rule differ",
+                f"{len(ids)} tokens, {len(self.ids)} by the rule: give PixelReader the rule of "
+                "this processor",
+            )
 
-def expand(
-    writing: Writing, encoded: Encoded, visual_ids: Sequence[int], ids: NDArray[np.int64]
-) -> Expanded:
-    """Return where each token has gone; ids that the rule does not explain are a SampleError."""
+
+def expand(writing: Writing, encoded: Encoded, visual_ids: Sequence[int]) -> Expanded:
+    """Return the ids in which each run has its length; runs that are no media are a SampleError."""
     runs = np.flatnonzero(np.isin(encoded.ids, visual_ids))
     visuals = [medium.visual for medium in writing.media]
     num_runs = np.array([visual.num_runs for visual in visuals], np.int64)
@@ -104,13 +115,7 @@ def expand(
         )
     counts = np.ones(len(encoded.ids), np.int64)
     counts[runs] = np.repeat(each, num_runs)
-    if not np.array_equal(np.repeat(encoded.ids, counts), ids):
-        raise SampleError(
-            "processor and visual rule differ",
-            f"{len(ids)} tokens, {int(counts.sum())} by the rule: give PixelReader the rule of "
-            "this processor",
-        )
-    return Expanded(counts, np.cumsum(counts) - counts, runs)
+    return Expanded(np.repeat(encoded.ids, counts), counts, np.cumsum(counts) - counts, runs)
 
 
 def media_spans(writing: Writing, encoded: Encoded, expanded: Expanded) -> tuple[MediaSpan, ...]:

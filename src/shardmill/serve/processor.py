@@ -1,0 +1,123 @@
+"""What is asked of a Hugging Face processor: to render a chat, and to make tensors of its media."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.sample import Segment
+from shardmill.serve.pixelvideo import ChosenFrames
+from shardmill.serve.written import Encoded
+from shardmill.tokens.visual.pretrained import rule_of_folder
+from shardmill.tokens.visual.rule import VisualRule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PixelProcessor:
+    """A processor and its visual rule, which may not be known."""
+
+    processor: Any
+    rule: VisualRule | None
+    _special: re.Pattern[str] | None = field(default=None, repr=False)
+
+    def render(self, messages: list[dict[str, Any]], *, tools: Any, prompt: bool = False) -> str:
+        """Return a chat as the template writes it, with a placeholder for each medium."""
+        listed = [
+            {**message, "content": [{"type": "text", "text": message["content"]}]}
+            if isinstance(message["content"], str)
+            else message
+            for message in messages
+        ]
+        return str(
+            self.processor.apply_chat_template(
+                listed, tokenize=False, tools=tools, add_generation_prompt=prompt
+            )
+        )
+
+    def make(self, text: str, shown: Sequence[Any]) -> Mapping[str, Any]:
+        """Return ids and tensors of a text and the media that its placeholders stand for."""
+        made: Mapping[str, Any] = self.processor(
+            text=[text], return_tensors="pt", **_media(shown), **self._begun(text)
+        )
+        return made
+
+    def marks(self, segments: Sequence[Segment]) -> str:
+        """Return the shortest text that shows these media: their placeholders alone."""
+        placeholders = self.placeholders()
+        for segment in segments:
+            if segment.kind not in placeholders:
+                raise SampleError(f"the model takes no {segment.kind}")
+        return "".join(placeholders[segment.kind] for segment in segments)
+
+    def placeholders(self) -> Mapping[str, str]:
+        """Return what the template writes for each kind of medium."""
+        if self.rule is not None:
+            return self.rule.placeholders()
+        token = getattr(self.processor, "image_token", None)
+        return {} if token is None else {"image": token}
+
+    def visual_ids(self) -> list[int]:
+        """Return the ids that runs of visual tokens are made of."""
+        # To Gemma's processor the image token is what begins a picture; its tokenizer knows better.
+        owners = (self.processor.tokenizer, self.processor)
+        names = ("image_token_id", "video_token_id")
+        found = [[getattr(owner, name, None) for owner in owners] for name in names]
+        chosen = [next((i for i in ids if i is not None), None) for ids in found]
+        return [int(token) for token in chosen if token is not None]
+
+    def encode(self, text: str) -> Encoded:
+        """Return the tokens of a text as the processor's tokenizer makes them."""
+        # The engine itself: what transformers puts around it takes as long again.
+        found = self.processor.tokenizer.backend_tokenizer.encode(
+            text, add_special_tokens=not self._begun(text)
+        )
+        starts, ends = np.array(found.offsets, np.int64).reshape(-1, 2).T
+        return Encoded(np.array(found.ids, np.int64), starts, ends)
+
+    def _begun(self, text: str) -> dict[str, bool]:
+        # As `apply_chat_template` does: what a template has begun with is not added again.
+        begun = self.processor.tokenizer.bos_token
+        return {"add_special_tokens": False} if begun and text.startswith(begun) else {}
+
+    def specials(self) -> re.Pattern[str]:
+        """Return a pattern of all control tokens."""
+        if self._special is None:
+            tokens = sorted(self.processor.tokenizer.get_added_vocab(), key=len, reverse=True)
+            self._special = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+        return self._special
+
+
+def rule_of(processor: Any) -> VisualRule | None:
+    """Return the visual rule of a processor or its folder, or None if that is not known."""
+    try:
+        if isinstance(processor, str | Path):
+            return rule_of_folder(Path(processor))
+        with tempfile.TemporaryDirectory() as folder:
+            processor.save_pretrained(folder)
+            return rule_of_folder(Path(folder))
+    except ConfigError as error:
+        log.warning("only pictures can be served: %s", error)
+        return None
+
+
+def _media(shown: Sequence[Any]) -> dict[str, Any]:
+    pictures = [medium for medium in shown if not isinstance(medium, ChosenFrames)]
+    videos = [medium for medium in shown if isinstance(medium, ChosenFrames)]
+    options: dict[str, Any] = {"images": [pictures]} if pictures else {}
+    if videos:
+        options |= {
+            "videos": [video.pixels for video in videos],
+            "video_metadata": [video.metadata() for video in videos],
+            "do_sample_frames": False,
+        }
+    return options
