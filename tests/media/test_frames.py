@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numbered_video import numbered_clip, read_number
 
 from shardmill.errors import SampleError
@@ -59,6 +62,41 @@ def test_keyframes_are_those_of_the_encoder() -> None:
     fixed = (("bf", "0"), ("sc_threshold", "0"))
     found = numbers(numbered_clip(100, options=fixed), Keyframes(i_frames=6, p_frames=0))
     assert found == [0, 20, 40, 60, 80, 99]
+
+
+FUZZED = {
+    "mp4": {},
+    "mkv": {"format": "matroska"},
+    "ts": {"format": "mpegts"},
+    "flv": {"format": "flv"},
+    "avi": {"format": "avi", "codec": "mpeg4", "options": (("bf", "2"),)},
+    "gif": {"format": "gif", "codec": "gif", "pix_fmt": "rgb8", "options": ()},
+}
+
+
+@given(
+    st.sampled_from(sorted(FUZZED)),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=20),
+    st.floats(0, 1),
+    st.binary(max_size=20),
+)
+@settings(max_examples=150)
+def test_any_damage_gives_frames_or_a_reject(
+    name: str, noise: list[tuple[float, int]], cut: float, more: bytes
+) -> None:
+    content = bytearray(numbered_clip(20, **FUZZED[name]))  # type: ignore[arg-type]
+    for place, value in noise:
+        content[int(place * (len(content) - 1))] = value
+    at = int(cut * len(content))
+    content[at : at + len(more) // 2] = more
+    with suppress(SampleError):
+        read_frames(bytes(content), Uniform(count=4))
+
+
+def test_titles_in_another_alphabet_do_no_harm() -> None:
+    content = numbered_clip(format="matroska")
+    assert content.count(b"Lavf") > 0
+    assert numbers(content.replace(b"Lavf", b"\xff\xfe\xe2a"), Uniform(count=2)) == [15, 45]
 
 
 def test_what_is_no_video_is_rejected() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardmill.errors import SampleError
 from shardmill.extras import need
-from shardmill.media.videofile import OpenVideo
+from shardmill.media.videofile import OpenVideo, read_packets
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
 
@@ -130,14 +130,12 @@ class _Reader:
         self._packets = iter(())
         with suppress(need("av", extra="video").FFmpegError):
             self._video.container.seek(pts, stream=self._video.stream, backward=True)
-            self._packets = self._video.container.demux(self._video.stream)
+            self._packets = read_packets(self._video)
 
     def _next(self) -> Any:
         self._place += 1
         packet = next(self._packets, None)
-        if packet is None or not packet.size:
-            return None
-        if packet.pts is None:
+        if packet is not None and packet.pts is None:
             packet.pts = packet.dts  # as the table has it
         return packet
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import SampleError
-from shardmill.media.videofile import OpenVideo, broken_as
+from shardmill.media.videofile import OpenVideo, broken_as, read_packets
 from shardmill.media.videotable import VideoTable, make_table
 from shardmill.model.frames import MAX_FRAMES
 
@@ -60,10 +60,7 @@ def probe_video(video: OpenVideo) -> VideoTable:
 
 def _demux(video: OpenVideo) -> _Packets:
     packets, is_vp8 = _Packets(), video.codec == "vp8"
-    for packet in video.container.demux(video.stream):
-        number = len(packets.pts)
-        if not packet.size:
-            continue
+    for number, packet in enumerate(read_packets(video)):
         if packet.is_corrupt:
             raise SampleError("truncated video", f"packet {number} is not complete")
         pts = _pts(packet, video, number)

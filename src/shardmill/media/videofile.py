@@ -74,11 +74,26 @@ def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
         # The second is for the decoders with which FFmpeg looks at a first frame.
         options = {"format_whitelist": DEMUXERS, "max_pixels": str(MAX_PIXELS)}
         with broken_as("not a video"):
-            container = av.open(file, options=options, buffer_size=read_bytes)
+            container = av.open(
+                file, options=options, buffer_size=read_bytes, metadata_errors="replace"
+            )
         with container:
             stream = _video_stream(av, container)
             _prepare(stream, threads)
             yield OpenVideo(container, stream, part.num_bytes)
+
+
+def read_packets(video: OpenVideo) -> Iterator[Any]:
+    """Yield the packets of the video stream from where the container is, up to its end."""
+    packets = video.container.demux(video.stream)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, IndexError):
+            # PyAV stumbles at the end over streams that appeared after the header.
+            return
+        if packet.size:
+            yield packet
 
 
 @contextmanager
