@@ -19,7 +19,7 @@ from shardmill.run.job import Job
 class Errand:
     """The units of a run that have no receipt, and whom to tell what happens to them.
 
-    `num_workers` is what the user asked for, or None.
+    `num_workers` is what the user asked for, or None. `relay` tells what is in other logs already.
     """
 
     job: Job
@@ -27,6 +27,7 @@ class Errand:
     units: Sequence[Unit]
     num_workers: int | None
     on_event: OnEvent
+    relay: OnEvent
     should_stop: Callable[[], bool]
 
 

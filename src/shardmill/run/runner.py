@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shardmill.errors import ConfigError, FormatError, LockedError, ShardmillError
+from shardmill.errors import ConfigError, FormatError, LockedError, ShardmillError, StoreError
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import Manifest, stage_digest
@@ -23,8 +23,15 @@ from shardmill.run.job import Job, is_fatal
 from shardmill.run.leftovers import remove_claims, remove_dead_drafts
 from shardmill.run.local import Local
 from shardmill.run.lock import FolderLock, LockTiming
-from shardmill.run.opened import opened
-from shardmill.run.plan import check_fresh, check_place, collect, part_of, plan_units
+from shardmill.run.opened import Teller, opened
+from shardmill.run.plan import (
+    check_fresh,
+    check_place,
+    check_writable,
+    collect,
+    part_of,
+    plan_units,
+)
 from shardmill.run.report import RunBooks, RunReport
 from shardmill.run.signals import StopSignals, raise_interrupted
 
@@ -53,6 +60,7 @@ def run_stage(
     stage = from_plain(to_plain(stage), where="stage")
     ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
+    check_writable(ledger)
     with _naming(ledger):
         manifest = _finished(ledger, stage)
         if manifest is not None:
@@ -83,6 +91,8 @@ def _naming(ledger: Ledger) -> Iterator[None]:
     """Turn the system's refusal to read or write our folder into an error that names it."""
     try:
         yield
+    except StoreError:
+        raise  # it names the object, and says what to do
     except OSError as error:
         ours = is_fatal(error) or str(error.filename).startswith(str(ledger.out_dir))
         if not ours:
@@ -140,18 +150,19 @@ def _work(
     units: Sequence[Unit],
     num_workers: int | None,
     lock: FolderLock,
-    on_event: OnEvent,
+    tell: Teller,
 ) -> None:
     todo = job.ledger.pending(units, stage_digest(stage))
     num_done = len(units) - len(todo)
-    on_event(Event(kind="plan", num_units=len(units), num_done=num_done))
+    tell(Event(kind="plan", num_units=len(units), num_done=num_done))
     with StopSignals(raising=num_workers == 0) as signals:
         errand = Errand(
             job=job,
             stage=stage,
             units=todo,
             num_workers=num_workers,
-            on_event=on_event,
+            on_event=tell,
+            relay=tell.relay,
             should_stop=lambda: lock.lost or signals.number != 0,
         )
         try:

@@ -73,9 +73,9 @@ class Slurm:
         if not errand.units:
             return
         job_ids = read_submission(errand.job)
-        queue = read_queue(job_ids) if job_ids else None
-        if queue is not None and queue.num_tasks:
-            message = f"SLURM has {queue.num_tasks} tasks of this already: job {', '.join(job_ids)}"
+        num_tasks = count_tasks(job_ids)
+        if num_tasks and not has_only_failures(errand):
+            message = f"SLURM has {num_tasks} tasks of this already: job {', '.join(job_ids)}"
             errand.on_event(Event(kind="wait", message=message))
         else:
             job_ids = self.submit(errand)
@@ -110,6 +110,17 @@ def read_submission(job: Job) -> Sequence[str]:
         return [str(job_id) for job_id in read_json(_submission_path(job))["jobs"]]
     except FileNotFoundError:
         return []
+
+
+def count_tasks(job_ids: Sequence[str]) -> int:
+    """Return how many tasks of these jobs are in the queue."""
+    queue = read_queue(job_ids) if job_ids else None
+    return 0 if queue is None else queue.num_tasks
+
+
+def has_only_failures(errand: Errand) -> bool:
+    """Say whether tasks that are still about have nothing to do but to end."""
+    return {unit.name for unit in errand.units} <= errand.job.ledger.failure_names()
 
 
 def forget_tries(errand: Errand) -> None:

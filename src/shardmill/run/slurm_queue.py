@@ -60,6 +60,11 @@ def read_queue(job_ids: Sequence[str]) -> QueueState | None:
     return QueueState(Counter(state for state, _ in rows), waiting)
 
 
+def cancel_waiting(job_ids: Sequence[str]) -> None:
+    """Take the tasks out of the queue that have not begun."""
+    _call("scancel", "--state=PENDING", *job_ids)
+
+
 def max_array_size() -> int:
     """Return the cluster's MaxArraySize: task numbers must be below it."""
     for line in _call("scontrol", "show", "config").stdout.splitlines():

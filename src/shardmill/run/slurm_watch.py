@@ -14,11 +14,12 @@ from shardmill.remote.path import UrlPath
 from shardmill.run.engine import Errand
 from shardmill.run.events import Event
 from shardmill.run.jobfile import job_path
-from shardmill.run.slurm_queue import QueueState, read_queue
+from shardmill.run.slurm_queue import QueueState, cancel_waiting, read_queue
 from shardmill.run.tail import LogTail
 
 LOG_TAIL_BYTES = 2000
 TAIL_PAUSE_S = 1.0
+REST_WAIT_S = 5.0
 
 
 class SlurmWatch:
@@ -36,6 +37,7 @@ class SlurmWatch:
         self._poll_s = poll_s
         self._ledger = errand.job.ledger
         self._tail = LogTail(self._ledger.out_dir / "events", own_token=self._ledger.token)
+        self._untold = {unit.name for unit in errand.units}
         self._said = ""
 
     def run(self) -> None:
@@ -43,9 +45,10 @@ class SlurmWatch:
         num_before = len(self._errand.units)
         while not self._errand.should_stop():
             if self._is_over():
-                self._tell_events()
                 left = self._left()
                 if not left:
+                    cancel_waiting(self._job_ids)
+                    self._tell_rest()
                     return
                 # Their time was over, or they were cancelled. Again, as long as it helps.
                 if len(left) == num_before:
@@ -75,7 +78,20 @@ class SlurmWatch:
         for event in self._tail.read():
             # A task that was taken for dead may call units failed which others did since.
             if event.kind != "failed" or self._ledger.failure_path(event.unit).exists():
-                self._errand.on_event(event)
+                self._errand.relay(event)
+                if event.kind != "start":
+                    self._untold.discard(event.unit)
+
+    def _tell_rest(self) -> None:
+        """Tell what is in the folder before it is in a log."""
+        deadline_s = time.monotonic() + REST_WAIT_S
+        while self._untold and time.monotonic() < deadline_s:
+            self._tell_events()
+            time.sleep(min(0.1, self._poll_s))
+        for failure in self._ledger.read_failures():
+            if failure["unit"] in self._untold:
+                message = str(failure["message"])
+                self._errand.relay(Event(kind="failed", unit=failure["unit"], message=message))
 
     def _left(self) -> list[Unit]:
         over = self._ledger.receipt_names() | self._ledger.failure_names()
