@@ -30,6 +30,11 @@ def test_contents_are_told_by_stage_and_roles(pipeline: Path) -> None:
     assert found == {"chats": "samples", "tokens": "tokens", "packs": "packs"}
 
 
+def test_a_folder_names_the_command_that_makes_it(pipeline: Path) -> None:
+    found = [open_folder(pipeline / name).verb for name in ("chats", "sharp", "tokens", "packs")]
+    assert found == ["ingest", "filter", "tokenize", "pack"]
+
+
 def test_an_unfinished_folder_shows_what_receipts_vouch_for(unfinished: Path) -> None:
     folder = open_folder(unfinished)
     assert folder.manifest is None

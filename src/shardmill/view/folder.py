@@ -36,6 +36,7 @@ BY_STAGE: dict[str, Content] = {
     "Materialize": "packs",
     "Measure": "lengths",
 }
+VERBS = {"materialize": "pack", "tokenize_text": "tokenize"}
 MAX_CODE_SHARDS = 64
 STORE_AGE_S = 30.0
 Stamp: TypeAlias = tuple[int, int]
@@ -79,6 +80,15 @@ class Folder:
     def stage_name(self) -> str:
         """The class of the stage: "Ingest"."""
         return str(self.spec.get("kind", "")).rpartition(":")[2]
+
+    @property
+    def verb(self) -> str:
+        """The command that makes it, as far as it is one of ours: "ingest"."""
+        module = str(self.spec.get("kind", "")).partition(":")[0]
+        package, _, name = module.rpartition(".")
+        if package != "shardmill.stages":
+            return self.stage_name
+        return VERBS.get(name, name)
 
     @property
     def manifest(self) -> Manifest | None:

@@ -76,7 +76,7 @@ def _node(desk: Desk, item: Item) -> dict[str, Any]:
 
 def _folder_node(desk: Desk, folder: Folder) -> dict[str, Any]:
     status = desk.statuses.of(folder)
-    node = {"content": folder.content, "stage": folder.stage_name}
+    node = {"content": folder.content, "verb": folder.verb}
     if status is not None:
         return node | progress_of(status)
     entries = folder.entries()

@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { bar, chip, facts, key, note, numbers, panel } from "./parts.js";
 import { histogram, powers, shares } from "./plots.js";
 import { link } from "./route.js";
-import { count, duration, percent, plural, short, size, verbOf } from "./words.js";
+import { count, duration, percent, plural, short, size } from "./words.js";
 
 const TABS = {
   samples: ["overview", "samples", "units", "rejected", "spec"],
@@ -24,7 +24,7 @@ export function frameOf(page, current) {
   const tabs = tabsOf(page);
   return el("header", { class: "head" },
     el("div", { class: "title" }, el("h1", {}, page.name),
-      el("span", { class: "verb" }, page.kind === "stage" ? verbOf(page.stage) : page.kind), page.state !== "done" && chip(page.state)),
+      el("span", { class: "verb" }, page.kind === "stage" ? page.verb : page.kind), page.state !== "done" && chip(page.state)),
     el("nav", { class: "tabs", "aria-label": "views" }, tabs.map((tab) =>
       link({ id: page.id, view: tab }, { class: tab === current ? "on" : "", "aria-current": tab === current && "page" }, tab))));
 }

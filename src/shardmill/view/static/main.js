@@ -6,6 +6,7 @@ import { above, open } from "./views.js";
 import { go, link, parseRoute } from "./route.js";
 
 const THEMES = ["auto", "light", "dark"];
+const SIDE_MS = 10000;
 const page = { route: null, keys: {}, timer: 0, turn: 0 };
 
 const side = el("nav", { class: "side", "aria-label": "folders" });
@@ -32,6 +33,7 @@ function start() {
   addEventListener("keydown", onKey);
   show();
   listSide();
+  setInterval(() => document.hidden || listSide(), SIDE_MS);
 }
 
 async function show({ again = false } = {}) {

@@ -4,7 +4,7 @@
 import { el, setText, svg } from "./dom.js";
 import { chip, empty, numbers } from "./parts.js";
 import { link } from "./route.js";
-import { count, duration, plural, short, size, verbOf } from "./words.js";
+import { count, duration, plural, short, size } from "./words.js";
 
 const CARD = { least: 150, most: 196, height: 96, gapX: 36, gapY: 16 };
 const RAW = { width: 120, height: 36 };
@@ -74,7 +74,7 @@ function card(node) {
     el("div", { class: "top" }, el("b", { title: node.name }, node.name), state),
     line, el("div", { class: "bar" }, fill), foot);
   const update = (now) => {
-    state.replaceChildren(now.state === "done" ? el("span", { class: "verb" }, now.kind === "stage" ? verbOf(now.stage) : now.kind) : chip(now.state));
+    state.replaceChildren(now.state === "done" ? el("span", { class: "verb" }, now.kind === "stage" ? now.verb : now.kind) : chip(now.state));
     element.classList.toggle("running", now.state === "running");
     const share = now.units ? now.done / now.units : now.state === "done" ? 1 : 0;
     fill.style.setProperty("width", `${(100 * share).toFixed(2)}%`);

@@ -69,7 +69,7 @@ async function documentPanel(ask, pack, number, { id, select }) {
   const choose = (other) => el("button", { class: `choice d${other % 6} ${other === number ? "on" : ""}`, title: pack.documents[other].key, onclick: () => select(other) }, el("i", {}), String(other));
   const head = el("div", { class: "subhead" }, el("h2", {}, key(document.key)),
     el("span", { class: "muted" }, `document ${number}, places ${count(pack.starts[number])} – ${count(pack.starts[number] + pack.padded[number] - 1)}`),
-    el("div", { class: "choices" }, pack.documents.length <= 40 ? pack.documents.map((_, other) => choose(other)) : null));
+    el("div", { class: "choices" }, pack.documents.length <= 16 ? pack.documents.map((_, other) => choose(other)) : null));
   const row = await rowOf(ask, document, id, pack, number);
   return el("section", { class: `panel chosen d${number % 6}` }, head, ways(document),
     el("div", { class: "split narrow" },

@@ -40,14 +40,6 @@ export function short(number) {
   return trim(number);
 }
 
-export function verbOf(stage) {
-  const verbs = {
-    Ingest: "ingest", FilterSamples: "filter", IndexTars: "index", EncodePictures: "codes",
-    Tokenize: "tokenize", TokenizeText: "tokenize", Measure: "measure", Materialize: "pack",
-  };
-  return verbs[stage] ?? (stage || "").toLowerCase();
-}
-
 function trim(number) {
   return Number(number.toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0)).toString();
 }
