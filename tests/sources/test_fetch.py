@@ -13,7 +13,7 @@ from web_server import serving
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Origin
-from shardmill.sources.fetch import Fetcher, describe, open_fetcher
+from shardmill.sources.fetch import MIN_MAPPED_BYTES, Fetcher, describe, map_file, open_fetcher
 from shardmill.sources.part import Row
 
 PHOTO = picture("PNG", 90, 70)
@@ -160,3 +160,14 @@ def test_a_file_that_may_not_be_read_is_a_reject(fetcher: Fetcher, row: Row) -> 
             os._exit(0 if error.reason in ("unreadable file", "missing file") else 2)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("num_bytes", [1000, MIN_MAPPED_BYTES, MIN_MAPPED_BYTES + 7])
+def test_a_large_file_is_mapped_and_reads_the_same(tmp_path: Path, num_bytes: int) -> None:
+    content = os.urandom(num_bytes)
+    (tmp_path / "clip.mp4").write_bytes(content)
+    found = map_file(str(tmp_path / "clip.mp4"), num_bytes)
+    assert bytes(found) == content
+    assert isinstance(found, memoryview) == (num_bytes >= MIN_MAPPED_BYTES)
+    with pytest.raises(SampleError, match="too large"):
+        map_file(str(tmp_path / "clip.mp4"), num_bytes - 1)

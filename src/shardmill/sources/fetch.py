@@ -23,6 +23,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError, StoreError
@@ -36,6 +37,7 @@ from shardmill.sources.part import Row
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30
+MIN_MAPPED_BYTES = 1 << 20
 MAX_URL = 8192
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
@@ -101,7 +103,7 @@ class Fetcher:
         if mark:
             return self._from_container(_place(container, row), member)
         path = _place(reference, row)
-        return self.downloads.take(path) if is_remote(path) else read_file(path, self.max_bytes)
+        return self.downloads.take(path) if is_remote(path) else map_file(path, self.max_bytes)
 
     def _url_of(self, reference: Any, row: Row) -> str | None:
         if isinstance(reference, Mapping):
@@ -150,6 +152,25 @@ def describe(reference: Any) -> str:
 
 def read_file(path: str, max_bytes: int) -> bytes:
     """Return the content of a regular file; pipes and devices, which may never end, are refused."""
+    with _open_file(path, max_bytes) as (descriptor, _):
+        return _read_all(descriptor)
+
+
+def map_file(path: str, max_bytes: int) -> Content:
+    """Return the content of a regular file, a large one as the page cache has it.
+
+    So a video of an hour costs no memory, and is not copied before it is written. A file must not
+    shrink while it is packed.
+    """
+    with _open_file(path, max_bytes) as (descriptor, num_bytes):
+        if num_bytes < MIN_MAPPED_BYTES:
+            return _read_all(descriptor)
+        return memoryview(mmap(descriptor, num_bytes, access=ACCESS_READ))
+
+
+@contextmanager
+def _open_file(path: str, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield descriptor and size of a regular file that is not too large."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
@@ -163,10 +184,14 @@ def read_file(path: str, max_bytes: int) -> bytes:
         if info.st_size > max_bytes:
             detail = f"{path}: {info.st_size} bytes, the limit is {max_bytes}"
             raise SampleError("too large", detail)
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            return file.read()
+        yield descriptor, info.st_size
     finally:
         os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        return file.read()
 
 
 def read_object(url: str, max_bytes: int) -> bytes:
