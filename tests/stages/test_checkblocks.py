@@ -127,6 +127,10 @@ DAMAGE: dict[str, tuple[Callable[[TokenRow], TokenRow], str]] = {
     "overlap": (lambda row: with_medium(row, num_tokens=11), "media that overlap"),
     "before the row": (lambda row: with_medium(row, position=0), "media that overlap"),
     "beyond the row": (lambda row: replace(row, ids=row.ids[:-5]), "leave it"),
+    "learned placeholders": (
+        lambda row: replace(row, loss=np.array([[0, row.media[0].position + 1]])),
+        "learns placeholders",
+    ),
     "loss beyond": (lambda row: replace(row, loss=np.array([[0, 99]])), "loss spans"),
     "loss goes back": (lambda row: replace(row, loss=np.array([[5, 2], [1, 2]])), "loss spans"),
     "loss touches": (lambda row: replace(row, loss=np.array([[1, 2], [3, 2]])), "loss spans"),
@@ -152,6 +156,12 @@ def test_a_row_end_too_few_is_found() -> None:
     assert faults_of(stacked([row, short]), SPACE) == {
         1: "has a medium that is not as large as its grid"
     }
+
+
+def test_codes_may_be_learned() -> None:
+    row = row_of([("codes", 3, 4)])
+    everything = np.array([[0, len(row.ids)]])
+    assert faults_of(stacked([replace(row, loss=everything)]), SPACE) == {}
 
 
 def test_delimiters_that_may_be_text_are_not_counted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,17 @@ def test_delimiters_can_be_left_out_or_learned(bundled: TextTokenizer) -> None:
     assert (bare.ids.tolist(), bare.media[0].start, bare.media[0].end) == ([7, 0, 7], 0, 3)
     whole = row_of([Medium(PICTURE, loss=True, loss_on_start=True)], bundled)
     assert whole.loss.tolist() == [[0, 5]]
+
+
+def test_placeholders_are_never_learned_but_their_delimiters_may_be(
+    bundled: TextTokenizer,
+) -> None:
+    def placeholders(*_: object) -> list[Block]:
+        return [replace(block()[0], can_be_learned=False)]
+
+    pieces: list[Piece] = [Medium(PICTURE, loss=True, loss_on_start=True)]
+    (made,) = assemble([prepare(SAMPLE, pieces, placeholders)], bundled)
+    assert made.row.loss.tolist() == [[0, 1], [4, 1]]
 
 
 def test_loss_begins_where_its_text_begins(bundled: TextTokenizer, qwen: TextTokenizer) -> None:

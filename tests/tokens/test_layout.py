@@ -50,7 +50,7 @@ def test_rows_end_and_sizes_stand_in_front() -> None:
 def test_patches_are_a_fixed_number_of_placeholders() -> None:
     layout = bind_layout(LAYOUTS["patches"], SPACE, SPACE.special)
     block = layout.of_patches("image", 256, (1, 16, 16))
-    assert flat(block) == [[103], [102] * 256, [104]]
+    assert flat(block) == [[103], [102] * 256, [104]] and not block.can_be_learned
     with pytest.raises(SampleError, match="empty picture"):
         layout.of_patches("image", 0, (0, 0, 0))
 

@@ -3,7 +3,7 @@
     every id lies in the space
     loss spans rise, do not touch, and end inside their row
     media rise and do not overlap; each has as many tokens as its grid
-    a medium is made of codes, or of one placeholder repeated
+    a medium is made of codes, or of one placeholder repeated, which is not learned
     all media begin and end with the same delimiters
     placeholders, codes and delimiters stand nowhere but in media, so that no block is cut in two
 
@@ -69,16 +69,17 @@ def faults_of(rows: Rows, space: TokenSpace | None) -> dict[int, str]:
         strange = (rows.ids < 0) | (rows.ids >= space.size)
         found = _between(strange, rows.bounds[:-1], rows.bounds[1:])
         blame(found > 0, np.arange(len(rows)), "has ids outside the token space")
-    blame(_bad_loss(rows), rows.loss_row, "has loss spans that touch, go back or leave it")
-    outside = _outside(rows)
+    bad_loss, outside = _bad_loss(rows), _outside(rows)
+    blame(bad_loss, rows.loss_row, "has loss spans that touch, go back or leave it")
     blame(outside, rows.media.row, "has media that overlap, go back or leave it")
     if not outside.any():
-        _check_bodies(rows, space, blame)
+        learned = np.zeros(len(rows.ids), np.bool_) if bad_loss.any() else _learned(rows)
+        _check_bodies(rows, space, learned, blame)
         _check_delimiters(rows, 0 if space is None else space.text_size, blame)
     return dict(sorted(faults.items()))
 
 
-def _check_bodies(rows: Rows, space: TokenSpace | None, blame: Blame) -> None:
+def _check_bodies(rows: Rows, space: TokenSpace | None, learned: Mask, blame: Blame) -> None:
     media, ids = rows.media, rows.ids
     end = media.start + media.length
     is_code = np.zeros(len(ids), np.bool_)
@@ -91,6 +92,8 @@ def _check_bodies(rows: Rows, space: TokenSpace | None, blame: Blame) -> None:
     fits = np.where(is_coded, _fits_codes(media, num_codes), _fits_patches(media))
     blame(~fits, media.row, "has a medium that is not as large as its grid")
     blame(~is_coded & is_mixed, media.row, "has a medium of different placeholders")
+    is_learned = _between(learned, media.start, end) > 0
+    blame(~is_coded & is_learned, media.row, "learns placeholders, which say nothing")
     _check_strays(rows, is_code, num_codes, "codes", blame)
     patches = ids[media.start]
     for patch in np.unique(patches[~is_coded]).tolist():
@@ -148,6 +151,15 @@ def _bad_loss(rows: Rows) -> Mask:
     bad: Mask = (rows.loss_length < 1) | (end > np.diff(rows.bounds)[rows.loss_row])
     bad[1:] |= (rows.loss_row[1:] == rows.loss_row[:-1]) & (start[1:] <= end[:-1])
     return bad
+
+
+def _learned(rows: Rows) -> Mask:
+    starts = rows.bounds[rows.loss_row] + rows.loss_start
+    steps = np.zeros(len(rows.ids) + 1, np.int64)
+    np.add.at(steps, starts, 1)
+    np.add.at(steps, starts + rows.loss_length, -1)
+    learned: Mask = np.cumsum(steps[:-1]) > 0
+    return learned
 
 
 def _outside(rows: Rows) -> Mask:

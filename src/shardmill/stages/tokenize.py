@@ -46,7 +46,7 @@ class Tokenize:
     on each row. Random choices depend on `seed`, `epoch` and the sample's key alone.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     input_dir: Path
     tokenizer: TextSpec

@@ -110,7 +110,7 @@ class _Row:
                     after=len(after),
                 )
             )
-            self.add(block.body, piece.loss)
+            self.add(block.body, piece.loss and block.can_be_learned)
             self.add(after, piece.loss)
 
     def finish(self, sample: Sample) -> Assembled:

@@ -67,12 +67,16 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The ids of one medium: `before` delimiters, the body with its grid, `after` delimiters."""
+    """The ids of one medium: `before` delimiters, the body with its grid, `after` delimiters.
+
+    Placeholders say nothing of what they stand for, so they can never be learned.
+    """
 
     before: NDArray[Any]
     body: NDArray[Any]
     after: NDArray[Any]
     grid: tuple[int, int, int]
+    can_be_learned: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +109,7 @@ class BoundLayout:
         if count < 1:
             raise SampleError("empty picture", f"it has {count} tokens")
         body = np.full(count, self.find(patch), self.before.dtype)
-        return Block(self.before, body, self.after, grid)
+        return Block(self.before, body, self.after, grid, can_be_learned=False)
 
 
 def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], int]) -> BoundLayout:
