@@ -14,6 +14,7 @@ from pathlib import Path
 from stat import S_IFREG
 from typing import Any
 
+from shardmill.errors import StoreError
 from shardmill.extras import need
 from shardmill.remote.client import Object, call, find_object, patient
 
@@ -43,7 +44,14 @@ class Info:
 def look(url: str) -> Info:
     """Return what is known of an object; `FileNotFoundError` if it is not there."""
     found = find_object(url)
-    return _info(call(found, "head"), found.path.rpartition("/")[2])
+    try:
+        meta = call(found, "head")
+    except StoreError as error:
+        if not error.passing:
+            # The answer to a HEAD has no body that could say why.
+            call(found, "get_range", start=0, length=1)
+        raise
+    return _info(meta, found.path.rpartition("/")[2])
 
 
 def get(url: str) -> bytes:

@@ -11,6 +11,7 @@ from shardmill.io.receipts import FILES, FOLDERS, TASK_FOLDERS, Ledger, StageRec
 from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import Manifest, build_manifest, stage_digest
 from shardmill.model.stage import Stage, Unit, WholeStage, check_name
+from shardmill.remote.path import UrlPath
 from shardmill.run.shared import make_shared_files
 
 MAX_LISTED = 8
@@ -56,6 +57,15 @@ def _planned_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
     ledger.forget([])
     ledger.write_plan(record, inputs, units)
     return ledger.read_units()
+
+
+def check_writable(ledger: Ledger) -> None:
+    """Raise `ConfigError` if nothing can ever be written there."""
+    if isinstance(ledger.out_dir, UrlPath) and ledger.out_dir.is_web:
+        raise ConfigError(
+            f"{ledger.out_dir}: a web server cannot be written to: name a folder, or a url of an "
+            "object store"
+        )
 
 
 def check_place(ledger: Ledger) -> None:
