@@ -1,40 +1,38 @@
 """Reads UniDisc's memory maps, several parts as one data set (see unidisc_parts.py).
 
-    interleaved    input_ids, attention_mask, modality [N, L]: text ids and raw codes, padded
-    paired         txt_input_ids, txt_attention_mask [N, T] and img_input_ids [N, I], raw codes
-    one modality   input_ids [N, L], modality [N, 1]
-
 Codes move behind the text ids of the space, padding goes, everything else is learned, as UniDisc
 does. A pair becomes its text without end, the picture's marker, the codes and the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from math import isqrt
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
+from shardmill.formats.reader import Aspect, Block, Part, Record, stamp, with_codes
 from shardmill.formats.unidisc_parts import Ids, PartRows, choose_rows, find_parts
+from shardmill.formats.unidisc_rows import (
+    CodeForm,
+    FlatRows,
+    Table,
+    interleaved_rows,
+    paired_rows,
+)
 from shardmill.io.memmaps import META_NAME, open_memmaps
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
 
 # Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
 ROWS_AT_ONCE = 256
-Table: TypeAlias = dict[str, NDArray[Any]]
-Convert: TypeAlias = Callable[[NDArray[np.int64]], Iterator[list["_Document"]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ class UnidiscReader:
     split: str = "train"
     ids: Ids | None = None
     skip_broken: bool = False
-    codes: Literal["raw", "shifted"] = "raw"
+    codes: CodeForm = "raw"
     end: bool = True
     space: TokenSpace = UNIDISC_SPACE
 
@@ -83,17 +81,21 @@ class UnidiscReader:
 
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the rows of a part that no part before it has."""
+        for block in self.read_blocks(input):
+            for record in block.records():
+                yield with_codes(record, self.space)
+
+    def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
+        """Yield the same rows, many at a time."""
         part = self._chosen[input["part"]]
         digest = xxhash.xxh3_64_hexdigest(part.rows.tobytes())
         if digest != input["rows"] or _stamps(part.folder) != input["stamps"]:
             raise FormatError("was changed after it was listed", path=part.folder)
         table = open_memmaps(part.folder)
-        convert = self._converter(table, part.folder)
         for start in range(0, len(part.rows), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
-            numbers, names = part.rows[some].tolist(), part.ids[some].tolist()
-            for number, id_, made in zip(numbers, names, convert(part.rows[some])):
-                yield self._record(part.folder.name, number, id_, made)
+            flat = self._convert(table, neighbours(part.rows[some]), part.folder)
+            yield self._block(part, some, flat)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
@@ -109,84 +111,34 @@ class UnidiscReader:
         chosen = choose_rows(self._parts, self.ids or "global")
         return {part.folder.name: part for part in chosen}
 
-    def _record(self, part: str, number: int, id_: int, made: Iterable[_Document]) -> Record:
-        key = f"{part}-{number:08d}" if self.ids == "local" else f"{self.split}-{id_:08d}"
-        origin = Origin(source=Path(self.dir).name, path=part, row=number)
-        rows = tuple(
-            TokenRow(
-                key=f"{key}~{at}" if at else key,
-                ids=document.ids,
-                loss=np.array([[0, len(document.ids)]], np.int64)[: len(document.ids)],
-                media=document.media,
-                origin=origin,
-                continues=at > 0,
-            )
-            for at, document in enumerate(made)
-        )
-        return with_codes(Record(key=key, rows=rows), self.space)
-
-    def _converter(self, table: Table, folder: Path) -> Convert:
+    def _convert(self, table: Table, rows: Any, folder: Path) -> FlatRows:
         if "input_ids" in table and "modality" in table:
-            return lambda rows: self._interleaved(table, rows)
+            return interleaved_rows(table, rows, self.space, self.codes)
         if {"txt_input_ids", "img_input_ids"} <= table.keys():
-            return lambda rows: self._paired(table, rows)
+            return paired_rows(table, rows, self.space, self.codes, end=self.end)
         known = ", ".join(sorted(table))
         raise FormatError(f"holds {known}, which is no layout of UniDisc's tokens", path=folder)
 
-    def _interleaved(self, table: Table, rows: NDArray[np.int64]) -> Iterator[list[_Document]]:
-        ids = table["input_ids"][rows]
-        is_code = np.broadcast_to(table["modality"][rows] == MODALITIES["image"], ids.shape)
-        mask = table["attention_mask"][rows] if "attention_mask" in table else ids == ids
-        parts = table["sample_ids"][rows] if "sample_ids" in table else np.zeros_like(ids)
-        ids = ids.astype(self.space.dtype)
-        if self.codes == "raw":
-            ids = ids + self.space.dtype.type(self.space.code_offset) * is_code
-        marker = self.space.names.get("image", -1)
-        for values in zip(ids, mask, is_code, parts):
-            kept, code, part = (value[values[1]] for value in (values[0], *values[2:]))
-            cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(kept)]
-            yield [
-                _Document(kept[a:b], _pictures(kept[a:b], code[a:b], marker))
-                for a, b in pairwise(cuts)
-            ]
-
-    def _paired(self, table: Table, rows: NDArray[np.int64]) -> Iterator[list[_Document]]:
-        text, codes = table["txt_input_ids"][rows], table["img_input_ids"][rows]
-        mask = table["txt_attention_mask"][rows] if "txt_attention_mask" in table else text >= 0
-        codes = self.space.code_ids(codes) if self.codes == "raw" else codes
-        marker = [self.space.names["image"]] if "image" in self.space.names else []
-        last = [self.space.special("eos")] if self.end else []
-        for row_text, row_mask, row_codes in zip(text, mask.astype(bool), codes):
-            words = row_text[row_mask]
-            words = words[:-1] if last and words[-1:].tolist() == last else words
-            ids = np.concatenate([words, marker, row_codes, last]).astype(self.space.dtype)
-            picture = _picture(len(words) + len(marker), len(row_codes), before=len(marker))
-            yield [_Document(ids, (picture,))]
+    def _block(self, part: PartRows, some: slice, flat: FlatRows) -> Block:
+        numbers, ids, name = part.rows[some], part.ids[some].tolist(), part.folder.name
+        keys = [f"{self.split}-{id_:08d}" for id_ in ids]
+        if self.ids == "local":
+            keys = [f"{name}-{number:08d}" for number in numbers.tolist()]
+        return Block(
+            ids=flat.ids,
+            lengths=flat.lengths,
+            per_record=flat.per_row,
+            media=flat.media,
+            keys=keys,
+            origin=Origin(source=Path(self.dir).name, path=name, row=0),
+            rows=numbers,
+        )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Document:
-    ids: NDArray[Any]
-    media: tuple[MediaSpan, ...]
-
-
-def _pictures(ids: NDArray[Any], is_code: NDArray[np.bool_], marker: int) -> tuple[MediaSpan, ...]:
-    """Return the runs of codes; a marker just before one belongs to it."""
-    if not is_code.any():
-        return ()
-    edges = np.flatnonzero(np.diff(is_code, prepend=False, append=False)).tolist()
-    return tuple(
-        _picture(start, end - start, before=int(start > 0 and ids[start - 1] == marker))
-        for start, end in zip(edges[::2], edges[1::2])
-    )
-
-
-def _picture(position: int, count: int, *, before: int) -> MediaSpan:
-    side = isqrt(count)
-    grid = (1, side, side) if side * side == count else (1, 1, count)
-    return MediaSpan(
-        name="codes", kind="image", position=position, num_tokens=count, grid=grid, before=before
-    )
+def neighbours(rows: NDArray[np.int64]) -> Any:
+    """Return numbers that follow each other as a slice, which copies nothing."""
+    is_run = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1
+    return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
 
 def _stamps(part: Path) -> Any:

@@ -17,8 +17,9 @@ something (Megatron has none for loss) must not be compared in it, nor trusted w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -26,9 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, SampleError
+from shardmill.io.tokenfile import MEDIA_COLUMNS
+from shardmill.io.tokenwrite import MediaColumns
 from shardmill.model.codec import Plain
+from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import TokenRow, mask_of, modality_of
+from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 
 Aspect: TypeAlias = Literal[
     "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"
@@ -68,6 +72,65 @@ class Record:
         return _joined([modality_of(row.media, len(row.ids)) for row in self.rows], np.uint8)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Many records as flat arrays, all of whose tokens are learned, from one file of origin.
+
+    `lengths` are those of the documents, `per_record` how many of them each record has, `rows` the
+    numbers of the records in their file.
+    """
+
+    ids: NDArray[Any]
+    lengths: NDArray[np.int64]
+    per_record: NDArray[np.int64]
+    media: MediaColumns
+    keys: Sequence[str]
+    origin: Origin
+    rows: NDArray[np.int64]
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        documents = self._documents()
+        for key, number, count in zip(self.keys, self.rows.tolist(), self.per_record.tolist()):
+            origin = replace(self.origin, row=number)
+            rows = tuple(
+                TokenRow(
+                    key=f"{key}~{at}" if at else key,
+                    ids=ids,
+                    loss=np.array([[0, len(ids)]], np.int64)[: len(ids)],
+                    media=media,
+                    origin=origin,
+                    continues=at > 0,
+                )
+                for at, (ids, media) in enumerate(islice(documents, count))
+            )
+            yield Record(key=key, rows=rows)
+
+    def _documents(self) -> Iterator[tuple[NDArray[Any], tuple[MediaSpan, ...]]]:
+        ends, spans = np.cumsum(self.lengths).tolist(), iter(self._spans())
+        counts = self.media.counts.tolist()
+        for length, end, count in zip(self.lengths.tolist(), ends, counts):
+            yield self.ids[end - length : end], tuple(islice(spans, count))
+
+    def _spans(self) -> list[MediaSpan]:
+        media = self.media
+        columns = [media.columns[name].tolist() for name in MEDIA_COLUMNS]
+        return [
+            MediaSpan(
+                name=media.names[name],
+                kind=SEGMENT_KINDS[kind],
+                position=position,
+                num_tokens=length,
+                grid=(t, h, w),
+                before=before,
+                after=after,
+            )
+            for position, length, before, after, kind, name, (t, h, w) in zip(
+                *columns, media.grid.tolist()
+            )
+        ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A part of the data that is read by itself; `input` identifies it as plain JSON.
@@ -98,6 +161,14 @@ class Reader(Protocol):
 
     def inputs(self) -> Mapping[str, Any]:
         """Return a cheap fingerprint of the files: path -> [size, mtime_ns]."""
+
+
+@runtime_checkable
+class BlockReader(Protocol):
+    """A reader that has many records at a time, for who takes them all."""
+
+    def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
+        """Yield the records of a part, many at a time."""
 
 
 def with_codes(record: Record, space: TokenSpace) -> Record:

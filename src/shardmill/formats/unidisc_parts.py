@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from shardmill.io.memmaps import is_memmap_folder, open_memmaps
 
 Ids = Literal["global", "local"]
 PART = re.compile(r"(tmp_)?(train|val)(?:_(.+))?")
+ROWS_AT_ONCE = 256
 TOKEN_NAMES = ("input_ids", "img_input_ids", "txt_input_ids")
 
 
@@ -119,17 +121,38 @@ def _check_repeats(
     for number, (column, rows) in enumerate(zip(columns, taken)):
         is_left = column >= 0
         is_left[rows] = False
-        for row in np.flatnonzero(is_left).tolist():
-            at = order[np.searchsorted(owner_ids, column[row], sorter=order)]
-            other = int(owner_part[at])
-            if not _same_tokens(tables[number], row, tables[other], int(owner_row[at])):
-                raise _conflict(int(column[row]), parts[other], parts[number])
+        left = np.flatnonzero(is_left)
+        at = order[np.searchsorted(owner_ids, column[left], sorter=order)]
+        for mine, other, theirs in _runs(left, owner_part[at], owner_row[at]):
+            differs = _differing_row(tables[number], mine, tables[other], theirs)
+            if differs is not None:
+                raise _conflict(int(column[mine][differs]), parts[other], parts[number])
 
 
-def _same_tokens(
-    a: dict[str, NDArray[Any]], row: int, b: dict[str, NDArray[Any]], other: int
-) -> bool:
-    return all(np.array_equal(a[n][row], b[n][other]) for n in TOKEN_NAMES if n in a and n in b)
+def _runs(
+    rows: NDArray[np.int64], parts: NDArray[np.int64], others: NDArray[np.int64]
+) -> Iterator[tuple[slice, int, slice]]:
+    """Yield (my rows, other part, its rows) for runs that go on by one in both, as slices."""
+    breaks = (np.diff(rows) != 1) | (np.diff(parts) != 0) | (np.diff(others) != 1)
+    cuts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
+    for first, end in pairwise(cuts):
+        for start in range(first, end, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, end - start)
+            mine, theirs = int(rows[start]), int(others[start])
+            yield slice(mine, mine + count), int(parts[start]), slice(theirs, theirs + count)
+
+
+def _differing_row(
+    a: dict[str, NDArray[Any]], mine: slice, b: dict[str, NDArray[Any]], theirs: slice
+) -> int | None:
+    for name in TOKEN_NAMES:
+        if name in a and name in b:
+            rows, others = a[name][mine], b[name][theirs]
+            if rows.shape != others.shape:
+                return 0
+            if not np.array_equal(rows, others):
+                return int(np.argmax((rows != others).any(axis=1)))
+    return None
 
 
 def _conflict(id_: int, first: Path, second: Path) -> ConfigError:

@@ -35,6 +35,30 @@ def _columns() -> dict[str, array[int]]:
     return {name: array("q") for name in (*MEDIA_COLUMNS, "grid")}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaColumns:
+    """The media of many rows: how many each row has, and their columns one after the other.
+
+    `columns` has the names of MEDIA_COLUMNS; "name" counts in `names`, "kind" as modality does.
+    """
+
+    counts: NDArray[np.int64]
+    columns: Mapping[str, NDArray[np.int64]]
+    grid: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @classmethod
+    def none(cls, num_rows: int) -> MediaColumns:
+        """Return the columns of rows without media."""
+        columns = {name: np.empty(0, np.int64) for name in MEDIA_COLUMNS}
+        return cls(np.zeros(num_rows, np.int64), columns, np.empty((0, 3), np.int64), ())
+
+    def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum over the media of each row."""
+        ends = np.concatenate([[0], np.cumsum(values)])[np.cumsum(self.counts)]
+        return np.diff(ends, prepend=0).astype(np.int64)
+
+
 @dataclass(slots=True)
 class TokenWriter:
     """Appends rows to the three files of a shard; use it as a context manager.
@@ -106,11 +130,12 @@ class TokenWriter:
         origin: Origin,
         rows: Sequence[int],
         continues: NDArray[np.bool_] | None = None,
+        media: MediaColumns | None = None,
     ) -> None:
-        """Add many plain texts at once: all their ids, all trained on, all from one file.
+        """Add many rows at once: all their ids, all trained on, all from one file.
 
-        `rows` are the row numbers in the file of `origin`; `continues` marks the texts that go on
-        with the one before.
+        `rows` are the row numbers in the file of `origin`; `continues` marks the rows that go on
+        with the one before; without `media` they are plain texts.
         """
         count = len(keys)
         self._write_ids(ids)
@@ -122,9 +147,7 @@ class TokenWriter:
         filled = as_int64[as_int64 > 0]
         self._num_loss.frombytes((as_int64 > 0).astype(np.int64).tobytes())
         self._loss.frombytes(np.stack([np.zeros_like(filled), filled], axis=1).tobytes())
-        zeros = bytes(8 * count)
-        for column in (self._num_media, self._visual, self._fixed):
-            column.frombytes(zeros)
+        self._append_media(MediaColumns.none(count) if media is None else media)
         file = self._file_number(origin)
         self._origin_file.extend([file] * count)
         self._origin_row.extend(rows)
@@ -139,6 +162,18 @@ class TokenWriter:
             )
         self._bin.write(np.ascontiguousarray(ids, self.space.dtype).data)
         self.num_tokens += len(ids)
+
+    def _append_media(self, media: MediaColumns) -> None:
+        self._num_media.frombytes(media.counts.tobytes())
+        self._visual.frombytes(media.sums(media.columns["length"]).tobytes())
+        length, before, after = (media.columns[name] for name in ("length", "before", "after"))
+        self._fixed.frombytes(media.sums(length + before + after).tobytes())
+        numbers = [self._media_names.setdefault(n, len(self._media_names)) for n in media.names]
+        names = np.array(numbers, np.int64)[media.columns["name"]]
+        for column in MEDIA_COLUMNS:
+            values = names if column == "name" else media.columns[column]
+            self._media[column].frombytes(values.astype(np.int64).tobytes())
+        self._media["grid"].frombytes(media.grid.astype(np.int64).tobytes())
 
     def _append_medium(self, span: MediaSpan) -> None:
         name = self._media_names.setdefault(span.name, len(self._media_names))

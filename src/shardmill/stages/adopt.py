@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.reader import Reader, Record
+from shardmill.formats.reader import Block, BlockReader, Reader, Record
+from shardmill.io.tokenfile import ROLES
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.codec import Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.tokenize import count_row
+from shardmill.stages.shardstats import count_shard
 from shardmill.tokens.text import TextSpec
 
 
@@ -65,9 +66,25 @@ class AdoptTokens:
             assert isinstance(count, int)
             tally.count(f"passed over|{name}", count)
         with TokenWriter(lambda role: draft.file(unit.name, role), space) as writer:
-            for record in self.reader.read(unit.input):
-                _write(record, writer, tally)
+            if isinstance(self.reader, BlockReader):
+                for block in self.reader.read_blocks(unit.input):
+                    _write_block(block, writer, tally)
+            else:
+                for record in self.reader.read(unit.input):
+                    _write(record, writer, tally)
         draft.finish(unit.name, num_samples=writer.num_rows)
+        count_shard(tally, {role: draft.file(unit.name, role) for role in ROLES})
+
+
+def _write_block(block: Block, writer: TokenWriter, tally: Tally) -> None:
+    if not block.lengths.all() or (block.per_record > 1).any():
+        for record in block.records():
+            _write(record, writer, tally)
+        return
+    rows, media = block.rows.tolist(), block.media
+    writer.append_texts(block.ids, block.lengths, block.keys, block.origin, rows, media=media)
+    tally.num_in += len(rows)
+    tally.num_kept += len(rows)
 
 
 def _write(record: Record, writer: TokenWriter, tally: Tally) -> None:
@@ -81,4 +98,3 @@ def _write(record: Record, writer: TokenWriter, tally: Tally) -> None:
             continue
         writer.append(row)
         tally.num_kept += 1
-        count_row(tally, row)
