@@ -27,6 +27,7 @@ THUMB = 320
 FILM_MS = 500
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULTILINE)
+STYLE = re.compile(r'<link rel="stylesheet" href="static/([\w.]+)"')
 # JSON inside of a script element: these are the characters that could end it.
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -56,7 +57,7 @@ def make_report(desk: Desk) -> bytes:
     for mark, escaped in ESCAPES.items():
         data = data.replace(mark, escaped)
     pages = {name: content.decode() for name, content in static_files().items()}
-    styles = "\n".join(pages[name] for name in ("base.css", "parts.css", "views.css", "report.css"))
+    styles = "\n".join(pages[name] for name in [*STYLE.findall(pages["index.html"]), "report.css"])
     script = join_modules(pages, "report")
     return (
         '<!doctype html>\n<html lang="en" data-theme="light"><head><meta charset="utf-8">'

@@ -29,7 +29,8 @@ function fill(node, props, children) {
 function setProp(node, name, value) {
   if (value === undefined || value === null || value === false) return;
   if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-  else if (name === "style") for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
+  else if (name === "style")
+    for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
   else if (name === "value" || name === "checked") node[name] = value;
   else node.setAttribute(name, value === true ? "" : value);
 }

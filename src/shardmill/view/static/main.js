@@ -13,7 +13,13 @@ const side = el("nav", { class: "side", "aria-label": "folders" });
 const main = el("main", { tabindex: "-1" });
 const loading = el("div", { class: "loading" });
 const crumbs = el("div", { class: "crumbs" });
-const search = el("input", { type: "search", class: "field", placeholder: "Search keys, sources, reasons", "aria-label": "search", onkeydown: onSearchKey });
+const search = el("input", {
+  type: "search",
+  class: "field",
+  placeholder: "Search keys, sources, reasons",
+  "aria-label": "search",
+  onkeydown: onSearchKey,
+});
 const toast = el("div", { class: "toast", role: "status" });
 
 function start() {
@@ -21,14 +27,45 @@ function start() {
   setTheme(localStorage.getItem("theme") ?? "auto");
   document.body.replaceChildren(
     loading,
-    el("aside", { class: "rail" },
-      link({ view: "map" }, { class: "brand" }, el("img", { src: "static/mark.svg", alt: "", width: 20, height: 20 }), "shardmill"),
+    el(
+      "aside",
+      { class: "rail" },
+      link(
+        { view: "map" },
+        { class: "brand" },
+        el("img", { src: "static/mark.svg", alt: "", width: 20, height: 20 }),
+        "shardmill",
+      ),
       side,
-      el("div", { class: "rail-foot" }, el("button", { class: "ghost", title: "change the theme (t)", onclick: nextTheme }, "Theme"), el("button", { class: "ghost", title: "keyboard (?)", onclick: showHelp }, "Keys"))),
-    el("div", { class: "page" },
-      el("header", { class: "bar-top" }, crumbs, el("div", { class: "searchbox" }, search, el("kbd", {}, "/")), el("button", { class: "ghost", title: "copy the link to this view (c)", onclick: copyLink }, "Copy link")),
-      main),
-    toast);
+      el(
+        "div",
+        { class: "rail-foot" },
+        el(
+          "button",
+          { class: "ghost", title: "change the theme (t)", onclick: nextTheme },
+          "Theme",
+        ),
+        el("button", { class: "ghost", title: "keyboard (?)", onclick: showHelp }, "Keys"),
+      ),
+    ),
+    el(
+      "div",
+      { class: "page" },
+      el(
+        "header",
+        { class: "bar-top" },
+        crumbs,
+        el("div", { class: "searchbox" }, search, el("kbd", {}, "/")),
+        el(
+          "button",
+          { class: "ghost", title: "copy the link to this view (c)", onclick: copyLink },
+          "Copy link",
+        ),
+      ),
+      main,
+    ),
+    toast,
+  );
   addEventListener("hashchange", show);
   addEventListener("keydown", onKey);
   show();
@@ -54,11 +91,12 @@ async function show({ again = false } = {}) {
   page.keys = made.keys ?? {};
   document.title = `${made.title} · shardmill`;
   drawCrumbs(route, made);
-  search.value = route.view === "search" ? route.params.q ?? "" : "";
+  search.value = route.view === "search" ? (route.params.q ?? "") : "";
   replace(main, made.body);
   main.dataset.view = route.view || "item";
   if (!again) main.scrollTo(0, 0);
-  for (const entry of side.querySelectorAll("a")) entry.classList.toggle("on", entry.dataset.id === route.id);
+  for (const entry of side.querySelectorAll("a"))
+    entry.classList.toggle("on", entry.dataset.id === route.id);
   if (made.live) keepAlive(made.live, turn, 600);
 }
 
@@ -82,7 +120,14 @@ function keepAlive(live, turn, wait) {
 async function listSide() {
   try {
     const answer = await ask("map");
-    const entry = (node) => link({ id: node.id }, { "data-id": node.id, title: node.name, class: node.id === page.route?.id ? "on" : "" }, el("i", { class: `state-dot ${node.state}` }), el("span", {}, node.name), el("small", {}, node.content));
+    const entry = (node) =>
+      link(
+        { id: node.id },
+        { "data-id": node.id, title: node.name, class: node.id === page.route?.id ? "on" : "" },
+        el("i", { class: `state-dot ${node.state}` }),
+        el("span", {}, node.name),
+        el("small", {}, node.content),
+      );
     replace(side, el("h3", {}, answer.root), answer.nodes.map(entry));
   } catch {
     replace(side, el("p", { class: "muted" }, "no answer"));
@@ -90,13 +135,32 @@ async function listSide() {
 }
 
 function problem(route, error) {
-  return el("div", { class: "empty bad" }, el("b", {}, "This cannot be shown"), el("p", {}, error.message), link(above(route), { class: "button" }, "Go up"));
+  return el(
+    "div",
+    { class: "empty bad" },
+    el("b", {}, "This cannot be shown"),
+    el("p", {}, error.message),
+    link(above(route), { class: "button" }, "Go up"),
+  );
 }
 
 function drawCrumbs(route, made) {
   const last = route.name || (route.view && route.view !== "map" && !route.id ? route.view : "");
-  replace(crumbs, link({ view: "map" }, {}, "map"), route.id && [" / ", link({ id: route.id }, {}, made.page?.name ?? route.id)],
-    route.id && route.view && [" / ", link(route.name ? above(route) : route, {}, route.name ? above(route).view ?? route.view : route.view)], last && [" / ", el("span", {}, last)]);
+  replace(
+    crumbs,
+    link({ view: "map" }, {}, "map"),
+    route.id && [" / ", link({ id: route.id }, {}, made.page?.name ?? route.id)],
+    route.id &&
+      route.view && [
+        " / ",
+        link(
+          route.name ? above(route) : route,
+          {},
+          route.name ? (above(route).view ?? route.view) : route.view,
+        ),
+      ],
+    last && [" / ", el("span", {}, last)],
+  );
 }
 
 function onSearchKey(event) {
@@ -106,14 +170,28 @@ function onSearchKey(event) {
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)
+  )
+    return;
   const open = document.querySelector("dialog[open]");
   if (open) return;
   const press = (hint) => main.querySelector(`[data-key="${hint}"]`)?.click();
   const keys = {
-    "/": () => search.focus(), "?": showHelp, t: nextTheme, c: copyLink, m: () => go({ view: "map" }),
-    u: () => go(above(page.route)), Escape: () => go(above(page.route)),
-    j: () => press("next"), k: () => press("previous"), ArrowRight: () => press("next"), ArrowLeft: () => press("previous"),
+    "/": () => search.focus(),
+    "?": showHelp,
+    t: nextTheme,
+    c: copyLink,
+    m: () => go({ view: "map" }),
+    u: () => go(above(page.route)),
+    Escape: () => go(above(page.route)),
+    j: () => press("next"),
+    k: () => press("previous"),
+    ArrowRight: () => press("next"),
+    ArrowLeft: () => press("previous"),
     ...page.keys,
   };
   if (/^[1-9]$/.test(event.key)) main.querySelectorAll(".tabs a")[Number(event.key) - 1]?.click();
@@ -123,8 +201,29 @@ function onKey(event) {
 }
 
 function showHelp() {
-  const rows = [["/", "search"], ["j  k", "next, previous"], ["← →", "documents of a pack; next, previous"], ["1 … 9", "tabs"], ["u  Esc", "up"], ["m", "map"], ["c", "copy the link"], ["t", "theme"]];
-  const box = el("dialog", { class: "help" }, el("h2", {}, "Keyboard"), el("table", {}, rows.map(([keys, text]) => el("tr", {}, el("td", {}, el("kbd", {}, keys)), el("td", {}, text)))), el("button", { class: "button", onclick: () => box.close() }, "Close"));
+  const rows = [
+    ["/", "search"],
+    ["j  k", "next, previous"],
+    ["← →", "documents of a pack; next, previous"],
+    ["1 … 9", "tabs"],
+    ["u  Esc", "up"],
+    ["m", "map"],
+    ["c", "copy the link"],
+    ["t", "theme"],
+  ];
+  const box = el(
+    "dialog",
+    { class: "help" },
+    el("h2", {}, "Keyboard"),
+    el(
+      "table",
+      {},
+      rows.map(([keys, text]) =>
+        el("tr", {}, el("td", {}, el("kbd", {}, keys)), el("td", {}, text)),
+      ),
+    ),
+    el("button", { class: "button", onclick: () => box.close() }, "Close"),
+  );
   box.addEventListener("close", () => box.remove());
   document.body.append(box);
   box.showModal();

@@ -12,8 +12,13 @@ export function isReport() {
 }
 
 export function address(path, params) {
-  const pairs = Object.entries(params ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const query = pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).sort().join("&");
+  const pairs = Object.entries(params ?? {}).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "",
+  );
+  const query = pairs
+    .map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
+    .sort()
+    .join("&");
   return query ? `${path}?${query}` : path;
 }
 
@@ -24,7 +29,9 @@ export async function ask(name, params) {
     throw new Error("this part is not in the report");
   }
   const response = await fetch(`api/${path}`, { credentials: "same-origin" });
-  const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+  const answer = await response
+    .json()
+    .catch(() => ({ error: `the server answered ${response.status}` }));
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
 }

@@ -3,7 +3,8 @@
 import { el } from "./dom.js";
 import { empty, key, note, numbers, pager, panel, steps } from "./parts.js";
 import { go, link } from "./route.js";
-import { maskFigure, miniStrip, strip } from "./strip.js";
+import { maskFigure, miniStrip } from "./packfigures.js";
+import { strip } from "./strip.js";
 import { painted, tokenLegend, ways } from "./tokens.js";
 import { count, percent, plural } from "./words.js";
 
@@ -15,12 +16,39 @@ export async function packsView({ ask, route, page }) {
   return {
     title: `${page.name}: packs`,
     body: [
-      el("div", { class: "toolbar" }, pager(route, { at, step: STEP, total: answer.total, shown: answer.packs.length, unit: "packs" }),
-        el("ul", { class: "legend" }, el("li", {}, el("i", { class: "sign doc d0" }), "documents, by turns in six colours"), el("li", {}, el("i", { class: "sign visual" }), "share of visual tokens"), el("li", {}, el("i", { class: "sign padding" }), "padding"))),
-      answer.packs.length ? el("div", { class: "packlist" }, answer.packs.map((pack) =>
-        link({ id: route.id, view: "pack", name: String(pack.number) }, { class: "packrow" },
-          el("span", { class: "num" }, count(pack.number)), miniStrip(pack),
-          el("span", { class: "num" }, percent(pack.tokens / Math.max(1, pack.size))), el("span", { class: "muted num" }, plural(pack.lengths.length, "document")))))
+      el(
+        "div",
+        { class: "toolbar" },
+        pager(route, {
+          at,
+          step: STEP,
+          total: answer.total,
+          shown: answer.packs.length,
+          unit: "packs",
+        }),
+        el(
+          "ul",
+          { class: "legend" },
+          el("li", {}, el("i", { class: "sign doc d0" }), "documents, by turns in six colours"),
+          el("li", {}, el("i", { class: "sign visual" }), "share of visual tokens"),
+          el("li", {}, el("i", { class: "sign padding" }), "padding"),
+        ),
+      ),
+      answer.packs.length
+        ? el(
+            "div",
+            { class: "packlist" },
+            answer.packs.map((pack) =>
+              link(
+                { id: route.id, view: "pack", name: String(pack.number) },
+                { class: "packrow" },
+                el("span", { class: "num" }, count(pack.number)),
+                miniStrip(pack),
+                el("span", { class: "num" }, percent(pack.tokens / Math.max(1, pack.size))),
+                el("span", { class: "muted num" }, plural(pack.lengths.length, "document")),
+              ),
+            ),
+          )
         : empty("No packs", "No unit is done yet."),
     ],
   };
@@ -38,7 +66,10 @@ export async function packView({ ask, route, page }) {
     detail.replaceChildren(await documentPanel(ask, pack, number, { id: route.id, select }));
   };
   const select = (number) => {
-    go({ id: route.id, view: "pack", name: route.name, params: { doc: number } }, { quietly: true });
+    go(
+      { id: route.id, view: "pack", name: route.name, params: { doc: number } },
+      { quietly: true },
+    );
     return draw(number);
   };
   await draw(chosen);
@@ -47,15 +78,29 @@ export async function packView({ ask, route, page }) {
   return {
     title: `${page.name}: pack ${pack.number}`,
     body: [
-      el("div", { class: "subhead" }, el("h2", {}, `Pack ${count(pack.number)}`), steps({ id: route.id, view: "pack" }, pack.number, pack.total, "pack")),
+      el(
+        "div",
+        { class: "subhead" },
+        el("h2", {}, `Pack ${count(pack.number)}`),
+        steps({ id: route.id, view: "pack" }, pack.number, pack.total, "pack"),
+      ),
       numbers([
-        [percent(pack.tokens / Math.max(1, pack.size)), "filled", `${count(pack.tokens)} of ${count(pack.size)}`],
+        [
+          percent(pack.tokens / Math.max(1, pack.size)),
+          "filled",
+          `${count(pack.tokens)} of ${count(pack.size)}`,
+        ],
         [count(pack.documents.length), "documents"],
         [percent(visual / Math.max(1, pack.tokens)), "visual", plural(visual, "token")],
-        pack.documents[0]?.learned !== null && [percent(learned / Math.max(1, pack.tokens)), "learned", plural(learned, "token")],
+        pack.documents[0]?.learned !== null && [
+          percent(learned / Math.max(1, pack.tokens)),
+          "learned",
+          plural(learned, "token"),
+        ],
         [count(pack.padding), "padding"],
       ]),
-      figure, detail,
+      figure,
+      detail,
     ],
     keys: {
       ArrowRight: () => select(Math.min(pack.documents.length - 1, current + 1)),
@@ -66,19 +111,66 @@ export async function packView({ ask, route, page }) {
 
 async function documentPanel(ask, pack, number, { id, select }) {
   const document = pack.documents[number];
-  const choose = (other) => el("button", { class: `choice d${other % 6} ${other === number ? "on" : ""}`, title: pack.documents[other].key, onclick: () => select(other) }, el("i", {}), String(other));
-  const head = el("div", { class: "subhead" }, el("h2", {}, key(document.key)),
-    el("span", { class: "muted" }, `document ${number}, places ${count(pack.starts[number])} – ${count(pack.starts[number] + pack.padded[number] - 1)}`),
-    el("div", { class: "choices" }, pack.documents.length <= 16 ? pack.documents.map((_, other) => choose(other)) : null));
+  const choose = (other) =>
+    el(
+      "button",
+      {
+        class: `choice d${other % 6} ${other === number ? "on" : ""}`,
+        title: pack.documents[other].key,
+        onclick: () => select(other),
+      },
+      el("i", {}),
+      String(other),
+    );
+  const head = el(
+    "div",
+    { class: "subhead" },
+    el("h2", {}, key(document.key)),
+    el(
+      "span",
+      { class: "muted" },
+      `document ${number}, places ${count(pack.starts[number])} – ${count(pack.starts[number] + pack.padded[number] - 1)}`,
+    ),
+    el(
+      "div",
+      { class: "choices" },
+      pack.documents.length <= 16 ? pack.documents.map((_, other) => choose(other)) : null,
+    ),
+  );
   const row = await rowOf(ask, document, id, pack, number);
-  return el("section", { class: `panel chosen d${number % 6}` }, head, ways(document),
-    el("div", { class: "split narrow" },
-      el("div", {}, row.problem ? note(row.problem) : [tokenLegend(), row.undecoded && note(`Shown as ids: ${row.undecoded}`), painted({ ...row, sample_at: document.sample_at }, { firstPlace: pack.starts[number] })]),
-      maskFigure(pack)));
+  return el(
+    "section",
+    { class: `panel chosen d${number % 6}` },
+    head,
+    ways(document),
+    el(
+      "div",
+      { class: "split narrow" },
+      el(
+        "div",
+        {},
+        row.problem
+          ? note(row.problem)
+          : [
+              tokenLegend(),
+              row.undecoded && note(`Shown as ids: ${row.undecoded}`),
+              painted(
+                { ...row, sample_at: document.sample_at },
+                { firstPlace: pack.starts[number] },
+              ),
+            ],
+      ),
+      maskFigure(pack),
+    ),
+  );
 }
 
 async function rowOf(ask, document, id, pack, number) {
-  if (document.tokens_at) return ask("row", { id: document.tokens_at.id, n: document.tokens_at.number }).catch((error) => ({ problem: error.message }));
-  if (document.learned === null) return { problem: "This plan was made from lengths: the tokens are made while training." };
+  if (document.tokens_at)
+    return ask("row", { id: document.tokens_at.id, n: document.tokens_at.number }).catch(
+      (error) => ({ problem: error.message }),
+    );
+  if (document.learned === null)
+    return { problem: "This plan was made from lengths: the tokens are made while training." };
   return { problem: "The token shards that this pack was made from are not in this folder." };
 }

@@ -13,56 +13,188 @@ export async function planView({ ask, route, page }) {
   const world = Number(route.params.world) || Math.min(8, worlds[worlds.length - 1]);
   const top = numbers([
     [count(page.packs), "packs", `of ${count(page.capacity)} tokens`],
-    [count(page.packed), "samples packed", page.dropped ? `${count(page.dropped)} left out` : "none left out"],
-    [page.lower_bound ? (page.packs / page.lower_bound).toFixed(4) : "–", "× the lower bound", `${count(page.lower_bound)} at best`],
+    [
+      count(page.packed),
+      "samples packed",
+      page.dropped ? `${count(page.dropped)} left out` : "none left out",
+    ],
+    [
+      page.lower_bound ? (page.packs / page.lower_bound).toFixed(4) : "–",
+      "× the lower bound",
+      `${count(page.lower_bound)} at best`,
+    ],
   ]);
   let plots;
   try {
     plots = await ask("plots", { id: route.id, world });
   } catch (error) {
-    return { title: page.name, body: [el("div", { class: "stack" }, top, note(`No plots: ${error.message}.`), about(page))] };
+    return {
+      title: page.name,
+      body: [el("div", { class: "stack" }, top, note(`No plots: ${error.message}.`), about(page))],
+    };
   }
   const { plan } = plots;
   const tokens = plan.sources.reduce((sum, one) => sum + one.tokens, 0);
   return {
     title: page.name,
-    body: [el("div", { class: "stack" }, top,
-      panel("Packs", el("div", { class: "plots" },
-        histogram(plan.fill, { title: "Fill of packs", unit: "%" }),
-        histogram(plan.documents, { title: "Documents a pack" }),
-        plan.visual.max > 0 && histogram(plan.visual, { title: "Visual tokens a pack", unit: "tokens" }))),
-      panel("Steps", el("div", { class: "toolbar" }, el("span", { class: "muted" }, "Ranks that train together:"),
-        el("div", { class: "choices" }, worlds.map((size) =>
-          link({ id: route.id, view: "overview", params: { world: size } }, { class: size === plan.world ? "choice on" : "choice" }, String(size))))),
-        el("div", { class: "plots" },
-          lines([
-            { name: "dearest rank, shuffled", kind: "before", x: plan.steps.shuffled.step, y: plan.steps.shuffled.max },
-            { name: "dearest rank, planned", kind: "after", x: plan.steps.planned.step, y: plan.steps.planned.max },
-            { name: "mean of ranks, planned", kind: "mean", x: plan.steps.planned.step, y: plan.steps.planned.mean }],
-          { title: "Cost of each step", about: `over the mean pack, ${plural(plan.steps.num_steps, "step")}`, unit: "steps" }),
-          stragglers(plan))),
-      panel("Lengths", el("div", { class: "plots" },
-        histogram(plots.lengths, { title: "Tokens a sample", unit: "tokens" }),
-        plots.visual.max > 0 && histogram(plots.visual, { title: "Visual tokens a sample", unit: "tokens" }))),
-      panel("Sources", sources(plan.sources, tokens)),
-      about(page))],
+    body: [
+      el(
+        "div",
+        { class: "stack" },
+        top,
+        panel(
+          "Packs",
+          el(
+            "div",
+            { class: "plots" },
+            histogram(plan.fill, { title: "Fill of packs", unit: "%" }),
+            histogram(plan.documents, { title: "Documents a pack" }),
+            plan.visual.max > 0 &&
+              histogram(plan.visual, { title: "Visual tokens a pack", unit: "tokens" }),
+          ),
+        ),
+        panel(
+          "Steps",
+          el(
+            "div",
+            { class: "toolbar" },
+            el("span", { class: "muted" }, "Ranks that train together:"),
+            el(
+              "div",
+              { class: "choices" },
+              worlds.map((size) =>
+                link(
+                  { id: route.id, view: "overview", params: { world: size } },
+                  { class: size === plan.world ? "choice on" : "choice" },
+                  String(size),
+                ),
+              ),
+            ),
+          ),
+          el(
+            "div",
+            { class: "plots" },
+            lines(
+              [
+                {
+                  name: "dearest rank, shuffled",
+                  kind: "before",
+                  x: plan.steps.shuffled.step,
+                  y: plan.steps.shuffled.max,
+                },
+                {
+                  name: "dearest rank, planned",
+                  kind: "after",
+                  x: plan.steps.planned.step,
+                  y: plan.steps.planned.max,
+                },
+                {
+                  name: "mean of ranks, planned",
+                  kind: "mean",
+                  x: plan.steps.planned.step,
+                  y: plan.steps.planned.mean,
+                },
+              ],
+              {
+                title: "Cost of each step",
+                about: `over the mean pack, ${plural(plan.steps.num_steps, "step")}`,
+                unit: "steps",
+              },
+            ),
+            stragglers(plan),
+          ),
+        ),
+        panel(
+          "Lengths",
+          el(
+            "div",
+            { class: "plots" },
+            histogram(plots.lengths, { title: "Tokens a sample", unit: "tokens" }),
+            plots.visual.max > 0 &&
+              histogram(plots.visual, { title: "Visual tokens a sample", unit: "tokens" }),
+          ),
+        ),
+        panel("Sources", sources(plan.sources, tokens)),
+        about(page),
+      ),
+    ],
   };
 }
 
 function stragglers(plan) {
-  return el("figure", { class: "plot" }, el("figcaption", {}, el("b", {}, "Straggler factor"), el("span", {}, `dearest over mean rank, ${plural(plan.world, "rank")}`)),
-    el("table", { class: "plain waits" }, el("tr", {}, el("th", {}, "cost"), el("th", { class: "num" }, "shuffled"), el("th", { class: "num" }, "planned"), el("th", { class: "num" }, "won back")),
-      plan.stragglers.map((one) => el("tr", {}, el("td", {}, one.cost), el("td", { class: "num muted" }, one.shuffled.toFixed(3)), el("td", { class: "num strong" }, one.planned.toFixed(3)),
-        el("td", { class: "num good" }, one.planned < one.shuffled ? percent(1 - one.planned / one.shuffled) : "–")))),
-    el("p", { class: "muted" }, "1.000 is a step in which all ranks finish together."));
+  return el(
+    "figure",
+    { class: "plot" },
+    el(
+      "figcaption",
+      {},
+      el("b", {}, "Straggler factor"),
+      el("span", {}, `dearest over mean rank, ${plural(plan.world, "rank")}`),
+    ),
+    el(
+      "table",
+      { class: "plain waits" },
+      el(
+        "tr",
+        {},
+        el("th", {}, "cost"),
+        el("th", { class: "num" }, "shuffled"),
+        el("th", { class: "num" }, "planned"),
+        el("th", { class: "num" }, "won back"),
+      ),
+      plan.stragglers.map((one) =>
+        el(
+          "tr",
+          {},
+          el("td", {}, one.cost),
+          el("td", { class: "num muted" }, one.shuffled.toFixed(3)),
+          el("td", { class: "num strong" }, one.planned.toFixed(3)),
+          el(
+            "td",
+            { class: "num good" },
+            one.planned < one.shuffled ? percent(1 - one.planned / one.shuffled) : "–",
+          ),
+        ),
+      ),
+    ),
+    el("p", { class: "muted" }, "1.000 is a step in which all ranks finish together."),
+  );
 }
 
 function sources(rows, total) {
-  return el("table", { class: "plain" }, el("tr", {}, el("th", {}, "source"), ["samples", "tokens", "share", "visual"].map((name) => el("th", { class: "num" }, name))),
-    rows.map((one) => el("tr", {}, el("td", {}, one.name), el("td", { class: "num" }, count(one.samples)), el("td", { class: "num" }, short(one.tokens)), el("td", { class: "num" }, percent(one.tokens / Math.max(1, total))), el("td", { class: "num" }, percent(one.visual / Math.max(1, one.tokens))))));
+  return el(
+    "table",
+    { class: "plain" },
+    el(
+      "tr",
+      {},
+      el("th", {}, "source"),
+      ["samples", "tokens", "share", "visual"].map((name) => el("th", { class: "num" }, name)),
+    ),
+    rows.map((one) =>
+      el(
+        "tr",
+        {},
+        el("td", {}, one.name),
+        el("td", { class: "num" }, count(one.samples)),
+        el("td", { class: "num" }, short(one.tokens)),
+        el("td", { class: "num" }, percent(one.tokens / Math.max(1, total))),
+        el("td", { class: "num" }, percent(one.visual / Math.max(1, one.tokens))),
+      ),
+    ),
+  );
 }
 
 function about(page) {
-  return panel("How it was planned", facts([["method", page.why], ["seed", String(page.seed)], ["alignment", String(page.alignment)], ["text cut from", page.cut ? plural(page.cut, "sample") : null], ["made from", page.data && link({ id: page.data }, {}, page.data)], ["path", el("code", {}, page.path)]]));
+  return panel(
+    "How it was planned",
+    facts([
+      ["method", page.why],
+      ["seed", String(page.seed)],
+      ["alignment", String(page.alignment)],
+      ["text cut from", page.cut ? plural(page.cut, "sample") : null],
+      ["made from", page.data && link({ id: page.data }, {}, page.data)],
+      ["path", el("code", {}, page.path)],
+    ]),
+  );
 }
-

@@ -11,7 +11,9 @@ const BOTTOM = 26;
 const TOP = 10;
 
 export function histogram(data, { unit = "", title = "" } = {}) {
-  const totals = data.edges.slice(1).map((_, bin) => data.series.reduce((sum, s) => sum + s.counts[bin], 0));
+  const totals = data.edges
+    .slice(1)
+    .map((_, bin) => data.series.reduce((sum, s) => sum + s.counts[bin], 0));
   const most = Math.max(1, ...totals);
   const bins = totals.length;
   const x = (value) => LEFT + ((WIDTH - LEFT - 8) * value) / Math.max(1e-9, data.edges[bins]);
@@ -23,24 +25,69 @@ export function histogram(data, { unit = "", title = "" } = {}) {
       const amount = series.counts[bin];
       if (!amount) return;
       const width = Math.max(1, x(data.edges[bin + 1]) - x(data.edges[bin]) - 1);
-      const rect = { x: x(data.edges[bin]), y: y(below + amount), width, height: Math.max(1, y(below) - y(below + amount)), rx: 1, class: `s${place}` };
-      bars.push(svg("rect", rect, svg("title", {}, `${data.whole ? bin : `${short(data.edges[bin])} – ${short(data.edges[bin + 1])}`} ${unit}: ${count(amount)}${data.series.length > 1 ? ` of ${series.name}` : ""}`)));
+      const rect = {
+        x: x(data.edges[bin]),
+        y: y(below + amount),
+        width,
+        height: Math.max(1, y(below) - y(below + amount)),
+        rx: 1,
+        class: `s${place}`,
+      };
+      bars.push(
+        svg(
+          "rect",
+          rect,
+          svg(
+            "title",
+            {},
+            `${data.whole ? bin : `${short(data.edges[bin])} – ${short(data.edges[bin + 1])}`} ${unit}: ${count(amount)}${data.series.length > 1 ? ` of ${series.name}` : ""}`,
+          ),
+        ),
+      );
       below += amount;
     });
   }
-  const median = data.count ? svg("line", { class: "mark", x1: x(data.median), x2: x(data.median), y1: TOP, y2: HEIGHT - BOTTOM }) : null;
-  return figure(title, `median ${short(data.median)}, mean ${short(data.mean)}, most ${short(data.max)} ${unit}`,
-    frame(data.whole ? wholeTicks(bins, x, unit) : xTicks(data.edges[bins], x, unit), yTicks(most, y), bars, data.whole ? null : median),
-    data.series.length > 1 ? legend(data.series.map((series) => series.name)) : null);
+  const median = data.count
+    ? svg("line", {
+        class: "mark",
+        x1: x(data.median),
+        x2: x(data.median),
+        y1: TOP,
+        y2: HEIGHT - BOTTOM,
+      })
+    : null;
+  return figure(
+    title,
+    `median ${short(data.median)}, mean ${short(data.mean)}, most ${short(data.max)} ${unit}`,
+    frame(
+      data.whole ? wholeTicks(bins, x, unit) : xTicks(data.edges[bins], x, unit),
+      yTicks(most, y),
+      bars,
+      data.whole ? null : median,
+    ),
+    data.series.length > 1 ? legend(data.series.map((series) => series.name)) : null,
+  );
 }
 
 export function powers(group) {
   const most = Math.max(1, ...group.counts);
-  return figure(group.name, `${short(group.mean)} on average`, el("div", { class: "powers" },
-    group.limits.map((limit, place) => el("div", { class: "power", title: `${count(group.counts[place])} up to ${count(limit)}` },
-      el("span", {}, count(group.counts[place])),
-      el("i", { style: { height: `${Math.round((76 * group.counts[place]) / most) + 2}px` } }),
-      el("small", {}, `≤ ${short(limit)}`)))));
+  return figure(
+    group.name,
+    `${short(group.mean)} on average`,
+    el(
+      "div",
+      { class: "powers" },
+      group.limits.map((limit, place) =>
+        el(
+          "div",
+          { class: "power", title: `${count(group.counts[place])} up to ${count(limit)}` },
+          el("span", {}, count(group.counts[place])),
+          el("i", { style: { height: `${Math.round((76 * group.counts[place]) / most) + 2}px` } }),
+          el("small", {}, `≤ ${short(limit)}`),
+        ),
+      ),
+    ),
+  );
 }
 
 export function lines(series, { title = "", about = "", unit = "" } = {}) {
@@ -50,56 +97,109 @@ export function lines(series, { title = "", about = "", unit = "" } = {}) {
   const low = Math.min(0.98, ...values);
   const room = (high - low) * 0.08;
   const x = (value) => LEFT + ((WIDTH - LEFT - 8) * value) / longest;
-  const y = (value) => TOP + ((HEIGHT - BOTTOM - TOP) * (high + room - value)) / (high - low + 2 * room);
+  const y = (value) =>
+    TOP + ((HEIGHT - BOTTOM - TOP) * (high + room - value)) / (high - low + 2 * room);
   const drawn = series.map((one) => {
-    const points = one.x.map((step, place) => `${x(step).toFixed(1)},${y(one.y[place]).toFixed(1)}`).join(" ");
-    if (one.x.length === 1) return svg("circle", { cx: x(one.x[0]), cy: y(one.y[0]), r: 3, class: `dot ${one.kind}` });
+    const points = one.x
+      .map((step, place) => `${x(step).toFixed(1)},${y(one.y[place]).toFixed(1)}`)
+      .join(" ");
+    if (one.x.length === 1)
+      return svg("circle", { cx: x(one.x[0]), cy: y(one.y[0]), r: 3, class: `dot ${one.kind}` });
     return svg("polyline", { points, class: `line ${one.kind}` });
   });
   const ticks = nice(low, high, 4).map((value) => [y(value), value.toFixed(2)]);
-  return figure(title, about, frame(xTicks(longest, x, unit), ticks, drawn), legend(series.map((one) => one.name), series.map((one) => one.kind)));
+  return figure(
+    title,
+    about,
+    frame(xTicks(longest, x, unit), ticks, drawn),
+    legend(
+      series.map((one) => one.name),
+      series.map((one) => one.kind),
+    ),
+  );
 }
 
 export function legend(names, kinds) {
-  return el("ul", { class: "legend" }, names.map((name, place) =>
-    el("li", {}, el("i", { class: kinds ? kinds[place] : `s${place}` }), name)));
+  return el(
+    "ul",
+    { class: "legend" },
+    names.map((name, place) =>
+      el("li", {}, el("i", { class: kinds ? kinds[place] : `s${place}` }), name),
+    ),
+  );
 }
 
 export function shares(rows, total) {
   const most = Math.max(1, ...rows.map(([, amount]) => amount));
-  return el("table", { class: "shares" }, rows.map(([name, amount]) => el("tr", {},
-    el("th", {}, name), el("td", { class: "num" }, count(amount)),
-    el("td", { class: "wide" }, el("div", { class: "bar thin" }, el("i", { style: { width: `${(100 * amount) / most}%` } }))),
-    el("td", { class: "num muted" }, total ? `${((100 * amount) / total).toFixed(1)} %` : ""))));
+  return el(
+    "table",
+    { class: "shares" },
+    rows.map(([name, amount]) =>
+      el(
+        "tr",
+        {},
+        el("th", {}, name),
+        el("td", { class: "num" }, count(amount)),
+        el(
+          "td",
+          { class: "wide" },
+          el(
+            "div",
+            { class: "bar thin" },
+            el("i", { style: { width: `${(100 * amount) / most}%` } }),
+          ),
+        ),
+        el("td", { class: "num muted" }, total ? `${((100 * amount) / total).toFixed(1)} %` : ""),
+      ),
+    ),
+  );
 }
 
 function figure(title, about, ...drawn) {
-  return el("figure", { class: "plot" }, el("figcaption", {}, el("b", {}, title), el("span", {}, about)), ...drawn);
+  return el(
+    "figure",
+    { class: "plot" },
+    el("figcaption", {}, el("b", {}, title), el("span", {}, about)),
+    ...drawn,
+  );
 }
 
 function frame(bottom, left, ...drawn) {
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "drawn", role: "img" },
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "drawn", role: "img" },
     left.map(([at, text]) => [
       svg("line", { class: "grid", x1: LEFT, x2: WIDTH - 8, y1: at, y2: at }),
-      svg("text", { class: "tick end", x: LEFT - 7, y: at + 3.5 }, text)]),
+      svg("text", { class: "tick end", x: LEFT - 7, y: at + 3.5 }, text),
+    ]),
     drawn,
-    bottom.map(([at, text]) => svg("text", { class: "tick middle", x: at, y: HEIGHT - 8 }, text)));
+    bottom.map(([at, text]) => svg("text", { class: "tick middle", x: at, y: HEIGHT - 8 }, text)),
+  );
 }
 
 function xTicks(most, x, unit) {
   const values = nice(0, most, 4).filter((value) => value <= most);
-  return values.map((value, place) => [x(value), place === values.length - 1 && unit ? `${short(value)} ${unit}` : short(value)])
+  return values
+    .map((value, place) => [
+      x(value),
+      place === values.length - 1 && unit ? `${short(value)} ${unit}` : short(value),
+    ])
     .map(([at, text]) => [Math.min(at, WIDTH - 8 - text.length * 3), text]);
 }
 
 // Bars of whole numbers have their number under the middle.
 function wholeTicks(bins, x, unit) {
   const values = nice(0, bins - 1, 5).filter((value) => Number.isInteger(value));
-  return values.map((value) => [x(value + 0.5), unit && value === values[values.length - 1] ? `${value} ${unit}` : String(value)]);
+  return values.map((value) => [
+    x(value + 0.5),
+    unit && value === values[values.length - 1] ? `${value} ${unit}` : String(value),
+  ]);
 }
 
 function yTicks(most, y) {
-  return nice(0, most, 3).filter((value) => value <= most * 1.001 && Number.isInteger(value)).map((value) => [y(value), short(value)]);
+  return nice(0, most, 3)
+    .filter((value) => value <= most * 1.001 && Number.isInteger(value))
+    .map((value) => [y(value), short(value)]);
 }
 
 function nice(low, high, wanted) {
@@ -107,6 +207,7 @@ function nice(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((one) => one >= rough);
   const values = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) values.push(Number(value.toPrecision(12)));
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step)
+    values.push(Number(value.toPrecision(12)));
   return values;
 }

@@ -9,17 +9,27 @@ import { isReport } from "./net.js";
 
 export function parseRoute(hash) {
   const [path, query] = split(hash.replace(/^#/, ""), "?");
-  const parts = path.split("/").filter((part) => part !== "").map(decode);
+  const parts = path
+    .split("/")
+    .filter((part) => part !== "")
+    .map(decode);
   const params = Object.fromEntries(new URLSearchParams(query));
-  if (parts[0] === "item" && parts[1]) return { view: parts[2] ?? "", id: parts[1], name: parts[3] ?? "", params };
+  if (parts[0] === "item" && parts[1])
+    return { view: parts[2] ?? "", id: parts[1], name: parts[3] ?? "", params };
   return { view: parts[0] === "search" ? "search" : "map", id: "", name: "", params };
 }
 
 export function toHash({ view = "", id = "", name = "", params = {} }) {
-  const parts = id ? ["item", id, view, name === 0 ? "0" : name] : view === "search" ? ["search"] : [];
+  const parts = id
+    ? ["item", id, view, name === 0 ? "0" : name]
+    : view === "search"
+      ? ["search"]
+      : [];
   while (parts.length && parts[parts.length - 1] === "") parts.pop();
   const path = `#/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
-  const given = Object.entries(params).filter(([, value]) => value !== "" && value !== undefined && value !== null && value !== 0);
+  const given = Object.entries(params).filter(
+    ([, value]) => value !== "" && value !== undefined && value !== null && value !== 0,
+  );
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 

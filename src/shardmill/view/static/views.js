@@ -2,18 +2,30 @@
 // and again while the view is open, and says when next, or that all shall be drawn again.
 
 import { codesView } from "./codes.js";
-import { frameOf, overviewView, specView, tabsOf } from "./item.js";
+import { frameOf, specView, tabsOf } from "./item.js";
 import { mapView } from "./map.js";
+import { overviewView } from "./overview.js";
 import { packsView, packView } from "./packs.js";
 import { planView } from "./plan.js";
 import { rowsView, rowView } from "./rows.js";
-import { samplesView, sampleView } from "./samples.js";
+import { sampleView } from "./sample.js";
+import { samplesView } from "./samples.js";
 import { searchView } from "./search.js";
 import { rejectedView, unitsView, unitView } from "./units.js";
 
 const VIEWS = {
-  overview: overviewView, spec: specView, units: unitsView, unit: unitView, rejected: rejectedView,
-  samples: samplesView, sample: sampleView, rows: rowsView, row: rowView, packs: packsView, pack: packView, codes: codesView,
+  overview: overviewView,
+  spec: specView,
+  units: unitsView,
+  unit: unitView,
+  rejected: rejectedView,
+  samples: samplesView,
+  sample: sampleView,
+  rows: rowsView,
+  row: rowView,
+  packs: packsView,
+  pack: packView,
+  codes: codesView,
 };
 const UNDER = { sample: "samples", row: "rows", pack: "packs", unit: "units" };
 

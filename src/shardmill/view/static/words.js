@@ -24,7 +24,8 @@ export function duration(seconds) {
   const two = (number) => String(number).padStart(2, "0");
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
+  if (whole < 172800)
+    return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
@@ -33,7 +34,11 @@ export function percent(share, digits = 1) {
 }
 
 export function short(number) {
-  const steps = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const steps = [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ];
   for (const [step, letter] of steps) {
     if (Math.abs(number) >= step) return `${trim(number / step)}${letter}`;
   }
@@ -41,5 +46,7 @@ export function short(number) {
 }
 
 function trim(number) {
-  return Number(number.toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0)).toString();
+  return Number(
+    number.toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0),
+  ).toString();
 }

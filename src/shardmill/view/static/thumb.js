@@ -1,0 +1,16 @@
+// A small picture of a medium, wherever one is shown; a box with a word where there is none.
+
+import { el } from "./dom.js";
+import { media } from "./net.js";
+
+export function thumb(id, number, name, kind, width = 320) {
+  const source =
+    kind === "video"
+      ? { id, n: number, name, ms: 500, w: width }
+      : { id, n: number, name, w: width };
+  const image = el("img", { src: media(source), alt: "", loading: "lazy", decoding: "async" });
+  image.addEventListener("error", () =>
+    image.replaceWith(el("span", { class: "nopicture" }, kind)),
+  );
+  return image;
+}
