@@ -50,15 +50,21 @@ def interleaved_rows(table: Table, rows: Any, space: TokenSpace, codes: CodeForm
     lengths = prefix_lengths(mask)
     ids = _unsigned(_kept(padded, mask, lengths), space)
     totals = mask.sum(axis=1, dtype=np.int64) if lengths is None else lengths
-    is_one_kind = kinds.shape[1] == 1
-    kind = np.repeat(kinds[:, 0], totals) if is_one_kind else _kept(kinds, mask, lengths)
     row_starts = np.cumsum(totals) - totals
+    if kinds.shape[1] == 1:
+        cuts, kind_at = row_starts, kinds[:, 0]
+    elif lengths is None:
+        kept = kinds[mask]
+        cuts = np.union1d(row_starts[totals > 0], _changes(kept))
+        kind_at = kept[cuts]
+    else:
+        cuts, kind_at = _cuts_of_kinds(kinds, lengths, row_starts)
     starts, per_row = row_starts, np.ones_like(totals)
     if "sample_ids" in table:
         changes = _changes(_kept(table["sample_ids"][rows], mask, lengths))
         starts = np.union1d(row_starts[totals > 0], changes)
         per_row = np.diff(np.searchsorted(starts, np.append(row_starts, len(ids))))
-    media = _shift_pictures(ids, kind, starts, space, codes)
+    media = _shift_pictures(ids, (cuts, kind_at), starts, space, codes)
     return FlatRows(ids, np.append(starts[1:], len(ids)) - starts, per_row, media)
 
 
@@ -128,22 +134,52 @@ def _changes(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(values[1:] != values[:-1]) + 1
 
 
+def _cuts_of_kinds(
+    kinds: NDArray[Any], lengths: NDArray[np.int64], row_starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return where a row begins or its modality changes, among what is kept, and what it is there.
+
+    Changes are looked for in words of eight values where that is possible: a word of zeros or ones
+    that equals the word before it has none.
+    """
+    width = kinds.shape[1]
+    flat = np.ascontiguousarray(kinds).reshape(-1)
+    places = _changes(flat) if width % WORD else _changes_in_words(flat)
+    row, column = np.divmod(np.union1d(np.arange(len(kinds)) * width, places), width)
+    is_kept = column < lengths[row]
+    row, column = row[is_kept], column[is_kept]
+    return row_starts[row] + column, kinds[row, column]
+
+
+def _changes_in_words(flat: NDArray[Any]) -> NDArray[np.int64]:
+    words = flat.view(np.uint64)
+    is_mixed = (words != 0) & (words != FULL_WORD)
+    is_mixed[1:] |= words[1:] != words[:-1]
+    first = np.flatnonzero(is_mixed)[:, None] * WORD
+    places = (first + np.arange(WORD + 1)).reshape(-1)
+    places = places[(places > 0) & (places < len(flat))]
+    is_change: NDArray[np.bool_] = flat[places] != flat[places - 1]
+    return places[is_change]
+
+
 def _shift_pictures(
     ids: NDArray[Any],
-    kind: NDArray[Any],
+    kinds: tuple[NDArray[np.int64], NDArray[Any]],
     starts: NDArray[np.int64],
     space: TokenSpace,
     codes: CodeForm,
 ) -> MediaColumns:
     """Return the runs of codes, none across two documents, and shift them behind the text."""
-    cuts = np.union1d(starts[starts < len(ids)], _changes(kind))
+    changes, kind_at = kinds
+    cuts = np.union1d(starts[starts < len(ids)], changes)
     ends = np.append(cuts[1:], len(ids))
-    is_picture = kind[cuts] == IMAGE
+    is_picture = kind_at[np.searchsorted(changes, cuts, side="right") - 1] == IMAGE
     first, last = cuts[is_picture], ends[is_picture]
     if codes == "raw":
         offset = ids.dtype.type(space.code_offset)
         for start, end in zip(first.tolist(), last.tolist()):
-            ids[start:end] += offset
+            picture = ids[start:end]
+            picture += offset
     owner = np.searchsorted(starts, first, side="right") - 1
     counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
     position = first - starts[owner]
