@@ -42,3 +42,6 @@ def test_packs_alone_are_shown_without_ways(pipeline: Path) -> None:
     pack = show_pack(Desk(Library(pipeline / "packs")), Query({"id": ".", "n": "0"}))
     assert pack["capacity"] is None and pack["padding"] == 0
     assert {d["sample_at"] for d in pack["documents"]} == {None}
+    rows = Library(pipeline / "packs").folder(".").tokens()
+    for document in pack["documents"]:
+        assert rows[document["tokens_at"]["number"]].key == document["key"]

@@ -42,9 +42,7 @@ def show_pack(desk: Desk, query: Query) -> dict[str, Any]:
         "documents": [
             {
                 **_document(row),
-                "tokens_at": None
-                if tokens is None or row.number is None
-                else {"id": tokens[0].id, "number": row.number},
+                "tokens_at": _tokens_at(id, tokens, row),
                 "sample_at": None if samples is None else _sample_at(samples, row),
                 "media_at": inside,
             }
@@ -62,6 +60,12 @@ def sample_place(samples: tuple[Any, Folder], key: str, shard: str | None) -> di
     item, folder = samples
     number = find_sample(folder, key.partition("~")[0], shard)
     return None if number is None else {"id": item.id, "number": number}
+
+
+def _tokens_at(id: str, tokens: tuple[Any, Folder] | None, row: PackRow) -> dict[str, Any] | None:
+    if tokens is not None and row.number is not None:
+        return {"id": tokens[0].id, "number": row.number}
+    return None if row.stored is None else {"id": id, "number": row.stored}
 
 
 def _sample_at(samples: tuple[Any, Folder], row: PackRow) -> dict[str, Any] | None:

@@ -30,13 +30,15 @@ from shardmill.view.shelf import NotHere
 class PackRow:
     """A document of a pack: its row of tokens, and the number of that row where it is known.
 
-    `planned` stands for the tokens where there are only lengths: (tokens, visual).
+    `planned` stands for the tokens where there are only lengths: (tokens, visual). `stored` is the
+    number of the row in the folder of packs itself.
     """
 
     row: TokenRow | None
     number: int | None = None
     planned: tuple[int, int] = (0, 0)
     shard: str | None = None
+    stored: int | None = None
 
 
 class PackSource(Protocol):
@@ -135,9 +137,11 @@ class StoredPacks:
         place = bisect_right(self.starts, number) - 1
         with self.folder.lock:
             shard = self.folder.tokens().shard(place)
-            rows = stored_rows(shard, number - self.starts[place])
+            inside = number - self.starts[place]
+            rows = stored_rows(shard, inside)
+            first = self.folder.places()[0][place] + int(shard.documents[inside])
         numbers = self._numbers(number, len(rows))
-        return [PackRow(row, n) for row, n in zip(rows, numbers)]
+        return [PackRow(row, n, stored=first + i) for i, (row, n) in enumerate(zip(rows, numbers))]
 
     def _numbers(self, number: int, count: int) -> Sequence[int | None]:
         if self.plan is None or not 0 <= number < len(self.plan):

@@ -9,6 +9,8 @@ import { painted, tokenLegend, ways } from "./tokens.js";
 import { count, percent, plural } from "./words.js";
 
 const STEP = 24;
+const PATIENCE_MS = 250;
+const MAX_CHOICES = 16;
 
 export async function packsView({ ask, route, page }) {
   const at = Number(route.params.at ?? 0) || 0;
@@ -58,12 +60,14 @@ export async function packView({ ask, route, page }) {
   const pack = await ask("pack", { id: route.id, n: route.name });
   const chosen = Math.min(pack.documents.length - 1, Number(route.params.doc ?? 0) || 0);
   const figure = el("div", {});
-  const detail = el("div", { class: "stack" });
+  const detail = el("div", { class: "stack" }, el("section", { class: "panel chosen" }));
   let current = chosen;
   const draw = async (number) => {
     current = number;
     figure.replaceChildren(strip(pack, { selected: number, onselect: select }));
-    detail.replaceChildren(await documentPanel(ask, pack, number, { id: route.id, select }));
+    if (number < 0) return;
+    const shown = await documentPanel(ask, pack, number, select);
+    if (current === number) detail.replaceChildren(shown);
   };
   const select = (number) => {
     go(
@@ -72,7 +76,8 @@ export async function packView({ ask, route, page }) {
     );
     return draw(number);
   };
-  await draw(chosen);
+  // The first tokenizer takes a moment to load: the strip does not wait for it.
+  await Promise.race([draw(chosen), new Promise((done) => setTimeout(done, PATIENCE_MS))]);
   const learned = pack.documents.reduce((sum, one) => sum + (one.learned ?? 0), 0);
   const visual = pack.visual.reduce((a, b) => a + b, 0);
   return {
@@ -109,68 +114,55 @@ export async function packView({ ask, route, page }) {
   };
 }
 
-async function documentPanel(ask, pack, number, { id, select }) {
+async function documentPanel(ask, pack, number, select) {
   const document = pack.documents[number];
-  const choose = (other) =>
+  const tokens = await tokensOf(ask, document, pack.starts[number]);
+  return el(
+    "section",
+    { class: `panel chosen d${number % 6}` },
+    documentHead(pack, number, select),
+    ways(document),
+    el("div", { class: "split narrow" }, el("div", {}, tokens), maskFigure(pack)),
+  );
+}
+
+function documentHead(pack, number, select) {
+  const start = pack.starts[number];
+  const end = start + pack.padded[number] - 1;
+  const choose = (document, other) =>
     el(
       "button",
       {
         class: `choice d${other % 6} ${other === number ? "on" : ""}`,
-        title: pack.documents[other].key,
+        title: document.key,
         onclick: () => select(other),
       },
       el("i", {}),
       String(other),
     );
-  const head = el(
+  return el(
     "div",
     { class: "subhead" },
-    el("h2", {}, key(document.key)),
-    el(
-      "span",
-      { class: "muted" },
-      `document ${number}, places ${count(pack.starts[number])} – ${count(pack.starts[number] + pack.padded[number] - 1)}`,
-    ),
-    el(
-      "div",
-      { class: "choices" },
-      pack.documents.length <= 16 ? pack.documents.map((_, other) => choose(other)) : null,
-    ),
-  );
-  const row = await rowOf(ask, document, id, pack, number);
-  return el(
-    "section",
-    { class: `panel chosen d${number % 6}` },
-    head,
-    ways(document),
-    el(
-      "div",
-      { class: "split narrow" },
-      el(
-        "div",
-        {},
-        row.problem
-          ? note(row.problem)
-          : [
-              tokenLegend(),
-              row.undecoded && note(`Shown as ids: ${row.undecoded}`),
-              painted(
-                { ...row, sample_at: document.sample_at },
-                { firstPlace: pack.starts[number] },
-              ),
-            ],
-      ),
-      maskFigure(pack),
-    ),
+    el("h2", {}, key(pack.documents[number].key)),
+    el("span", { class: "muted" }, `document ${number}, places ${count(start)} – ${count(end)}`),
+    pack.documents.length <= MAX_CHOICES &&
+      el("div", { class: "choices" }, pack.documents.map(choose)),
   );
 }
 
-async function rowOf(ask, document, id, pack, number) {
-  if (document.tokens_at)
-    return ask("row", { id: document.tokens_at.id, n: document.tokens_at.number }).catch(
-      (error) => ({ problem: error.message }),
-    );
-  if (document.learned === null)
-    return { problem: "This plan was made from lengths: the tokens are made while training." };
-  return { problem: "The token shards that this pack was made from are not in this folder." };
+async function tokensOf(ask, document, firstPlace) {
+  const at = document.tokens_at;
+  if (!at && document.learned === null)
+    return note("This plan was made from lengths: the tokens are made while training.");
+  if (!at) return note("The token shards that this pack was made from are not in this folder.");
+  try {
+    const row = await ask("row", { id: at.id, n: at.number });
+    return [
+      tokenLegend(),
+      row.undecoded && note(`Shown as ids: ${row.undecoded}`),
+      painted({ ...row, sample_at: document.sample_at }, { firstPlace }),
+    ];
+  } catch (error) {
+    return note(error.message, "bad");
+  }
 }
