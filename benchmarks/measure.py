@@ -84,15 +84,20 @@ def make_inputs(folder: Path) -> None:
     chats = list(make_chats(NUM_SHARDS * PER_SHARD))
     shards = [chats[i : i + PER_SHARD] for i in range(0, len(chats), PER_SHARD)]
     write_sample_folder(folder / "shards", shards)
-    shutil.copytree(fetch_tokenizers.fetch("qwen2.5"), folder / "model")
-    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    make_model(folder / "model")
+
+
+def make_model(folder: Path) -> None:
+    """Write what a processor of Qwen2.5-VL needs, with the settings of its checkpoint."""
+    shutil.copytree(fetch_tokenizers.fetch("qwen2.5"), folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
     config = {
         "processor_class": "Qwen2_5_VLProcessor",
         "image_processor_type": "Qwen2VLImageProcessor",
         "min_pixels": 3136,
         "max_pixels": 12845056,
     }
-    (folder / "model" / "preprocessor_config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
 
 
 def shardmill(folder: str, workers: int) -> Callable[[], int]:

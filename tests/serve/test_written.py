@@ -26,7 +26,6 @@ from shardmill.model.tokenrow import mask_of, modality_of
 from shardmill.pack.plan import plan_packs
 from shardmill.serve.packed import PackedDataset
 from shardmill.serve.pixels import PixelReader
-from shardmill.serve.processor import rule_of
 from shardmill.serve.written import Encoded, Medium, expand, media_spans, write_media
 from shardmill.tokens.visual.fixed import Gemma3, Llava
 from shardmill.tokens.visual.rule import Visual
@@ -124,11 +123,6 @@ def test_internvl_serves_films(tmp_path: Path) -> None:
             assert len(document.tensors["pixel_values"]) == num_tiles
             assert isinstance(document.tensors["pixel_values"], torch.Tensor)
     assert films > 3
-
-
-def test_a_processor_that_is_not_known_has_no_rule(tmp_path: Path) -> None:
-    (tmp_path / "preprocessor_config.json").write_text('{"processor_class": "OtherProcessor"}')
-    assert rule_of(tmp_path) is None
 
 
 def media(kinds: list[tuple[str, int, int]]) -> list[Medium]:

@@ -25,7 +25,7 @@ from shardmill.errors import ConfigError
 from shardmill.pack.build import NO_LABEL, Pack
 from shardmill.serve.attention import LAYOUTS, Attention
 from shardmill.serve.dummy import DummyImage
-from shardmill.serve.packed import TrainPack
+from shardmill.serve.packed import TrainPack, join_each
 
 Labels = Literal["shifted", "unshifted"]
 COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
@@ -124,9 +124,7 @@ class Collate:
         return found | {"media_chunks": chunks}
 
     def _join(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        names = dict.fromkeys(name for own in tensors for name in own)
-        joined = {name: torch.cat([own[name] for own in tensors if name in own]) for name in names}
-        return {name: self._cast(tensor) for name, tensor in joined.items()}
+        return {name: self._cast(tensor) for name, tensor in join_each(tensors).items()}
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.media_dtype is None or not tensor.is_floating_point():

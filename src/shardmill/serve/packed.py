@@ -219,10 +219,14 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
 def join_tensors(documents: list[Document]) -> dict[str, Any]:
     """Return the tensors of all documents, joined along their first axis, in order."""
-    names = dict.fromkeys(name for document in documents for name in document.tensors)
-    return {
-        name: torch.cat([d.tensors[name] for d in documents if name in d.tensors]) for name in names
-    }
+    return join_each([document.tensors for document in documents])
+
+
+def join_each(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tensors of each name joined along their first axis; a single one is not copied."""
+    names = dict.fromkeys(name for own in tensors for name in own)
+    parts = {name: [own[name] for own in tensors if name in own] for name in names}
+    return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in parts.items()}
 
 
 def _modalities(pack: Pack) -> list[Any]:

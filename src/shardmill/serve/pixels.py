@@ -48,7 +48,7 @@ from shardmill.tokens.visual.rule import Visual, VisualRule
 # Tokenizers of Hugging Face are not made for threads; decoding pictures is.
 LOCK = threading.Lock()
 # Samples a process whose text is compared with the processor's; a wrong rule shows at once.
-NUM_CHECKED = 8
+NUM_CHECKED = 4
 # What a processor returns beside the tensors that the model gets.
 NOT_MEDIA = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
@@ -169,7 +169,7 @@ class PixelReader:
         """Return what the processor makes of the media, with no text around if there is a rule."""
         if self.rule is None:
             return self.asked.make(rendered, shown)
-        return self.asked.make(self.asked.marks(segments), shown) if shown else {}
+        return self.asked.make_media(segments, shown) if shown else {}
 
     def _check(
         self,
@@ -184,10 +184,7 @@ class PixelReader:
             expanded.check(np.asarray(whole["input_ids"][0], np.int64))
             self._num_read += 1
         elif shown:
-            marks = self.asked.marks([medium.segment for medium in media])
-            bare = write_media(marks, self.asked.placeholders(), media)
-            found = expand(bare, self.asked.encode(bare.text), self.asked.visual_ids())
-            found.check(np.asarray(made["input_ids"][0], np.int64))
+            self.asked.check_media(media, made)
 
     def _visuals(
         self, segments: Sequence[Segment], shown: Sequence[Any], made: Mapping[str, Any]
