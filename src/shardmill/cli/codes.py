@@ -23,8 +23,20 @@ from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
 @folder_argument("folder")
 @click.argument("out", type=PlaceType())
 @click.option(
+    "--from",
+    "field",
+    metavar="FIELD",
+    help="The samples carry codes already, such as Liquid's vqcode_512; nothing is encoded.",
+)
+@click.option(
+    "--num-codes",
+    type=click.IntRange(1),
+    default=8192,
+    show_default=True,
+    help="With --from: the size of the codebook.",
+)
+@click.option(
     "--tokenizer",
-    required=True,
     metavar="KIND,weights=PATH",
     help=f"What encodes: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.",
 )
@@ -46,8 +58,18 @@ from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
 @click.option("--print-sizes", is_flag=True, help="Print the sizes that can come out, and stop.")
 @run_options
 def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
-    """Turn pictures into VQ codes, written once."""
+    """Turn pictures into VQ codes, written once.
+
+    \b
+        shardmill codes shards codes --tokenizer chameleon,weights=vqgan --resolution 512
+        shardmill codes liquid codes --from vqcode_512
+    """
     options = RunOptions.taken_from(flags)
+    if flags["field"]:
+        adopt(folder, out, flags, options)
+        return
+    if not flags["tokenizer"]:
+        raise click.UsageError("give --tokenizer to encode pictures, or --from a field with codes")
     geometry = make_geometry(flags["geometry"], flags["resolution"])
     if print_sizes:
         for width, height in geometry.sizes():
@@ -73,6 +95,17 @@ def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
     manifest = run_and_report(stage, out, options, next_step=f"shardmill show {out}")
     if not options.as_json:
         print_precision(manifest, precision)
+
+
+def adopt(folder: Path, out: Path, flags: dict[str, Any], options: RunOptions) -> None:
+    """Make code shards of the codes in a field of the samples."""
+    from shardmill.stages.adoptcodes import AdoptCodes
+    from shardmill.tokens.codes import FieldCodes
+
+    source = FieldCodes(field=flags["field"])
+    limit, num_codes = flags["limit"], flags["num_codes"]
+    stage = AdoptCodes(input_dir=folder.absolute(), codes=source, num_codes=num_codes, limit=limit)
+    run_and_report(stage, out, options, next_step=f"shardmill show {out}")
 
 
 def make_geometry(geometry: str | None, resolution: int | None) -> Any:

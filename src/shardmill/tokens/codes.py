@@ -7,7 +7,7 @@ the sample itself: a list of numbers, JSON text of one, or a `.npy` or `.json` m
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from math import isqrt
@@ -70,16 +70,11 @@ class FieldCodes:
 
     def complete(self, sample: Sample) -> Sample:
         """Return the sample with its picture as first segment, if only codes stand for it."""
-        if sample.document.media("image") or self._value(sample) in ABSENT:
+        value = self._value(sample)
+        is_absent = not isinstance(value, np.ndarray) and value in ABSENT
+        if sample.document.media("image") or is_absent:
             return sample
-        segments = sample.document.segments
-        first = Segment(
-            kind="image",
-            media=self.field,
-            role=segments[0].role if segments else None,
-            turn=segments[0].turn if segments else 0,
-        )
-        return replace(sample, document=Document((first, *segments)))
+        return with_pictures(sample, [self.field])
 
     def codes(self, sample: Sample, medium: str) -> Codes:
         """Return the codes of a medium of the sample."""
@@ -109,6 +104,14 @@ class FieldCodes:
         if values.size % height or (self.height is None and height * height != values.size):
             raise SampleError("bad image codes", f"{values.size} codes are no {height} rows")
         return Codes(height, values.size // height, values.reshape(-1))
+
+
+def with_pictures(sample: Sample, names: Sequence[str]) -> Sample:
+    """Return the sample with pictures in front of its text, said in the same breath."""
+    segments = sample.document.segments
+    role, turn = (segments[0].role, segments[0].turn) if segments else (None, 0)
+    pictures = (Segment(kind="image", media=name, role=role, turn=turn) for name in names)
+    return replace(sample, document=Document((*pictures, *segments)))
 
 
 def _parsed(value: str | bytes, field: str) -> Any:

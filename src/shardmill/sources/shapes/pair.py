@@ -20,6 +20,8 @@ from shardmill.sources.shapes.shaped import (
 IMAGE_FIELDS = ("image", "images", "image_path", "img_path", "image_url", "url")
 VIDEO_FIELDS = ("video", "videos", "video_path", "video_url")
 AUDIO_FIELDS = ("audio", "audio_path")
+CODE_FIELDS = ("vqcode_512", "vqcode_multi768", "vq_code")
+NO_CODES: tuple[Any, ...] = (None, "", "no", [])
 TEXT_FIELDS = ("text", "caption", "text_prompt", "captions")
 
 
@@ -59,7 +61,10 @@ class PairShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidShape:
-    """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without a picture."""
+    """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without a picture.
+
+    A row that holds codes needs no picture any more; the codes stay among its other fields.
+    """
 
     def shape(self, fields: Mapping[str, Any]) -> Shaped:
         """Return the document of a pair, or of a text for data_type "text_pretrain"."""
@@ -67,8 +72,10 @@ class LiquidShape:
         if text is None:
             raise SampleError("missing field", "neither text nor text_prompt holds anything")
         pieces = [Piece(kind="text", text=text_of(fields, text))]
-        if fields.get("data_type") != "text_pretrain":
-            if is_missing(fields.get("image_path")):
+        has_codes = any(fields.get(name) not in NO_CODES for name in CODE_FIELDS)
+        has_picture = not is_missing(fields.get("image_path"))
+        if fields.get("data_type") != "text_pretrain" and not (has_codes and not has_picture):
+            if not has_picture:
                 raise SampleError("missing field", "image_path holds nothing")
             pieces.insert(0, Piece(kind="image", media=fields["image_path"]))
         return Shaped(pieces=tuple(pieces), extra=unused(fields, {text, "image_path"}))

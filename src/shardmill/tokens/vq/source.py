@@ -12,7 +12,7 @@ from shardmill.io.codefile import ROLE, CodeShard, open_codes
 from shardmill.io.receipts import open_manifest
 from shardmill.model.codec import digest
 from shardmill.model.sample import Sample
-from shardmill.tokens.codes import CodeReader, Codes
+from shardmill.tokens.codes import CodeReader, Codes, with_pictures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +48,29 @@ class ShardReader:
     _last: int = 0
 
     def complete(self, sample: Sample) -> Sample:
-        """Return the sample as it is: its pictures are its own."""
-        return sample
+        """Return the sample with the pictures in front of which only codes are left."""
+        if sample.document.media("image"):
+            return sample
+        place = self._find(sample.key)
+        names = [] if place is None else [p.medium for p in place[0].pictures(place[1])]
+        return with_pictures(sample, names)
 
     def codes(self, sample: Sample, medium: str) -> Codes:
         """Return the codes of a medium of the sample."""
+        place = self._find(sample.key)
+        if place is None:
+            raise SampleError("no image codes", f"{sample.key!r} is in no code shard")
+        return _codes_of(*place, sample.key, medium)
+
+    def _find(self, key: str) -> tuple[CodeShard, int] | None:
         for step in range(len(self.paths)):
             number = (self._last + step) % len(self.paths)
             shard = self._shard(number)
-            row = shard.find(sample.key)
+            row = shard.find(key)
             if row is not None:
                 self._last = number
-                return _codes_of(shard, row, sample.key, medium)
-        raise SampleError("no image codes", f"{sample.key!r} is in no code shard")
+                return shard, row
+        return None
 
     def _shard(self, number: int) -> CodeShard:
         if number not in self._shards:
