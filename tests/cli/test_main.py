@@ -50,6 +50,13 @@ def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
     assert "Traceback" not in run.stderr
 
 
+def test_a_mistyped_verb_is_guessed() -> None:
+    result = CliRunner().invoke(cli, ["tokenise", "in", "out"])
+    assert result.exit_code == 2
+    assert "did you mean 'tokenize'?" in result.output
+    assert "No such command" in CliRunner().invoke(cli, ["xyzzy"]).output
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_verbs_and_options(shell: str) -> None:
     def complete(words: str, word: str) -> str:

@@ -238,6 +238,17 @@ def test_a_link_shows_the_same_view_to_a_fresh_browser(browser: Any, page: Watch
     fresh.context.close()
 
 
+def test_a_stage_by_itself_is_opened_at_once(
+    browser: Any, servers: list[Any], pipeline: Path
+) -> None:
+    watched = open_page(browser, serve(pipeline / "packs", servers))
+    watched.page.locator(".packrow").nth(1).click()
+    watched.page.wait_for_selector(".strip g.document")
+    assert "row 6 of packs" in watched.page.locator(".ways").inner_text()
+    assert watched.problems == []
+    watched.page.context.close()
+
+
 def test_without_the_token_there_is_no_page(browser: Any, base: str) -> None:
     fresh = browser.new_page()
     assert fresh.goto(f"{base}/").status == 403

@@ -51,7 +51,7 @@ def test_a_folder_cannot_choose_what_is_imported_or_read() -> None:
     elsewhere = Decoder({"tokenizer": {**BUNDLED, "path": "/etc/passwd"}, "space": SPACE}, FENCE)
     assert "--allow /etc" in elsewhere.problem
     row = TokenRow(key="k", ids=np.arange(3))
-    assert [run["texts"] for run in hostile.runs(row)] == [["0", "1", "2"]]
+    assert [run["texts"] for run in hostile.runs(row)] == [["0 ", "1 ", "2 "]]
     assert Decoder({"tokenizer": BUNDLED, "space": SPACE}, FENCE).problem == ""
 
 

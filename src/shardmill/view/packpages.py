@@ -11,6 +11,7 @@ from shardmill.view.packs import PackRow, TarPacks, check_number, spread
 from shardmill.view.query import Query
 from shardmill.view.rows import describe_row
 from shardmill.view.samples import find_sample
+from shardmill.view.shelf import Item
 
 PER_PAGE = 24
 
@@ -30,7 +31,7 @@ def list_packs(desk: Desk, query: Query) -> dict[str, Any]:
 def show_pack(desk: Desk, query: Query) -> dict[str, Any]:
     """Return a pack with all that its documents are, and links to where they come from."""
     id, number = query.text("id"), query.number("n")
-    packs = desk.packs(id)
+    item, packs = desk.library.get(id), desk.packs(id)
     check_number(packs, number)
     rows = packs.rows(number)
     tokens, samples = desk.library.tokens_of(id), desk.library.samples_of(id)
@@ -42,7 +43,7 @@ def show_pack(desk: Desk, query: Query) -> dict[str, Any]:
         "documents": [
             {
                 **_document(row),
-                "tokens_at": _tokens_at(id, tokens, row),
+                "tokens_at": _tokens_at(item, tokens, row),
                 "sample_at": None if samples is None else _sample_at(samples, row),
                 "media_at": inside,
             }
@@ -52,7 +53,9 @@ def show_pack(desk: Desk, query: Query) -> dict[str, Any]:
     }
 
 
-def sample_place(samples: tuple[Any, Folder], key: str, shard: str | None) -> dict[str, Any] | None:
+def sample_place(
+    samples: tuple[Item, Folder], key: str, shard: str | None
+) -> dict[str, Any] | None:
     """Return id and number of the sample that a row was made from.
 
     A row that was split off a longer one has its key with ~1, ~2 added.
@@ -62,13 +65,17 @@ def sample_place(samples: tuple[Any, Folder], key: str, shard: str | None) -> di
     return None if number is None else {"id": item.id, "number": number}
 
 
-def _tokens_at(id: str, tokens: tuple[Any, Folder] | None, row: PackRow) -> dict[str, Any] | None:
+def _tokens_at(
+    item: Item, tokens: tuple[Item, Folder] | None, row: PackRow
+) -> dict[str, Any] | None:
     if tokens is not None and row.number is not None:
-        return {"id": tokens[0].id, "number": row.number}
-    return None if row.stored is None else {"id": id, "number": row.stored}
+        return {"id": tokens[0].id, "name": tokens[0].name, "number": row.number}
+    if row.stored is None:
+        return None
+    return {"id": item.id, "name": item.name, "number": row.stored}
 
 
-def _sample_at(samples: tuple[Any, Folder], row: PackRow) -> dict[str, Any] | None:
+def _sample_at(samples: tuple[Item, Folder], row: PackRow) -> dict[str, Any] | None:
     item = samples[0]
     try:
         if row.row is not None:

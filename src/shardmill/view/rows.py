@@ -178,7 +178,7 @@ class Decoder:
 
     def _pieces(self, ids: list[int]) -> list[str]:
         if self._tokenizer is None:
-            return [str(number) for number in ids]
+            return [f"{number} " for number in ids]
         return pieces(self._tokenizer.decode, ids)
 
     def _load(self, spec: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 
 import { el, setText, svg } from "./dom.js";
 import { chip, empty, numbers } from "./parts.js";
-import { link } from "./route.js";
+import { go, link } from "./route.js";
 import { count, duration, plural, short, size } from "./words.js";
 
 const CARD = { least: 150, most: 196, height: 96, gapX: 36, gapY: 16 };
@@ -23,6 +23,7 @@ export async function mapView({ ask }) {
       live: always,
     };
   }
+  if (first.nodes[0].id === ".") go({ id: "." }, { instead: true }); // a stage by itself
   const layout = place(first);
   const cards = new Map(first.nodes.map((node) => [node.id, card(node)]));
   const head = el("div", {});

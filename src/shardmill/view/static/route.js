@@ -38,11 +38,13 @@ export function link(place, props, ...children) {
   return el("a", { ...props, href: toHash(place) }, ...children);
 }
 
-export function go(place, { quietly = false } = {}) {
+// `quietly` changes the address only; `instead` also shows it, and takes the place of this view.
+export function go(place, { quietly = false, instead = false } = {}) {
   if (isReport()) return;
   const hash = toHash(place);
   if (hash === location.hash) return;
-  if (quietly) history.replaceState(null, "", hash);
+  if (instead) location.replace(hash);
+  else if (quietly) history.replaceState(null, "", hash);
   else location.hash = hash;
 }
 

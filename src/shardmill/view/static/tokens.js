@@ -42,7 +42,7 @@ export function ways(row, ids) {
         { id: row.tokens_at.id, view: "row", name: String(row.tokens_at.number) },
         { class: "way" },
         el("small", {}, "tokens"),
-        `row ${count(row.tokens_at.number)} of ${row.tokens_at.id}`,
+        `row ${count(row.tokens_at.number)} of ${row.tokens_at.name}`,
       ),
       arrow(),
     ],
