@@ -24,15 +24,33 @@ from shardmill.stages.export import Export
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from peers import peer_environment
 
-READ = """
+# One process for all, because importing Megatron takes seconds.
+PROGRAM = """
 import json, sys
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
-found = []
-for prefix in sys.argv[1:]:
+
+class Tokenizer:
+    vocab_size, eod, pad, unique_identifiers = 1000, 999, 998, {"class": "Tokenizer"}
+
+def read(prefix):
     data = IndexedDataset(prefix)
-    found.append({"rows": [data[i].tolist() for i in range(len(data))],
-                  "documents": data.document_indices.tolist(), "dtype": str(data[0].dtype)})
-print(json.dumps(found))
+    return {"rows": [data[i].tolist() for i in range(len(data))],
+            "documents": data.document_indices.tolist(), "dtype": str(data[0].dtype)}
+
+def blend(prefixes):
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=8, blend=(prefixes, [0.75, 0.25]), split="100,0,0",
+        tokenizer=Tokenizer(), reset_position_ids=False, reset_attention_mask=False,
+        eod_mask_loss=False, create_attention_mask=False)
+    builder = BlendedMegatronDatasetBuilder(GPTDataset, [40, 0, 0], lambda: True, config)
+    train = builder.build()[0]
+    return [train[i]["tokens"].tolist() for i in range(40)]
+
+wanted = json.loads(sys.argv[1])
+print(json.dumps({"read": [read(prefix) for prefix in wanted["read"]],
+                  "blend": blend(wanted["blend"])}))
 """
 
 
@@ -60,35 +78,56 @@ def run(tokens: Path, out: Path, num_shards: int | None = None, **fields: Any) -
     return out
 
 
-def read_by_megatron(*prefixes: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-c", READ, *map(str, prefixes)]
-    environment = peer_environment("megatron")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def expected() -> tuple[list[list[int]], list[int]]:
     rows = make_rows(0, 27)
     starts = [number for number, row in enumerate(rows) if not row.continues]
     return [row.ids.tolist() for row in rows], [*starts, 27]
 
 
-def test_megatron_reads_one_prefix_for_all(tokens: Path, tmp_path: Path) -> None:
-    out = run(tokens, tmp_path / "out", num_shards=4, prefix="train")
-    (found,) = read_by_megatron(out / "train")
-    rows, documents = expected()
-    assert found == {"rows": rows, "documents": documents, "dtype": "uint16"}
+@pytest.fixture(scope="module")
+def by_megatron(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What Megatron finds in one prefix for all, in two of shards, and in a blend of two."""
+    folder = tmp_path_factory.mktemp("megatron")
+    tokens = write_token_folder(folder / "tokens", [make_rows(0, 20), make_rows(20, 7), []])
+    one = run(tokens, folder / "one", num_shards=4, prefix="train")
+    two = run(tokens, folder / "two", dtype="int32", num_shards=2)
+    shards = [
+        [TokenRow(key=f"{first}-{n}", ids=np.full(11, first + n)) for n in range(60)]
+        for first in (0, 100)
+    ]
+    blend = run(write_token_folder(folder / "more", shards), folder / "blend")
+    names = ["00000", "00001"]
+    wanted = {
+        "read": [str(one / "train"), *(str(two / "shards" / name) for name in names)],
+        "blend": [str(blend / "shards" / name) for name in names],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(wanted)],
+        env=peer_environment("megatron"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def test_megatron_reads_a_prefix_of_each_shard(tokens: Path, tmp_path: Path) -> None:
-    out = run(tokens, tmp_path / "out", dtype="int32", num_shards=2)
-    names = [shard.name for shard in open_manifest(out).shards]
-    found = read_by_megatron(*(out / "shards" / name for name in names))
+def test_megatron_reads_one_prefix_for_all(by_megatron: dict[str, Any]) -> None:
     rows, documents = expected()
-    assert [row for part in found for row in part["rows"]] == rows
-    assert {part["dtype"] for part in found} == {"int32"}
-    assert found[0]["documents"] == [d for d in documents if d <= len(found[0]["rows"])]
+    assert by_megatron["read"][0] == {"rows": rows, "documents": documents, "dtype": "uint16"}
+
+
+def test_megatron_reads_a_prefix_of_each_shard(by_megatron: dict[str, Any]) -> None:
+    rows, documents = expected()
+    first, second = by_megatron["read"][1:]
+    assert first["rows"] + second["rows"] == rows
+    assert first["dtype"] == second["dtype"] == "int32"
+    assert first["documents"] == [d for d in documents if d <= len(first["rows"])]
+
+
+def test_megatron_blends_the_prefixes_of_shards(by_megatron: dict[str, Any]) -> None:
+    sources = [{token // 100 for token in row} for row in by_megatron["blend"]]
+    assert sources.count({0}) == 30 and sources.count({1}) == 10
 
 
 def test_the_cut_between_shards_tears_no_document(tokens: Path, tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays
-from shardmill.io.columns import narrow_bounds, narrow_column, row_slice, wide_column
+from shardmill.io.columns import (
+    bounds_between,
+    narrow_bounds,
+    narrow_column,
+    row_slice,
+    wide_column,
+)
 
 
 def stored(**arrays: object) -> Arrays:
@@ -33,6 +39,10 @@ def test_bounds_come_back(counts: list[int]) -> None:
     found = [row_slice(arrays, "b", row, len(counts), sum(counts)) for row in range(len(counts))]
     assert [s.stop - s.start for s in found] == counts
     assert [s.start for s in found] == np.cumsum([0, *counts])[:-1].tolist()
+    for start in range(len(counts) + 1):
+        rows = range(start, len(counts))
+        bounds = bounds_between(arrays, "b", rows, len(counts), sum(counts))
+        assert bounds.tolist() == np.cumsum([0, *counts])[start:].tolist()
 
 
 def test_what_does_not_fit_is_an_error() -> None:
@@ -43,3 +53,5 @@ def test_what_does_not_fit_is_an_error() -> None:
     for bounds in ([0, 9], [2, 1], [7]):
         with pytest.raises(FormatError, match="leave the table"):
             row_slice(stored(b=np.array(bounds, np.uint8)), "b", 0, 1, 5)
+        with pytest.raises(FormatError, match="leave the table"):
+            bounds_between(stored(b=np.array(bounds, np.uint8)), "b", range(1), 1, 5)

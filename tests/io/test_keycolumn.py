@@ -28,3 +28,10 @@ def test_a_number_keeps_its_zeros() -> None:
     assert split_key("a-007") == ("a-", 3, 7)
     assert split_key("a") == ("a", 0, 0)
     assert split_key("7" * 20) == ("77", 18, int("7" * 18))
+
+
+@given(KEYS)
+def test_neighbours_are_read_together(keys: list[str]) -> None:
+    column = open_keys(Arrays(Path("x"), "f", {}, pack_keys(keys)), len(keys))
+    for start in range(len(keys) + 1):
+        assert column.between(start, len(keys)) == keys[start:]

@@ -1,0 +1,53 @@
+"""`shardmill export`: one command, one format, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from token_folder import write_token_folder
+
+from shardmill.cli.main import cli
+from shardmill.errors import ConfigError
+from shardmill.io.megatron import open_index
+from shardmill.model.tokenrow import TokenRow
+
+
+def run(*words: object) -> dict[str, object]:
+    done = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: dict[str, object] = json.loads(done.output)
+    return found
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    rows = [TokenRow(key=f"k{n}", ids=np.arange(1 + n % 7)) for n in range(40)]
+    return write_token_folder(tmp_path / "tokens", [rows])
+
+
+def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
+    words = ("export", tokens, tmp_path / "out", "--format", "megatron,prefix=all", "--shards", 4)
+    first = run(*words, "--workers", 0)
+    assert first["complete"] and first["done_now"] == 4 and first["samples_kept"] == 40
+    assert len(open_index(tmp_path / "out" / "all.idx").lengths) == 40
+    assert run(*words)["done_now"] == 0
+
+
+@pytest.mark.parametrize(
+    ("format_text", "message"),
+    [
+        ("megatrn", "unknown kind 'megatrn': use one of .*megatron"),
+        ("megatron,prefx=x", "--format has no field 'prefx': use dtype, prefix"),
+        ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
+        ("tensordict", "--format needs length"),
+        ("liquid", "name their folder with --codes"),
+    ],
+)
+def test_mistakes_are_named(tokens: Path, tmp_path: Path, format_text: str, message: str) -> None:
+    words = ["export", str(tokens), str(tmp_path / "out"), "--format", format_text]
+    with pytest.raises(ConfigError, match=message):
+        CliRunner().invoke(cli, [*words, "--workers", "0"], catch_exceptions=False)
