@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from packed_folder import Made, make_packed
 
 from shardmill.cli.main import cli
+from shardmill.pack.plan import plan_packs
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,21 @@ def test_steps_count_from_a_state(made: Made) -> None:
 
     assert packs("--step", "5") == packs("--step", "3", "--consumed", "16")
     assert packs("--step", "0", "--epoch", "1") != packs("--step", "0")
+
+
+def test_plans_made_afresh(made: Made) -> None:
+    def packs(*args: str) -> list:
+        base = ["why", str(made.plan_path), "--json", "--world", "4"]
+        told = CliRunner().invoke(cli, [*base, *args])
+        assert told.exit_code == 0, told.output
+        return orjson.loads(told.output)["packs"]
+
+    lengths = str(made.lengths_path)
+    assert packs("--step", "5", "--afresh", lengths) == packs("--step", "5")
+    later = packs("--step", "0", "--epoch", "2", "--afresh", lengths)
+    spec = replace(made.plan.spec, epoch=2)
+    plan = plan_packs(made.table, spec)
+    assert [pack["rows"] for pack in later] == [plan[pack["pack"]].tolist() for pack in later]
 
 
 def test_torch_is_not_needed(made: Made) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -110,18 +107,6 @@ def test_a_maker_that_died_is_replaced(plans: FreshPlans, monkeypatch: pytest.Mo
     plans._maker.wait()
     assert not plans.path(1).exists()
     assert plans.size(1) > 0
-
-
-def test_a_maker_ends_with_its_parent(tmp_path: Path) -> None:
-    pipe = tmp_path / "never.plan"
-    os.mkfifo(pipe)  # whoever opens it waits
-    words = [str(pipe), str(tmp_path), "1", str(tmp_path / "x.plan")]
-    maker = subprocess.Popen(
-        [sys.executable, "-m", "shardmill.serve.makeplan", *words], stdin=subprocess.PIPE
-    )
-    assert maker.stdin is not None
-    maker.stdin.close()
-    assert maker.wait(60) == 1
 
 
 def test_plans_of_epochs_long_gone_are_removed(plans: FreshPlans) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +17,7 @@ from shardmill.cli.options import json_option
 from shardmill.cli.places import PlaceType
 
 if TYPE_CHECKING:
+    from shardmill.serve.plans import Plans
     from shardmill.serve.provenance import PackOrigin, Source
 
 
@@ -45,6 +49,12 @@ if TYPE_CHECKING:
     type=PlaceType(exists=True, file_okay=False),
     help="The folder of token shards or samples, to name documents and source files.",
 )
+@click.option(
+    "--afresh",
+    metavar="LENGTHS",
+    type=PlaceType(exists=True),
+    help="The loader plans each epoch afresh, from these lengths.",
+)
 @json_option
 def why(
     plan: Path,
@@ -58,6 +68,7 @@ def why(
     consumed: int,
     borrowed: int,
     data: Path | None,
+    afresh: Path | None,
     as_json: bool,
 ) -> None:
     """Name the packs, documents and source files of a training step.
@@ -68,7 +79,6 @@ def why(
     \b
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
     """
-    from shardmill.io.plans import open_plan
     from shardmill.serve.provenance import open_finder, packs_of_step
     from shardmill.serve.schedule import Split
     from shardmill.serve.state import LoaderState
@@ -81,7 +91,8 @@ def why(
     )
     start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
     finder = None if data is None else open_finder(data)
-    packs = packs_of_step(open_plan(plan), split, start, step, finder)
+    with _plans(plan, afresh) as plans:
+        packs = packs_of_step(plans, split, start, step, finder)
     if as_json:
         console.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
         return
@@ -92,6 +103,18 @@ def why(
         _print_pack(pack)
     if data is None:
         console.hint("--data FOLDER names the documents and the files they came from")
+
+
+@contextmanager
+def _plans(plan: Path, afresh: Path | None) -> Iterator[Plans]:
+    from shardmill.serve.afresh import FreshPlans
+    from shardmill.serve.plans import OnePlan
+
+    if afresh is None:
+        yield OnePlan(plan)
+        return
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield FreshPlans(plan, afresh, folder)
 
 
 def _print_pack(pack: PackOrigin) -> None:
