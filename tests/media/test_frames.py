@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_video import numbered_clip, read_number
+from web_server import serving
 
 from shardmill.errors import SampleError
 from shardmill.io.blob import LocalBlob
+from shardmill.media import videofile
 from shardmill.media.framekeys import Keyframes
 from shardmill.media.frames import read_frames
 from shardmill.media.framesamplers import Uniform, WholeVideo
@@ -102,3 +104,11 @@ def test_titles_in_another_alphabet_do_no_harm() -> None:
 def test_what_is_no_video_is_rejected() -> None:
     with pytest.raises(SampleError, match="not a video"):
         read_frames(b"hello" * 100, Uniform())
+
+
+def test_a_video_behind_a_url_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = numbered_clip()
+    with serving({"clip.mp4": content}) as url:
+        assert numbers(f"{url}/clip.mp4", Uniform(count=3)) == [10, 30, 50]
+        monkeypatch.setattr(videofile, "MAX_FETCHED_BYTES", 1000)  # then piece by piece
+        assert numbers(f"{url}/clip.mp4", Uniform(count=3)) == [10, 30, 50]

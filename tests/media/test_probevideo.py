@@ -9,7 +9,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from numbered_video import numbered_clip, read_number, with_duration
+from numbered_video import numbered_clip, read_number, shifted_clip, with_duration
 
 from shardmill.errors import SampleError
 from shardmill.media.frames import read_frames
@@ -73,40 +73,17 @@ def test_hidden_frames_of_vp8_are_not_counted(tmp_path: Path) -> None:
     assert [read_number(frame.pixels) for frame in frames] == list(range(60))
 
 
-def shifted(content: bytes, ticks: int, *, format: str = "mp4") -> bytes:
-    """Return the clip with all its timestamps moved."""
-    file = io.BytesIO()
-    with (
-        av.open(io.BytesIO(content)) as source,
-        av.open(file, "w", format=format, options={"avoid_negative_ts": "disabled"}) as target,
-    ):
-        old = source.streams.video[0]
-        new = target.add_stream_from_template(old)
-        for packet in source.demux(old):
-            if packet.size:
-                packet.pts, packet.dts = packet.pts + ticks, packet.dts + ticks
-                packet.stream = new
-                target.mux(packet)
-    return file.getvalue()
-
-
 def test_time_begins_with_the_first_frame() -> None:
-    content = numbered_clip()
-    with av.open(io.BytesIO(content)) as container:
-        a_second = round(1 / container.streams.video[0].time_base)
     for seconds in (5, 3600):
-        late = shifted(content, seconds * a_second, format="mpegts")
+        late = shifted_clip(numbered_clip(), seconds, format="mpegts")
         assert probed(late).times_s[[0, -1]] == pytest.approx([0, 2.36], abs=0.001)
 
 
 def test_of_negative_timestamps_an_edit_list_shows_the_rest() -> None:
-    content = numbered_clip()
-    with av.open(io.BytesIO(content)) as container:
-        a_second = round(1 / container.streams.video[0].time_base)
-    table = probed(shifted(content, -a_second))
+    table = probed(shifted_clip(numbered_clip(), -1.0))
     assert len(table) == 35
     assert table.times_s[[0, -1]] == pytest.approx([0, 1.36], abs=0.001)
-    assert reason(shifted(content, -a_second, format="matroska")) == "no frame times"
+    assert reason(shifted_clip(numbered_clip(), -1.0, format="matroska")) == "no frame times"
 
 
 def test_a_file_that_was_cut_off_is_rejected() -> None:

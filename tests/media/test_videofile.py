@@ -10,7 +10,7 @@ from make_media import picture
 from numbered_video import huge_stream, numbered_clip
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.media.videofile import BlobPart, check_size, open_video
+from shardmill.media.videofile import BlobPart, check_size, open_video, read_packets
 
 
 def sound(cover: bool = False) -> bytes:
@@ -99,6 +99,26 @@ def test_a_store_that_fails_is_not_the_fault_of_the_sample(num_reads: int) -> No
     with pytest.raises(OSError, match="the store is away"), open_video(part) as video:
         for _ in video.container.demux(video.stream):
             pass
+
+
+class Far(Unreadable):
+    """A store in which every request counts."""
+
+    window = 1 << 20
+
+
+def test_of_a_store_a_clip_is_fetched_at_once() -> None:
+    content = numbered_clip()
+    store = Far(content, num_reads=1)
+    with open_video(BlobPart(store, 0, len(content))) as video:
+        assert sum(1 for packet in video.container.demux(video.stream) if packet.size) == 60
+    assert store.num_reads == 0
+
+
+def test_packets_end_where_the_stream_ends() -> None:
+    with open_video(numbered_clip(sound=True)) as video:
+        assert sum(1 for _ in read_packets(video)) == 60
+        assert list(read_packets(video)) == []
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -108,6 +108,26 @@ def with_duration(clip: bytes, factor: float) -> bytes:
     return bytes(content)
 
 
+def shifted_clip(clip: bytes, seconds: float, *, format: str = "mp4") -> bytes:
+    """Return the clip with all its timestamps moved, also below zero."""
+    import av
+
+    file = io.BytesIO()
+    with (
+        av.open(io.BytesIO(clip)) as source,
+        av.open(file, "w", format=format, options={"avoid_negative_ts": "disabled"}) as target,
+    ):
+        old = source.streams.video[0]
+        new = target.add_stream_from_template(old)
+        ticks = round(seconds / old.time_base)
+        for packet in source.demux(old):
+            if packet.size:
+                packet.pts, packet.dts = packet.pts + ticks, packet.dts + ticks
+                packet.stream = new
+                target.mux(packet)
+    return file.getvalue()
+
+
 def huge_stream(side: int) -> bytes:
     """Return an H.264 stream whose parameters say frames of `side` x `side` pixels."""
     stream = numbered_clip(3, format="h264", options=(("profile", "baseline"),))

@@ -20,24 +20,24 @@ Bytes: TypeAlias = bytes | memoryview
 
 def iso_size(data: Bytes) -> MediaSize | None:
     """Return what the headers say of the first video track, or None if there is none."""
-    for track in _find(data, b"moov", b"trak"):
-        handler = _first(track, b"mdia", b"hdlr")
+    for track in find_boxes(data, b"moov", b"trak"):
+        handler = first_box(track, b"mdia", b"hdlr")
         if handler[8:12] == b"vide":
             return _track_size(data, track)
     return None
 
 
 def _track_size(data: Bytes, track: Bytes) -> MediaSize | None:
-    table = _first(track, b"mdia", b"minf", b"stbl")
-    entry = _first(table, b"stsd")
+    table = first_box(track, b"mdia", b"minf", b"stbl")
+    entry = first_box(table, b"stsd")
     width, height = unpack_from(">HH", entry, 8 + 8 + 24)
-    header = _first(track, b"tkhd")
+    header = first_box(track, b"tkhd")
     if _is_turned(header):
         width, height = height, width
-    timescale, duration = _time(_first(track, b"mdia", b"mdhd"))
-    (num_frames,) = unpack_from(">I", _first(table, b"stsz") or bytes(12), 8)
+    timescale, duration = _time(first_box(track, b"mdia", b"mdhd"))
+    (num_frames,) = unpack_from(">I", first_box(table, b"stsz") or bytes(12), 8)
     if num_frames == 0:
-        num_frames = _fragment_frames(data, _track_number(header))
+        num_frames = _fragment_frames(data, track_number(header))
     seconds = duration / timescale if timescale else 0.0
     return MediaSize(
         width=width,
@@ -55,7 +55,8 @@ def _is_turned(header: Bytes) -> bool:
     return bool(a == 0 == d and b != 0 != c)
 
 
-def _track_number(header: Bytes) -> int:
+def track_number(header: Bytes) -> int:
+    """Return the number of a track, from the content of its `tkhd`."""
     (number,) = unpack_from(">I", header, 12 if header[:1] == b"\0" else 20)
     return int(number)
 
@@ -71,22 +72,23 @@ def _time(header: Bytes) -> tuple[int, int]:
 
 def _fragment_frames(data: Bytes, track_number: int) -> int:
     total = 0
-    for fragment in _find(data, b"moof", b"traf"):
-        (number,) = unpack_from(">I", _first(fragment, b"tfhd"), 4)
+    for fragment in find_boxes(data, b"moof", b"traf"):
+        (number,) = unpack_from(">I", first_box(fragment, b"tfhd"), 4)
         if number == track_number:
-            total += sum(unpack_from(">I", run, 4)[0] for run in _find(fragment, b"trun"))
+            total += sum(unpack_from(">I", run, 4)[0] for run in find_boxes(fragment, b"trun"))
     return total
 
 
-def _find(data: Bytes, *path: bytes) -> Iterator[Bytes]:
+def find_boxes(data: Bytes, *path: bytes) -> Iterator[Bytes]:
     """Yield the content of each box at a path such as moov/trak."""
     for kind, body in boxes(data):
         if kind == path[0]:
             if len(path) == 1:
                 yield body
             else:
-                yield from _find(body, *path[1:])
+                yield from find_boxes(body, *path[1:])
 
 
-def _first(data: Bytes, *path: bytes) -> Bytes:
-    return next(_find(data, *path), b"")
+def first_box(data: Bytes, *path: bytes) -> Bytes:
+    """Return the content of the first box at a path, empty if there is none."""
+    return next(find_boxes(data, *path), b"")

@@ -17,9 +17,11 @@ from typing import Any, Protocol, TypeAlias
 from shardmill.errors import SampleError
 from shardmill.extras import need
 from shardmill.io.urls import open_blob
+from shardmill.media.isotables import check_claims
 
 DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gif,h264,hevc,ivf"
 LOCAL_READ_BYTES = 128 << 10
+MAX_FETCHED_BYTES = 64 << 20
 # Twice 8K. A decoder holds up to 16 frames besides, so more would not be bounded memory.
 MAX_PIXELS = 1 << 26
 MAX_SIDE = 16383  # of a WebP
@@ -44,17 +46,22 @@ class BlobPart:
     offset: int
     num_bytes: int
 
+    def read(self, start: int, length: int) -> bytes:
+        """Return the bytes from `start` on; fewer than `length` only at the end of the part."""
+        length = max(0, min(length, self.num_bytes - start))
+        return self.blob.read(self.offset + start, length) if length else b""
+
 
 Video: TypeAlias = bytes | memoryview | str | Path | BlobPart
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVideo:
-    """An open container and its video stream, for one thread; `num_bytes` is the file's size."""
+    """An open container and its video stream, for one thread, and the bytes behind them."""
 
     container: Any
     stream: Any
-    num_bytes: int
+    part: BlobPart
 
     @property
     def codec(self) -> str:
@@ -69,6 +76,7 @@ def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
     with _as_part(video) as part:
         if part.num_bytes == 0:
             raise SampleError("empty video", "it has no bytes")
+        check_claims(part)
         file = _PartFile(part)
         read_bytes = max(LOCAL_READ_BYTES, part.blob.window)
         # The second is for the decoders with which FFmpeg looks at a first frame.
@@ -80,7 +88,7 @@ def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
         with container:
             stream = _video_stream(av, container)
             _prepare(stream, threads)
-            yield OpenVideo(container, stream, part.num_bytes)
+            yield OpenVideo(container, stream, part)
 
 
 def read_packets(video: OpenVideo) -> Iterator[Any]:
@@ -141,15 +149,22 @@ def _prepare(stream: Any, threads: int) -> None:
 @contextmanager
 def _as_part(video: Video) -> Iterator[BlobPart]:
     if isinstance(video, BlobPart):
-        yield video
+        yield _near(video)
     elif isinstance(video, str | Path):
         blob = open_blob(str(video))
         try:
-            yield BlobPart(blob, 0, blob.num_bytes)
+            yield _near(BlobPart(blob, 0, blob.num_bytes))
         finally:
             blob.close()
     else:
         yield BlobPart(_Memory(memoryview(video)), 0, len(video))
+
+
+def _near(part: BlobPart) -> BlobPart:
+    """Return a part of a store as bytes in memory, unless it is large: one request, not many."""
+    if part.blob.window <= LOCAL_READ_BYTES or part.num_bytes > MAX_FETCHED_BYTES:
+        return part
+    return BlobPart(_Memory(memoryview(part.read(0, part.num_bytes))), 0, part.num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +185,9 @@ class _PartFile:
         self._part, self._position = part, 0
 
     def read(self, count: int) -> bytes:
-        part, start = self._part, self._position
-        count = max(0, min(count, part.num_bytes - start))
-        if count == 0:
-            return b""
-        self._position += count
-        return part.blob.read(part.offset + start, count)
+        content = self._part.read(self._position, count)
+        self._position += len(content)
+        return content
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.num_bytes}
