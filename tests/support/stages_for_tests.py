@@ -170,3 +170,16 @@ class Noise(Lines):
         with tally.sample(unit.name):
             pass
         draft.finish(unit.name, num_samples=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening(Lines):
+    """Notes every time that it is opened, and by whom: a model would be loaded then."""
+
+    notes: Path
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        with (self.notes / "opened").open("a") as note:
+            note.write(f"{os.getpid()}\n")
+        yield self.work

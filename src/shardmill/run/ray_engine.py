@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from shardmill.run.local import check_importable
 from shardmill.run.lock import part_lock_name
 from shardmill.run.ray_cluster import ClusterLost, abandon, count_fitting, nodes_of
 from shardmill.run.ray_crew import RayCrew
+
+KNOCK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ class Ray:
         if self.address is None:
             options |= {"num_cpus": count_cpus(), "include_dashboard": False}
         try:
+            _knock(self.address or "")
             ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, OSError, ValueError, ImportError) as error:
             raise ConfigError(
@@ -101,6 +105,13 @@ class Ray:
                 f"{_first_line(error)}. Is it running (ray status), and is the address "
                 "ray://HOST:10001 from outside of it, or HOST:6379 on one of its machines?"
             ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` if nobody listens at an address, which Ray finds out in minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
 def _describe(nodes: list[dict[str, float]]) -> str:
