@@ -82,7 +82,7 @@ def s3_server(folder: Path, bucket: str) -> Iterator[str]:
     config.write_text(json.dumps({"identities": [identity]}))
     ports = free_ports(4)
     command = [weed, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += ["-master.volumeSizeLimitMB=64", "-volume.max=8", "-filer", "-s3"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=40", "-filer", "-s3"]
     command += [f"-{role}.port={port}" for role, port in zip(PORTS, ports)]
     # Two more services have fixed ports, so that a second server could not start beside this one.
     command += [f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0"]

@@ -72,9 +72,13 @@ def explain(error: Exception, url: str, *, verb: str) -> OSError:
 
 
 def was_interrupted(error: Exception) -> bool:
-    """Say whether an answer was cut off where the client does not ask again by itself."""
-    text = str(error)
-    return "body error" in text and _STATUS.search(text) is None
+    """Say whether a connection broke where the client does not ask again by itself.
+
+    That is while an answer is read, and for requests that it does not know to be repeatable, such
+    as deleting several objects. If it asked again, it says ", after 3 retries".
+    """
+    said = str(error).partition("\n")[0]
+    return "HTTP error" in said and " retries, " not in said and _STATUS.search(said) is None
 
 
 def _is_busy(status: int) -> bool:
