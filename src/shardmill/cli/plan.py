@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shardmill.pack.cost import CostModel
     from shardmill.pack.report import PlanReport
 
-TABLE_NAME = "lengths.bin"
 COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
 METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 
@@ -90,6 +89,7 @@ def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) ->
         shardmill plan lengths packs.plan --capacity 32768 --alignment 4 --overlong drop
     """
     from shardmill.io.plans import write_plan
+    from shardmill.io.tokenlengths import TABLE_NAME, read_lengths
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs
     from shardmill.pack.report import report_plan
@@ -124,18 +124,6 @@ def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan |
         if found.spec == spec and found.lengths_digest == table.digest:
             return found
     return None
-
-
-def read_lengths(path: Path) -> LengthTable:
-    """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
-    from shardmill.io.lengths import open_lengths
-    from shardmill.io.tokenlengths import token_lengths
-
-    if path.is_file():
-        return open_lengths(path)
-    if (path / TABLE_NAME).is_file():
-        return open_lengths(path / TABLE_NAME)
-    return token_lengths(path)
 
 
 def _prices(text: str) -> CostModel:
