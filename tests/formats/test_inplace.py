@@ -88,7 +88,7 @@ def test_the_shared_file_is_synced_before_the_receipt(tmp_path: Path) -> None:
     draft, tally = Draft(ledger.draft_dir, shared_dir=tmp_path), Tally(num_in=1, num_kept=1)
     with RangeWriter(draft, "u") as ranges:
         ranges.write("all.bin", 4, np.array([7], "<i4"))
-        ranges.finish(num_samples=1)
+        ranges.finish(tally, num_samples=1)
     unit = Unit(name="u", input={})
     commit(ledger, [seal(ledger, unit, "digest", draft, tally)], "digest")
     synced = disk.calls.index(("sync", "all.bin"))
@@ -98,17 +98,18 @@ def test_the_shared_file_is_synced_before_the_receipt(tmp_path: Path) -> None:
 
 def test_neighbouring_writes_are_one_range(tmp_path: Path) -> None:
     (tmp_path / "all.bin").write_bytes(bytes(12))
-    draft = Draft(tmp_path, shared_dir=tmp_path)
+    draft, tally = Draft(tmp_path, shared_dir=tmp_path), Tally()
     with RangeWriter(draft, "u") as ranges:
         ranges.write("all.bin", 0, np.array([1, 2], np.uint8))
         ranges.write("all.bin", 8, np.array([9], np.uint8))
         ranges.write("all.bin", 2, np.array([[3, 4]], np.uint8))
         ranges.write("all.bin", 4, np.empty(0, np.uint8))
-        ranges.finish(num_samples=2)
+        ranges.finish(tally, num_samples=2)
     first, second = read_ranges(tmp_path / "u.ranges")
     assert (first.offset, first.num_bytes) == (0, 4)
     assert first.checksum == xxhash.xxh3_64_hexdigest(bytes([1, 2, 3, 4]))
     assert (second.offset, second.num_bytes) == (8, 1)
+    assert tally.stats == {"bytes in place": 5}
 
 
 def test_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:

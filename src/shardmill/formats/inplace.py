@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.io.jsontext import dump_page, read_json
-from shardmill.model.stage import Draft
+from shardmill.model.stage import Draft, Tally
 
 ROLE = "ranges"
+IN_PLACE = "bytes in place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,15 @@ class RangeWriter:
         run.end += len(content)
         _write_all(self._descriptor(file), content, offset)
 
-    def finish(self, *, num_samples: int) -> None:
-        """Say that all ranges of the unit are written."""
+    def finish(self, tally: Tally, *, num_samples: int) -> None:
+        """Say that all ranges of the unit are written, and count their bytes."""
         ranges = [
             Range(r.file, r.offset, r.end - r.offset, r.state.hexdigest()) for r in self._runs
         ]
         plain = [asdict(part) for part in ranges]
         self._draft.file(self._unit, ROLE).write_bytes(dump_page(plain))
         self._draft.finish(self._unit, num_samples=num_samples)
+        tally.count(IN_PLACE, sum(part.num_bytes for part in ranges))
 
     def _descriptor(self, file: str) -> int:
         # Never created here: a file that is missing must be made anew for all units, not for one.

@@ -98,7 +98,7 @@ class MegatronFormat(Format):
         if self.prefix is None:
             self._write_pair(source, piece, draft)
         else:
-            self._write_ranges(source, piece, draft, self.prefix)
+            self._write_ranges(source, piece, draft, tally)
         tally.num_kept += piece.num_rows
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -133,10 +133,10 @@ class MegatronFormat(Format):
             write_index(file, dtype, np.concatenate(lengths), np.concatenate(documents))
         draft.finish(piece.name, num_samples=num_rows)
 
-    def _write_ranges(self, source: ExportInput, piece: Piece, draft: Draft, prefix: str) -> None:
+    def _write_ranges(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         dtype, total = self._dtype(source), Counts(*piece.place["all"])
         sequence, token, document = piece.place["first"]
-        bin_name, idx_name = f"{prefix}.bin", f"{prefix}.idx"
+        bin_name, idx_name = f"{self.prefix}.bin", f"{self.prefix}.idx"
         with RangeWriter(draft, piece.name) as ranges:
             for part in token_slices(source, piece.slices):
                 ids = part.ids.astype(dtype, copy=False)
@@ -150,7 +150,7 @@ class MegatronFormat(Format):
                 sequence += len(part)
                 token += part.num_tokens
                 document += len(bounds)
-            ranges.finish(num_samples=piece.num_rows)
+            ranges.finish(tally, num_samples=piece.num_rows)
 
     def _dtype(self, source: ExportInput) -> np.dtype[Any]:
         if not source.shards:

@@ -122,7 +122,7 @@ class PairsFormat(Format):
                 values["idx"] = (np.flatnonzero(kept) + number)[:, None]
                 write_rows(ranges, tensors, row, values)
                 number, row = number + len(part), row + int(kept.sum())
-            ranges.finish(num_samples=tally.num_kept)
+            ranges.finish(tally, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
         """Write meta.json."""
