@@ -49,7 +49,9 @@ def run_block(language: str, text: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_runs_as_written(page: Path, tmp_path: Path) -> None:
+def test_page_runs_as_written(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if page.name == "stores.md":
+        request.getfixturevalue("store_env")
     shutil.copytree(ROOT / "demo" / "data", tmp_path / "demo" / "data")
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         run_block(language, text, tmp_path)
