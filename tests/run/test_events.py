@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -46,7 +47,7 @@ def test_the_log_holds_all_but_ticks_and_bears_a_cut(tmp_path: Path) -> None:
         log(event)
     log.close()
     entries = list(read_log(tmp_path / "log.jsonl"))
-    assert [entry.event for entry in entries] == [events[0], events[2]]
+    assert [replace(entry.event, host="") for entry in entries] == [events[0], events[2]]
     assert all(entry.host and entry.time_s > 1e9 for entry in entries)
     content = (tmp_path / "log.jsonl").read_bytes()
     for cut in range(len(content)):

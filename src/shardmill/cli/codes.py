@@ -17,6 +17,7 @@ from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
 from shardmill.model.manifest import Manifest
 from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
+from shardmill.run.local import Local
 
 
 @click.command()
@@ -90,7 +91,7 @@ def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
         allow_truncated=flags["allow_truncated"],
         limit=flags["limit"],
     )
-    if options.workers is None:
+    if options.workers is None and isinstance(options.on, Local):
         options = replace(options, workers=max(1, num_devices))
     manifest = run_and_report(stage, out, options, next_step=f"shardmill show {out}")
     if not options.as_json:

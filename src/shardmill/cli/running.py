@@ -32,7 +32,8 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
         return trial.run(stage, out, options)
     if options.dry_run:
         settings = {"retries": options.retries, "max_skip_rate": options.max_skip_rate}
-        click.echo(preview(options.on, stage, out, workers=options.workers, **settings))
+        script = preview(options.on, stage, out, workers=options.workers, **settings)
+        click.echo(script, nl=False)
         click.get_current_context().exit(0)
     with show_progress(sys.stderr) as on_event:
         report = run_stage(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,9 +13,11 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.statistics import print_statistics
-from shardmill.run.status import Status, read_status
+from shardmill.run.status import Status, UnitTime, read_status
 
 MAX_FAILURES = 3
+MAX_PROCESSES = 4
+MAX_UNITS = 12
 
 
 @click.command()
@@ -55,18 +59,38 @@ def _print_summary(folder: Path, found: Status) -> None:
 
 
 def _print_activity(found: Status) -> None:
-    for lock in found.locks:
-        where = f"process {lock.holder.pid} on {lock.holder.host}"
-        click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
+    _print_processes(found)
     if found.samples_per_s is not None:
         left = "?" if found.seconds_left is None else wording.duration(found.seconds_left)
         click.echo(f"  {wording.count(found.samples_per_s)} samples/s, {left} left")
-    if found.running:
-        console.heading("at work")
-        console.table(
-            ("unit", "for", "on"),
-            [(u.unit, wording.duration(u.seconds), u.host) for u in found.running],
-        )
+    _print_times("at work, the longest first", found.running)
+    if not found.complete:
+        _print_times("slow units", found.slow_units)
+
+
+def _print_processes(found: Status) -> None:
+    if len(found.locks) <= MAX_PROCESSES:
+        for lock in found.locks:
+            where = f"process {lock.holder.pid} on {lock.holder.host}"
+            click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
+        return
+    alive = Counter(lock.holder.host for lock in found.locks if lock.alive)
+    machines = wording.plural(len(alive), "machine")
+    click.echo(f"  {alive.total()} processes on {machines} are at work")
+    num_silent = len(found.locks) - alive.total()
+    if num_silent:
+        click.echo(f"  {num_silent} give no sign of life: killed, or their machines are gone")
+
+
+def _print_times(title: str, units: Sequence[UnitTime]) -> None:
+    if not units:
+        return
+    console.heading(title)
+    longest = sorted(units, key=lambda unit: -unit.seconds)
+    rows = [(u.unit, wording.duration(u.seconds), f"{u.host} ({u.pid})") for u in longest]
+    console.table(("unit", "for", "on"), rows[:MAX_UNITS])
+    if len(rows) > MAX_UNITS:
+        click.echo(f"  and {len(rows) - MAX_UNITS:,} more")
 
 
 def _print_skipped(found: Status) -> None:

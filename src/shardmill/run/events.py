@@ -38,12 +38,14 @@ class Event:
     wait: another run seems to hold the folder; `message` says who
     start, done, failed: of one unit, in the process `pid`; `fatal` stops the whole run; of the
         seconds that it took, the process computed for `cpu_seconds`, in all its threads
+    host: where it happened, if not on the driver's machine
     tick: nothing, but time went by
     end: the run is over
     """
 
     kind: Kind
     unit: str = ""
+    host: str = ""
     pid: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0

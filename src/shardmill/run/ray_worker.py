@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import sys
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from shardmill.errors import ShardmillError
@@ -32,7 +34,7 @@ class RayWorker:
     """Works off units that it is told of."""
 
     def __init__(self, order: bytes, node: str) -> None:
-        self._order = parse_json(order)
+        self._order, self._host = parse_json(order), socket.gethostname()
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._inbox = Inbox(self._outbox.put)
         self._outbox.put({"kind": "hello", "node": node})
@@ -69,7 +71,7 @@ class RayWorker:
         job: Job = from_plain(self._order["job"], Job, where="job")
         if not is_remote(job.out_dir) and not job.ledger.draft_dir.is_dir():
             raise ShardmillError(
-                f"{os.uname().nodename} does not see {job.out_dir} as the driver does: all nodes "
+                f"{self._host} does not see {job.out_dir} as the driver does: all nodes "
                 "of the cluster must share the folder under the same path, or write to a store"
             )
         work_off(
@@ -82,4 +84,4 @@ class RayWorker:
         )
 
     def _report(self, event: Event) -> None:
-        self._outbox.put(event_to_plain(event))
+        self._outbox.put(event_to_plain(replace(event, host=self._host)))
