@@ -28,6 +28,7 @@ from shardmill.io.atomic import DISK, Disk
 from shardmill.io.depot import Depot, depot_of
 from shardmill.io.folder import list_names, list_sizes, read_all
 from shardmill.io.jsontext import dump_line, dump_page, parse_json, parse_page, read_json
+from shardmill.io.receiptcache import read_receipt_files
 from shardmill.io.scratch import scratch_dir
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import (
@@ -179,7 +180,7 @@ class Ledger:
         """
         there = self.receipt_names()
         names = [f"{unit.name}.json" for unit in units if unit.name in there]
-        contents = read_all(self.receipts_dir, names)
+        contents = read_receipt_files(self.receipts_dir, names)
         for unit in units:
             content = next(contents) if unit.name in there else None
             yield None if content is None else self._fitting(unit, stage_digest, content)
