@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import ACCESS_KEY, SECRET_KEY, find_weed, s3_server, web_server
+from servers import web_server
 from tars import tar_bytes
 
 from shardmill.errors import FormatError
 from shardmill.io.blob import Blob, LocalBlob
 from shardmill.io.sampleshard import open_foreign
 from shardmill.io.urls import open_blob
+from shardmill.remote import objects
 
 CONTENT = bytes(range(256)) * 9000
 TAR = tar_bytes([(f"{i:04d}.{ext}", b"%d" % i * 900) for i in range(300) for ext in ("jpg", "txt")])
@@ -35,29 +36,12 @@ def web(folder: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
-def s3(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture
+def s3(folder: Path, store_url: str) -> str:
     """Put the folder into a bucket of a real S3 store."""
-    if find_weed() is None:
-        pytest.skip("SeaweedFS is not installed")
-    obstore = pytest.importorskip("obstore")
-    with (
-        s3_server(tmp_path_factory.mktemp("weed"), bucket="tars") as endpoint,
-        pytest.MonkeyPatch.context() as env,
-    ):
-        env.setenv("AWS_ENDPOINT_URL", endpoint)
-        env.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        env.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        env.setenv("AWS_REGION", "us-east-1")
-        store = obstore.store.from_url(
-            "s3://tars",
-            endpoint=endpoint,
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True},
-        )
-        for path in folder.iterdir():
-            obstore.put(store, f"deep/{path.name}", path.read_bytes())
-        yield "s3://tars/deep"
+    for path in folder.iterdir():
+        objects.put_file(f"{store_url}/deep/{path.name}", path)
+    return f"{store_url}/deep"
 
 
 @pytest.fixture(params=["file", "web", "s3"])

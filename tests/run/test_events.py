@@ -6,9 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardmill.io.folder import list_names
+from shardmill.remote.path import as_path
+from shardmill.run import events
 from shardmill.run.events import (
     Event,
     EventLog,
@@ -16,6 +20,7 @@ from shardmill.run.events import (
     event_from_plain,
     event_to_plain,
     read_log,
+    read_logs,
 )
 
 EVENTS = st.builds(
@@ -42,14 +47,41 @@ def test_fields_of_a_later_version_are_left_out() -> None:
 
 def test_the_log_holds_all_but_ticks_and_bears_a_cut(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log.jsonl")
-    events = [Event(kind="start", unit="a", pid=7), Event(kind="tick"), Event(kind="end")]
-    for event in events:
+    told = [Event(kind="start", unit="a", pid=7), Event(kind="tick"), Event(kind="end")]
+    for event in told:
         log(event)
     log.close()
     entries = list(read_log(tmp_path / "log.jsonl"))
-    assert [replace(entry.event, host="") for entry in entries] == [events[0], events[2]]
+    assert [replace(entry.event, host="") for entry in entries] == [told[0], told[2]]
     assert all(entry.host and entry.time_s > 1e9 for entry in entries)
     content = (tmp_path / "log.jsonl").read_bytes()
     for cut in range(len(content)):
         (tmp_path / "log.jsonl").write_bytes(content[:cut])
         assert len(list(read_log(tmp_path / "log.jsonl"))) in (0, 1, 2)
+
+
+def test_a_log_in_a_store_comes_in_pieces(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "FIRST_PAUSE_S", 0.0)
+    folder = as_path(store_url)
+    log = EventLog(folder / "one.jsonl")
+    for number in range(3):
+        log(Event(kind="start", unit=f"{number}"))
+        log(Event(kind="tick"))
+    log.close()
+    other = EventLog(folder / "two.jsonl")
+    other(Event(kind="end"))
+    other.close()
+    assert len(list_names(folder)) == 4
+    found = {token: [entry.event for entry in entries] for token, entries in read_logs(folder)}
+    assert [event.unit for event in found["one"]] == ["0", "1", "2"]
+    assert [event.kind for event in found["two"]] == ["end"]
+
+
+def test_a_store_that_is_gone_does_not_stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("SHARDMILL_STORE_PATIENCE_S", "0")
+    monkeypatch.setattr(events, "FIRST_PAUSE_S", 0.0)
+    log = EventLog(as_path("s3://bucket/events/one.jsonl"))
+    log(Event(kind="end"))
+    log.close()

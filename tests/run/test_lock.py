@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from shardmill.errors import LockedError
+from shardmill.remote import objects
+from shardmill.remote.path import as_path
 from shardmill.run.holder import read_holder, read_locks
 from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
 
@@ -218,3 +220,30 @@ def test_of_many_only_one_holds_it_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (most, num_held) == (1, 8)
+
+
+def test_a_lock_in_a_store_refuses_beats_and_lets_go(store_url: str) -> None:
+    folder = as_path(store_url)
+    with make_lock(folder) as lock:
+        first = read_holder(lock.path)
+        with pytest.raises(LockedError, match=f"process {os.getpid()}"), make_lock(folder):
+            pass
+        while read_holder(lock.path) == first:
+            time.sleep(0.02)
+        assert not lock.lost and [state.alive for state in read_locks(folder)] == [True]
+    assert read_locks(folder) == []
+
+
+def test_a_dead_lock_in_a_store_is_taken_over_and_a_lost_one_noticed(store_url: str) -> None:
+    folder = as_path(store_url)
+    stopped = make_lock(folder, timing=LockTiming(beat_s=0.4, stale_s=9))
+    stopped.__enter__()
+    holder = json.loads(stopped.path.read_bytes())
+    objects.put(str(stopped.path), json.dumps(holder | {"pid": dead_pid()}).encode())
+    with make_lock(folder) as lock:
+        while not stopped.lost:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        assert not lock.lost
+    stopped.__exit__(None, None, None)
+    assert read_locks(folder) == []

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from in_store import put_folder
 from packed_folder import Made
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -184,3 +185,15 @@ def test_nothing_is_left_behind(made: Made) -> None:
     assert folder.exists()
     del packs
     assert not folder.exists()
+
+
+def test_workers_read_from_a_store(made: Made, store_url: str) -> None:
+    def ids_of(packs: PackedDataset, **options: Any) -> list[list[list[int]]]:
+        batches = StepLoader(packs, packs.sampler(micro_batch=8), collate_fn=list, **options)
+        return [[pack.pack.input_ids.tolist() for pack in batch] for batch in batches]
+
+    near = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    far = PackedDataset.from_tokens(made.plan_path, put_folder(made.tokens, store_url))
+    # The workers are spawned: those that are forked from a user of the store would hang.
+    assert ids_of(far, num_workers=2) == ids_of(near)
+    assert far.faults() == []
