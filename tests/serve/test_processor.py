@@ -82,6 +82,17 @@ def test_encoding_is_that_of_the_tokenizer(asked: PixelProcessor) -> None:
     )
 
 
+def test_what_a_processor_refuses_is_the_fault_of_the_sample(asked: PixelProcessor) -> None:
+    with pytest.raises(SampleError, match=r"refused by the processor: .*aspect ratio"):
+        asked.make_media([PICTURE], [white(600, 2)])
+    with pytest.raises(SampleError, match="refused by the processor"):
+        asked.make(asked.marks([PICTURE]), [white(600, 2)])
+    strict = make_processor()
+    strict.chat_template = "{{ raise_exception('no roles here') }}"
+    with pytest.raises(SampleError, match="no roles here"):
+        PixelProcessor(strict, None).render([{"role": "user", "content": "x"}], tools=None)
+
+
 def test_a_kind_that_the_model_does_not_take(asked: PixelProcessor) -> None:
     with pytest.raises(SampleError, match="takes no audio"):
         asked.marks([Segment(kind="audio", media="wav")])

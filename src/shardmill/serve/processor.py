@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.extras import need
 from shardmill.model.sample import Segment
 from shardmill.serve.pixelvideo import ChosenFrames
 from shardmill.serve.written import Encoded, Medium, expand, write_media
@@ -39,17 +41,19 @@ class PixelProcessor:
             else message
             for message in messages
         ]
-        return str(
-            self.processor.apply_chat_template(
-                listed, tokenize=False, tools=tools, add_generation_prompt=prompt
+        with _refused():
+            return str(
+                self.processor.apply_chat_template(
+                    listed, tokenize=False, tools=tools, add_generation_prompt=prompt
+                )
             )
-        )
 
     def make(self, text: str, shown: Sequence[Any]) -> Mapping[str, Any]:
         """Return ids and tensors of a text and the media that its placeholders stand for."""
-        made: Mapping[str, Any] = self.processor(
-            text=[text], return_tensors="pt", **_media(shown), **self._begun(text)
-        )
+        with _refused():
+            made: Mapping[str, Any] = self.processor(
+                text=[text], return_tensors="pt", **_media(shown), **self._begun(text)
+            )
         return made
 
     def marks(self, segments: Sequence[Segment]) -> str:
@@ -66,7 +70,8 @@ class PixelProcessor:
         if has_grids and all(segment.kind == "image" for segment in segments):
             # Pictures alone need no text, which takes a tenth of the time.
             images = self.processor.image_processor
-            made: Mapping[str, Any] = images(images=list(shown), return_tensors="pt")
+            with _refused():
+                made: Mapping[str, Any] = images(images=list(shown), return_tensors="pt")
             return made
         return self.make(self.marks(segments), shown)
 
@@ -135,6 +140,15 @@ def rule_of(processor: Any) -> VisualRule | None:
     except ConfigError as error:
         log.warning("only pictures can be served: %s", error)
         return None
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    # A picture of absurd shape, a chat that the template does not take: the sample's fault.
+    try:
+        yield
+    except (ValueError, need("jinja2", extra="text").TemplateError) as error:
+        raise SampleError("refused by the processor", str(error)) from error
 
 
 def _media(shown: Sequence[Any]) -> dict[str, Any]:
