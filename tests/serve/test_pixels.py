@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,11 @@ def test_a_broken_picture_is_left_out(reader: Any, tmp_path: Path) -> None:
     assert sorted(samples) == [n for n in range(len(table)) if n != number]
     (fault,) = packs.faults()
     assert fault.name == f"sample {inside} of shard {shard:06d}"
+
+
+def test_a_reader_travels_to_spawned_workers(reader: Any) -> None:
+    other = pickle.loads(pickle.dumps(reader))
+    for number in range(3):
+        mine, theirs = reader.read(number), other.read(number)
+        assert np.array_equal(mine.row.ids, theirs.row.ids)
+        assert all(torch.equal(mine.tensors[name], theirs.tensors[name]) for name in mine.tensors)
