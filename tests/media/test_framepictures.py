@@ -106,6 +106,15 @@ def test_wide_pixels_become_square() -> None:
     assert (size.width, size.height) == (384, 288)
 
 
+@pytest.mark.parametrize("size", [(2, 2), (4, 2), (8, 6), (16, 16), (1, 1), (3, 8)])
+@pytest.mark.parametrize("format", ["jpg", "webp"])
+def test_tiny_frames_are_pictures_too(format: Any, size: tuple[int, int]) -> None:
+    grey = np.full((size[1], size[0], 3), 90, np.uint8)
+    content, found = FramePainter().encode(frame_of(grey, "yuv444p"), PictureFormat(format=format))
+    assert (found.width, found.height) == size
+    assert np.abs(opened(content) - 90).max() <= 3
+
+
 def test_quality_matters() -> None:
     frame = frame_of(np.random.default_rng(0).integers(0, 255, (96, 128, 3), np.uint8))
     sizes = [len(FramePainter().encode(frame, PictureFormat(quality=q))[0]) for q in (30, 60, 95)]
@@ -125,6 +134,8 @@ def test_the_same_frame_gives_the_same_bytes(long_side: int | None, pix_fmt: str
 def test_a_frame_larger_than_its_header_says_is_refused() -> None:
     with pytest.raises(SampleError, match="too many pixels"):
         FramePainter().rgb(av.VideoFrame(16400, 16, "gray"))
+    with pytest.raises(SampleError, match="too many pixels"):
+        FramePainter(None, Fraction(2)).rgb(av.VideoFrame(16000, 16, "gray"))
 
 
 def test_settings_are_checked() -> None:

@@ -95,14 +95,14 @@ class FramePainter:
         return content, MediaSize(width=width, height=height)
 
     def _size(self, frame: Any) -> tuple[int, int]:
-        check_size(frame.width, frame.height)  # which may differ from what the container says
         shape = square_pixels(frame.width, frame.height, self._aspect)
+        check_size(*shape)  # a frame may be larger than its container says
         return fit_long_side(*shape, self._long_side)
 
     def _planes(self, frame: Any, conversion: dict[str, Any]) -> list[Pixels]:
         scaled = self._scaler.reformat(frame, *self._size(frame), threads=1, **conversion)
-        turn = turn_of(frame)
-        return [np.ascontiguousarray(turn(_pixels(plane))) for plane in scaled.planes]
+        turn, depth = turn_of(frame), 4 - len(scaled.planes)  # 3 planes of 1, or 1 of 3
+        return [np.ascontiguousarray(turn(_pixels(plane, depth))) for plane in scaled.planes]
 
 
 def square_pixels(width: int, height: int, aspect: Fraction) -> tuple[int, int]:
@@ -138,11 +138,10 @@ def turn_of(frame: Any) -> Turn:
     return TURNS.get((a, b, c, d), AS_IT_LIES)
 
 
-def _pixels(plane: Any) -> Pixels:
+def _pixels(plane: Any, depth: int) -> Pixels:
     rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height]
-    if plane.line_size < 3 * plane.width:  # one value a pixel
-        return rows[:, : plane.width]
-    return rows[:, : 3 * plane.width].reshape(plane.height, plane.width, 3)
+    pixels = rows[:, : depth * plane.width]
+    return pixels if depth == 1 else pixels.reshape(plane.height, plane.width, depth)
 
 
 def _encode(pixels: Pixels, format: PictureFormat) -> bytes:
