@@ -104,6 +104,14 @@ def test_a_shard_whose_codes_lack_a_sample_is_taken_sample_by_sample(
     assert dict(tally.skipped) == {"no image codes": 1} and ways["_bulk"] == 0
 
 
+def test_codes_in_another_order_are_found_by_key(tmp_path: Path, ways: dict[str, int]) -> None:
+    samples, _ = store_coded(tmp_path / "a", PAIRS, per_shard=30)
+    _, codes = store_coded(tmp_path / "b", PAIRS[::-1], per_shard=30)
+    rows, _ = read((samples, codes))
+    assert rows == [expected(sample) for sample in PAIRS]
+    assert ways["_bulk"] == 0
+
+
 def test_pictures_of_another_size_are_in_the_books(tmp_path: Path) -> None:
     folders = store_coded(tmp_path, PAIRS, per_shard=30, size=(16, 16))
     rows, tally = read(folders, (512, 512))

@@ -106,6 +106,26 @@ def test_a_picture_is_never_cut(tokens: Path, tmp_path: Path) -> None:
     assert manifest.skipped == {"media longer than a row": len(with_picture)}
 
 
+def test_padding_is_no_code_whatever_its_id(tokens: Path, tmp_path: Path) -> None:
+    pad = SHIFT + 5
+    found = run(tokens, tmp_path / "out", length=32, pad_id=pad, codes="shifted")
+    padding = ~found["attention_mask"]
+    assert (found["input_ids"][padding] == pad).all() and not found["modality"][padding].any()
+
+
+def test_a_row_without_tokens_is_left_out(tmp_path: Path) -> None:
+    rows = [ROWS[0], TokenRow(key="empty", ids=np.empty(0, np.int64)), ROWS[1]]
+    tokens = write_token_folder(tmp_path / "tokens", [rows], SPACE)
+    found = run(tokens, tmp_path / "out", length=32, pad_id=0)
+    assert found["idx"].squeeze(1).tolist() == [0, 2]
+    assert open_manifest(tmp_path / "out").skipped == {"no tokens": 1}
+
+
+def test_nothing_kept_is_an_empty_tensordict(tokens: Path, tmp_path: Path) -> None:
+    found = run(tokens, tmp_path / "out", length=1, pad_id=0, overlong="drop")
+    assert len(found) == 0 and found["input_ids"].shape == (0, 1)
+
+
 def test_packs_become_rows_that_number_their_documents(tokens: Path, tmp_path: Path) -> None:
     plan = plan_packs(token_lengths(tokens), PackSpec(capacity=48))
     write_plan(tmp_path / "packs.plan", plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ PAIRS = [make_pair(number) for number in range(20)]
 TEXT = TokenRow(key="text", ids=np.arange(5))
 OTHER_SIZE = make_pair(3, num_codes=4)[0]
 
+HALF = MediaSpan(name="jpg", kind="image", position=1, num_tokens=3)
+TWO_HALVES = TokenRow(
+    key="two",
+    ids=np.concatenate([[5], SPACE.code_ids(np.arange(6))]),
+    media=(HALF, replace(HALF, position=4)),
+)
+
 
 def run(tokens: Path, out: Path, **fields: Any) -> TensorDict:
     stage = Export(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
@@ -66,7 +74,7 @@ def test_picture_and_text_are_apart(tmp_path: Path, form: str) -> None:
 
 
 def test_other_rows_are_dropped_and_long_texts_cut(tmp_path: Path) -> None:
-    rows = [TEXT, *(row for row, _, _ in PAIRS), OTHER_SIZE]
+    rows = [TEXT, *(row for row, _, _ in PAIRS), OTHER_SIZE, TWO_HALVES]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:9], rows[9:]], SPACE)
     fields = {"img_length": 6, "txt_length": 3, "pad_id": 2, "overlong": "cut"}
     with pytest.raises(ConfigError, match=r"'text' is not one picture of 6 codes.*others=drop"):
@@ -76,7 +84,7 @@ def test_other_rows_are_dropped_and_long_texts_cut(tmp_path: Path) -> None:
     for number, (_, text, codes) in enumerate(PAIRS):
         assert found["img_input_ids"][number].tolist() == codes
         assert found["txt_input_ids"][number].tolist() == (text + [2, 2, 2])[:3]
-    assert open_manifest(tmp_path / "out").skipped == {NOT_A_PAIR: 2}
+    assert open_manifest(tmp_path / "out").skipped == {NOT_A_PAIR: 3}
 
 
 def test_long_texts_are_dropped_if_asked(tmp_path: Path) -> None:
