@@ -27,6 +27,7 @@ from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
 from shardmill.run.cpus import count_cpus
 from shardmill.stages.check import Verdict, check_folder, repair
+from shardmill.stages.same import ORDER
 
 MAX_LISTED = 20
 
@@ -53,6 +54,13 @@ MAX_LISTED = 20
     type=click.Path(exists=True, file_okay=False),
     help="With --same: the codes of the folder of samples.",
 )
+@click.option(
+    "--ignore",
+    "ignored",
+    multiple=True,
+    type=click.Choice(ORDER),
+    help="With --same: what need not be the same, such as keys.",
+)
 @content_options
 @run_options
 def check(
@@ -62,6 +70,7 @@ def check(
     decode: int,
     same: str | None,
     codes_dir: str | None,
+    ignored: tuple[str, ...],
     **run: Any,
 ) -> None:
     """Compare every byte with the receipts; repair.
@@ -75,7 +84,7 @@ def check(
     if same is not None:
         from shardmill.cli.same import report_same
 
-        if not report_same(same, str(folder), codes_dir, as_json=options.as_json):
+        if not report_same(same, str(folder), codes_dir, ignored, as_json=options.as_json):
             click.get_current_context().exit(1)
         return
     wanted = ContentOptions.taken_from(run)

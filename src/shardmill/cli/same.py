@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,12 +10,15 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.formats.exported import open_reader
 from shardmill.formats.reader import Reader
-from shardmill.stages.same import Comparison, compare
+from shardmill.stages.same import ORDER, Comparison, compare
 
 
-def report_same(first: str, second: str, codes_dir: str | None, *, as_json: bool) -> bool:
+def report_same(
+    first: str, second: str, codes_dir: str | None, ignored: Sequence[str], *, as_json: bool
+) -> bool:
     """Compare two places, print what was found, and return whether they are the same."""
-    found = compare(*_open_both(first, second, codes_dir))
+    ignoring = frozenset(aspect for aspect in ORDER if aspect in ignored)
+    found = compare(*_open_both(first, second, codes_dir), ignoring=ignoring)
     if as_json:
         console.print_json({**asdict(found), "same": found.same})
     else:

@@ -51,7 +51,7 @@ def _row(source: ExportInput, shard_name: str, key: str, raw: Raw) -> PairRow:
     document = parse_sample(key, raw).document
     media = document.media()
     if not media:
-        return PairRow(key, document.text, None, None, raw)
+        return PairRow(key, document.text, _codes_alone(source, shard_name, key), None, raw)
     if len(media) > 1 or media[0].kind != "image":
         kinds = ", ".join(segment.kind for segment in media)
         raise SampleError("not one picture and text", f"it has {kinds}")
@@ -61,3 +61,14 @@ def _row(source: ExportInput, shard_name: str, key: str, raw: Raw) -> PairRow:
     if len(pictures) != 1:
         raise SampleError("no image codes", f"{key!r} has {len(pictures)} pictures in codes")
     return PairRow(key, document.text, pictures[0], media[0].media, raw)
+
+
+def _codes_alone(source: ExportInput, shard_name: str, key: str) -> Picture | None:
+    """Return the codes of a picture that the sample itself does not hold any more."""
+    if source.codes is None:
+        return None
+    try:
+        pictures = source.codes.pictures(key, shard_name)
+    except SampleError:  # a plain text of which the codes do not know
+        return None
+    return pictures[0] if len(pictures) == 1 else None

@@ -48,12 +48,14 @@ class Comparison:
         return self.difference is None
 
 
-def compare(first: Reader, second: Reader) -> Comparison:
+def compare(
+    first: Reader, second: Reader, *, ignoring: frozenset[Aspect] = frozenset()
+) -> Comparison:
     """Compare two data sets record by record up to the first difference.
 
     If one of them joins rows to larger records than the other, their rows are compared.
     """
-    holds_a, holds_b = (reader.holds() for reader in (first, second))
+    holds_a, holds_b = (reader.holds() - ignoring for reader in (first, second))
     shared = holds_a & holds_b
     if "tokens" in shared:  # which are more than the words among them
         holds_a, holds_b, shared = (aspects - {"words"} for aspects in (holds_a, holds_b, shared))
