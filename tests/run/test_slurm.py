@@ -167,7 +167,7 @@ def test_failures_are_told_and_tried_again_by_the_next_command(tmp_path: Path) -
     ("fields", "says"),
     [
         ({"partition": "nowhere"}, r"invalid partition.*The cluster has: preempt\*"),
-        ({"gpus": 4}, r"gres.*GPUs: \(null\)"),
+        ({"gpus": 4}, r"node configuration is not available.*GPUs: gpu:2"),
         ({"memory": "900G"}, "Memory specification.*2000 MB"),
         ({"options": ("--no-such-option",)}, "unrecognized option"),
     ],

@@ -44,10 +44,12 @@ MinJobAge=10
 SlurmdTimeout=10
 MaxArraySize={max_array_size}
 SchedulerParameters=sched_interval=2,bf_interval=2,default_queue_depth=200,sched_min_interval=200000
+SlurmdParameters=config_overrides
+GresTypes=gpu
 NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] \
-CPUs=1 RealMemory=2000
-PartitionName=preempt Nodes=n[1-{num_nodes}] Default=YES MaxTime=60 PriorityTier=1 State=UP
-PartitionName=high Nodes=n[1-{num_nodes}] MaxTime=60 PriorityTier=10 State=UP
+CPUs={cpus} RealMemory={memory_mb} Gres=gpu:2
+PartitionName=preempt Nodes=n[1-{num_nodes}] Default=YES PriorityTier=1 State=UP
+PartitionName=high Nodes=n[1-{num_nodes}] PriorityTier=10 State=UP
 """
 
 
@@ -128,9 +130,17 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_cluster(
-    folder: Path, *, num_nodes: int = 2, max_array_size: int = 1001
+    folder: Path,
+    *,
+    num_nodes: int = 2,
+    cpus: int = 1,
+    memory_mb: int = 2000,
+    max_array_size: int = 1001,
 ) -> Iterator[SlurmCluster]:
-    """Start a cluster and yield it once its nodes are up; end everything that it started."""
+    """Start a cluster and yield it once its nodes are up; end everything that it started.
+
+    What a node has (also its two GPUs) is only what SLURM believes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state").mkdir(exist_ok=True)
     started_munge = _start_munge()
@@ -145,8 +155,14 @@ def slurm_cluster(
             last=ports[num_nodes - 1],
             num_nodes=num_nodes,
             max_array_size=max_array_size,
+            cpus=cpus,
+            memory_mb=memory_mb,
         )
     )
+    for number in (0, 1):
+        (folder / f"gpu{number}").touch()
+    gpus = f"NodeName=n[1-{num_nodes}] Name=gpu File={folder}/gpu[0-1]\n"
+    conf.with_name("gres.conf").write_text(gpus)
     cluster = SlurmCluster(folder, num_nodes, {**os.environ, "SLURM_CONF": str(conf)})
     names = [f"n{i + 1}" for i in range(num_nodes)]
     try:
