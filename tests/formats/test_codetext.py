@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardmill.formats import codetext
 from shardmill.formats.codetext import code_texts, compiled_texts, table_texts
 
 CODES = st.lists(st.integers(0, 65_535), max_size=40)
-WAYS = [compiled_texts, table_texts, code_texts]
+needs_compiler = pytest.mark.skipif(codetext._codetext is None, reason="it was not compiled")
+WAYS = [pytest.param(compiled_texts, marks=needs_compiler), table_texts, code_texts]
 
 
 @pytest.mark.parametrize("texts_of", WAYS)
@@ -32,6 +34,7 @@ def test_codes_beyond_the_table_are_written_too() -> None:
     assert code_texts(codes, np.array([2, 0])).to_pylist() == ["[3, 5000000]", "no"]
 
 
+@needs_compiler
 @pytest.mark.parametrize("lengths", [[3], [1], [-1, 3], [2, 1]])
 def test_lengths_that_do_not_fit_are_refused(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="do not fit"):

@@ -127,6 +127,17 @@ def test_a_pack_is_a_row_that_knows_its_documents(tokens: Path, tmp_path: Path) 
         assert row["loss_mask"] == [m for d in documents for m in expected(d)["loss_mask"]]
 
 
+@pytest.mark.parametrize("files", ["arrow", "parquet"])
+def test_a_shard_without_rows_is_no_problem(tmp_path: Path, files: str) -> None:
+    tokens = write_token_folder(tmp_path / "tokens", [[], ROWS[:3], []], SPACE)
+    out = str(run(tokens, tmp_path / "out", files=files))
+    if files == "arrow":
+        found = datasets.load_from_disk(out)
+    else:
+        found = datasets.load_dataset(out, split="train", cache_dir=str(tmp_path / "cache"))
+    assert [row["key"] for row in found] == [row.key for row in ROWS[:3]]
+
+
 def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) -> None:
     stage = Export(input_dir=tokens, format=HuggingFaceFormat())
     assert not run_stage(stage, tmp_path / "out", workers=0, part=(1, 2)).complete
