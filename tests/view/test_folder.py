@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_a_receipt_that_comes_later_is_seen(unfinished: Path, pipeline: Path) ->
 
 def test_a_broken_receipt_counts_as_none(unfinished: Path) -> None:
     (unfinished / "receipts" / "000001.json").write_text("{not json")
+    folder = open_folder(unfinished)
+    assert [entry.name for entry in folder.entries()] == ["000000", "000002"]
+
+
+def test_a_receipt_of_another_stage_counts_as_none(unfinished: Path) -> None:
+    path = unfinished / "receipts" / "000001.json"
+    receipt = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**receipt, "digest": "0" * 32}))
     folder = open_folder(unfinished)
     assert [entry.name for entry in folder.entries()] == ["000000", "000002"]
 

@@ -3,9 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packed_folder import make_packed
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
+from shardmill.io.lengths import write_lengths
+from shardmill.model.lengths import length_table
 from shardmill.remote.objects import put_file
 from shardmill.remote.path import as_path
 from shardmill.view.answers import answer
@@ -47,6 +50,16 @@ def test_a_folder_must_hold_what_is_asked_of_it(desk: Desk) -> None:
 
 def test_lengths_of_tokens_fit_their_plan(desk: Desk) -> None:
     desk.library.plan("packs.plan").check_table(desk.library.lengths("tokens"))
+
+
+def test_a_plan_belongs_to_the_table_whose_digest_it_names(tmp_path: Path) -> None:
+    made = make_packed(tmp_path)
+    shown = Library(tmp_path).data_of_plan("plan.bin")
+    assert shown is not None and shown.id == "lengths.bin"
+    made.lengths_path.unlink()
+    write_lengths(made.lengths_path, length_table([7] * len(made.rows)))
+    shown = Library(tmp_path).data_of_plan("plan.bin")
+    assert shown is not None and shown.id == "tokens"
 
 
 def test_a_stage_alone_has_no_way_out(pipeline: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_folder import make_packed
 from view_folders import run_in
 
 from shardmill.pack.order import EpochOrder
@@ -22,6 +23,21 @@ def test_stored_packs_are_the_planned_ones_in_the_order_of_training(desk: Desk) 
         want, have = planned.rows(number), stored.rows(place)
         assert [row.row.key for row in have if row.row] == [row.row.key for row in want if row.row]
         assert [row.number for row in have] == [row.number for row in want]
+
+
+def test_rows_of_stored_packs_are_known_by_the_order_they_were_written_in(tmp_path: Path) -> None:
+    made = make_packed(tmp_path)
+    run_in(
+        tmp_path,
+        "plan tokens own.plan --capacity 128 --block 16",
+        "pack tokens own.plan packs --seed 3 --epoch 2 --workers 0",
+    )
+    packs = Desk(Library(tmp_path)).packs("packs")
+    assert len(packs) > 50
+    for number in range(len(packs)):
+        for row in packs.rows(number):
+            assert row.row is not None and row.number is not None
+            assert made.rows[row.number].key == row.row.key
 
 
 def test_where_documents_lie_adds_up(desk: Desk) -> None:
