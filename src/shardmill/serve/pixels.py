@@ -4,9 +4,9 @@ The sample is read from its tar, its pictures and the chosen frames of its video
 chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
 rule that counted the tokens (see `tokens.visual`) says which frames to take and how the processor
 writes media into the text, so that the answers, which carry loss, are found in its ids (see
-`serve.written`). What it says of media is compared with the processor for every sample; the whole
-text only for the first samples of each process, since a processor takes long to write it. Without a
-rule, pictures are served by processors that write each placeholder as a run of itself.
+`serve.written`). What it says of media is compared with the processor for every sample, the whole
+text for the first samples of each process. Without a rule, pictures are served by processors that
+write each placeholder as a run of itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from shardmill.serve.pixelvideo import ChosenFrames, read_video
 from shardmill.serve.processor import PixelProcessor, rule_of
 from shardmill.serve.rawread import RawReader
 from shardmill.serve.written import (
-    Expanded,
     Medium,
     expand,
     learned_tokens,
@@ -145,13 +144,21 @@ class PixelReader:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
         rendered = self.asked.render(messages, tools=tools)
-        made = self._made(rendered, segments, shown)
+        # The whole text takes a processor long; it is compared for the first samples only.
+        is_whole = self.rule is None or self._num_read < NUM_CHECKED
+        made = (
+            self.asked.make(rendered, shown) if is_whole else self.asked.make_media(segments, shown)
+        )
         visuals = self._visuals(segments, shown, made)
         media = [Medium(segment, visual) for segment, visual in zip(segments, visuals)]
         writing = write_media(rendered, self.asked.placeholders(), media)
         encoded = self.asked.encode(writing.text)
         expanded = expand(writing, encoded, self.asked.visual_ids())
-        self._check(rendered, media, shown, made, expanded)
+        if is_whole:
+            expanded.check(np.asarray(made["input_ids"][0], np.int64))
+        else:
+            self.asked.check_media(media, made)
+        self._num_read += 1
         answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
         learned = learned_tokens(encoded, writing.moved(np.array(answers, np.int64).reshape(-1, 2)))
         row = TokenRow(
@@ -162,29 +169,6 @@ class PixelReader:
         )
         tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
         return Document(row, tensors)
-
-    def _made(
-        self, rendered: str, segments: Sequence[Segment], shown: Sequence[Any]
-    ) -> Mapping[str, Any]:
-        """Return what the processor makes of the media, with no text around if there is a rule."""
-        if self.rule is None:
-            return self.asked.make(rendered, shown)
-        return self.asked.make_media(segments, shown) if shown else {}
-
-    def _check(
-        self,
-        rendered: str,
-        media: Sequence[Medium],
-        shown: Sequence[Any],
-        made: Mapping[str, Any],
-        expanded: Expanded,
-    ) -> None:
-        if self.rule is None or self._num_read < NUM_CHECKED:
-            whole = made if self.rule is None else self.asked.make(rendered, shown)
-            expanded.check(np.asarray(whole["input_ids"][0], np.int64))
-            self._num_read += 1
-        elif shown:
-            self.asked.check_media(media, made)
 
     def _visuals(
         self, segments: Sequence[Segment], shown: Sequence[Any], made: Mapping[str, Any]

@@ -66,6 +66,8 @@ class PixelProcessor:
 
     def make_media(self, segments: Sequence[Segment], shown: Sequence[Any]) -> Mapping[str, Any]:
         """Return the tensors of media, for which the rule writes the text."""
+        if not shown:
+            return {}
         has_grids = isinstance(self.rule, Qwen2VL | Qwen3VL)
         if has_grids and all(segment.kind == "image" for segment in segments):
             # Pictures alone need no text, which takes a tenth of the time.
@@ -85,10 +87,10 @@ class PixelProcessor:
             found.check(np.asarray(made["input_ids"][0], np.int64))
             return
         grids = [list(medium.visual.grid) for medium in media]
-        if grids != made["image_grid_thw"].tolist():
+        found_grids = made["image_grid_thw"].tolist() if media else []
+        if grids != found_grids:
             raise SampleError(
-                "processor and visual rule differ",
-                f"grids {made['image_grid_thw'].tolist()}, {grids} by the rule",
+                "processor and visual rule differ", f"grids {found_grids}, {grids} by the rule"
             )
 
     def placeholders(self) -> Mapping[str, str]:
