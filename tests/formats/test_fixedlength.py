@@ -37,7 +37,7 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
 def test_padded_rows_hold_their_values_and_then_the_fill(rows: list[list[int]]) -> None:
     lengths = np.array([len(row) for row in rows])
     flat = np.array([value for row in rows for value in row], np.uint16)
-    desk = Desk(len(rows) + 1, 6, np.int32)
+    desk = Desk(6, np.int32)
     desk.padded(
         np.ones(12), desk.filled(np.array([6, 6])), 9
     )  # what was there does not shine through

@@ -18,6 +18,7 @@ from shardmill.model.stage import Tally
 
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
 
+BATCH_CELLS = 1 << 19
 TOO_LONG = "longer than a row"
 MEDIA_TOO_LONG = "media longer than a row"
 EMPTY = "no tokens"
@@ -107,27 +108,34 @@ def kept_tokens(
     return stays
 
 
+def rows_at_once(width: int) -> int:
+    """Return how many rows of this width make a batch whose arrays stay near the processor."""
+    return max(1, BATCH_CELLS // width)
+
+
 class Desk:
     """The arrays of one batch of rows, used again for the next.
 
     Memory that is new to the process costs more than all that is done in it.
     """
 
-    def __init__(self, num_rows: int, width: int, dtype: Any) -> None:
-        self.num_rows = num_rows
+    def __init__(self, width: int, dtype: Any) -> None:
         # Narrow numbers are compared many at a time.
         self._places = np.arange(width, dtype=np.int16 if width < 1 << 15 else np.int64)
-        self._mask = np.empty((num_rows, width), np.bool_)
-        self._matrix = np.empty((num_rows, width), dtype)
+        self._mask = np.empty((0, width), np.bool_)
+        self._matrix = np.empty((0, width), dtype)
 
     def filled(self, lengths: NDArray[Any]) -> NDArray[np.bool_]:
         """Return rows that are True in their first places, as many as each length says."""
+        if len(lengths) > len(self._mask):
+            self._mask = np.empty((len(lengths), len(self._places)), np.bool_)
+            self._matrix = np.empty(self._mask.shape, self._matrix.dtype)
         column = lengths.astype(self._places.dtype)[:, None]
         mask: NDArray[np.bool_] = np.less(self._places, column, out=self._mask[: len(lengths)])
         return mask
 
     def padded(self, values: NDArray[Any], mask: NDArray[np.bool_], fill: int) -> NDArray[Any]:
-        """Return rows that hold the values where the mask is True, in order, `fill` elsewhere."""
+        """Return rows that hold the values where `filled` gave True, and `fill` elsewhere."""
         matrix = self._matrix[: len(mask)]
         matrix.fill(fill)
         matrix[mask] = values

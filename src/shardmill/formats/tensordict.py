@@ -11,9 +11,8 @@ Of token shards each row is a row, of pack shards each pack. `tensordict_files` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,28 +20,16 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.formats.codespace import CodeForm, is_code, make_raw
-from shardmill.formats.contract import Format, Piece, Place
-from shardmill.formats.fixedlength import Desk, FixedLength, Overlong, kept_tokens
-from shardmill.formats.inplace import RangeWriter
+from shardmill.formats.fixedlength import Desk, FixedLength, Overlong, kept_tokens, rows_at_once
 from shardmill.formats.inputs import ExportInput, Slice
-from shardmill.formats.tensordict_files import (
-    DtypeName,
-    Tensor,
-    file_sizes,
-    id_dtype,
-    write_meta,
-    write_rows,
-)
+from shardmill.formats.tensordict_files import DtypeName, Tensor, id_dtype
+from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import TokenRows, is_packed, token_rows
-from shardmill.model.manifest import Manifest
-from shardmill.model.space import TokenSpace
-from shardmill.model.stage import Draft, Tally
-
-BATCH_CELLS = 1 << 19  # the arrays of a batch stay near the processor
+from shardmill.model.stage import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorDictFormat(Format):
+class TensorDictFormat(TensorRowsFormat):
     """Rows of `length` tokens; codes count from 0 ("raw") or as the model sees them ("shifted")."""
 
     length: int
@@ -52,87 +39,67 @@ class TensorDictFormat(Format):
     dtype: DtypeName = "smallest"
 
     def __post_init__(self) -> None:
-        self._rule  # noqa: B018  (checks the fields)
+        self.rule()  # refuses a length that cannot be
 
-    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
-        """Yield the first row of each unit in the input and in the tensors."""
-        self._tensors(source)
-        firsts = []
-        number = row = 0
-        for slices in ranges:
-            firsts.append((number, row))
-            for part in token_rows(source, slices):
-                self._rule.check(part.lengths, part.keys, source.folder)
-                number += len(part)
-                row += int(self._kept(part).sum())
-        for first_number, first_row in firsts:
-            yield {"number": first_number, "row": first_row, "rows": row}
-
-    def shared_files(self, source: ExportInput, pieces: Sequence[Piece]) -> Mapping[str, int]:
-        """Return the files of all tensors."""
-        num_rows = pieces[0].place["rows"] if pieces else 0
-        return file_sizes(self._tensors(source), num_rows)
-
-    def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        """Write the rows of a unit into their place."""
-        tensors, space = self._tensors(source), source.space()
-        number, row = piece.place["number"], piece.place["row"]
-        max_rows = max(1, BATCH_CELLS // self.length)
-        desk: Desk | None = None
-        with RangeWriter(draft, piece.name) as ranges:
-            for part in token_rows(source, piece.slices, max_rows=max_rows):
-                kept = self._kept(part)
-                part.account(self._rule, kept, tally)
-                if desk is None or len(part) > desk.num_rows:
-                    desk = Desk(max(max_rows, len(part)), self.length, space.dtype)
-                values = self._values(part, kept, space, desk)
-                values["idx"] = (np.flatnonzero(kept) + number)[:, None]
-                write_rows(ranges, tensors, row, values)
-                number, row = number + len(kept), row + int(kept.sum())
-            ranges.finish(tally, num_samples=tally.num_kept)
-
-    def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
-        """Write meta.json."""
-        tensors = self._tensors(source)
-        num_rows = (out_dir / "idx.memmap").stat().st_size // tensors["idx"].row_bytes
-        write_meta(out_dir, tensors, num_rows)
-
-    @property
-    def _rule(self) -> FixedLength:
+    def rule(self) -> FixedLength:
+        """Return what becomes of rows that are shorter or longer."""
         return FixedLength(width=self.length, pad_id=self.pad_id, overlong=self.overlong)
 
-    def _kept(self, part: TokenRows) -> NDArray[np.bool_]:
-        return self._rule.kept(part.lengths, part.num_fixed) & (part.lengths > 0)
-
-    def _values(
-        self, part: TokenRows, kept: NDArray[np.bool_], space: TokenSpace, desk: Desk
-    ) -> dict[str, NDArray[Any]]:
-        stays = kept_tokens(part.bounds, kept, self.length, part.part.fixed_mask)
-        lengths = np.minimum(part.lengths[kept], self.length)
-        mask = desk.filled(lengths)
-        ids = desk.padded(part.ids if stays is None else part.ids[stays], mask, self.pad_id or 0)
-        codes = is_code(ids, space)
-        codes &= mask  # padding is no code, whatever its id is
-        if self.codes == "raw":
-            make_raw(ids, codes, space)
-        values = {"input_ids": ids, "attention_mask": mask, "modality": codes}
-        if part.documents is not None:
-            numbers = np.full(mask.shape, -1, np.int16)
-            numbers[mask] = part.documents if stays is None else part.documents[stays]
-            values["sample_ids"] = numbers
-        return values
-
-    def _tensors(self, source: ExportInput) -> dict[str, Tensor]:
+    def tensors(self, source: ExportInput) -> dict[str, Tensor]:
+        """Return the tensors by key."""
         packed, shape = is_packed(source), (self.length,)
         if packed and self.overlong == "cut":
             raise ConfigError("packs are not cut: choose a greater length, or overlong=drop")
-        dtype = id_dtype(source, self.codes, self.dtype, self.pad_id)
         tensors = {
-            "input_ids": Tensor(dtype, shape),
+            "input_ids": Tensor(id_dtype(source, self.codes, self.dtype, self.pad_id), shape),
             "attention_mask": Tensor("bool", shape),
             "modality": Tensor("int8", shape),
-            "idx": Tensor("int32", (1,)),
         }
-        if packed:
-            tensors["sample_ids"] = Tensor("int16", shape)
-        return tensors
+        return {**tensors, "sample_ids": Tensor("int16", shape)} if packed else tensors
+
+    def batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TensorBatch]:
+        """Yield the rows or packs in order."""
+        desk = Desk(self.length, source.space().dtype)
+        for rows in token_rows(source, slices, max_rows=rows_at_once(self.length)):
+            yield FixedBatch(self, rows, source, desk)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedBatch:
+    """Rows that are padded to one length."""
+
+    spec: TensorDictFormat
+    rows: TokenRows
+    source: ExportInput
+    desk: Desk
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Return which rows fit, as they are or cut."""
+        lengths = self.rows.lengths
+        return self.spec.rule().kept(lengths, self.rows.num_fixed) & (lengths > 0)
+
+    def check(self) -> None:
+        """Refuse rows of other lengths, if that is the policy."""
+        self.spec.rule().check(self.rows.lengths, self.rows.keys, self.source.folder)
+
+    def account(self, tally: Tally) -> None:
+        """Enter the stored rows into the books."""
+        self.rows.account(self.spec.rule(), self.kept(), tally)
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """Return the padded rows."""
+        rows, kept, space = self.rows, self.kept(), self.source.space()
+        stays = kept_tokens(rows.bounds, kept, self.spec.length, rows.part.fixed_mask)
+        mask = self.desk.filled(np.minimum(rows.lengths[kept], self.spec.length))
+        flat = rows.ids if stays is None else rows.ids[stays]
+        ids = self.desk.padded(flat, mask, self.spec.pad_id or 0)
+        codes = is_code(ids, space)
+        codes &= mask  # padding is no code, whatever its id is
+        if self.spec.codes == "raw":
+            make_raw(ids, codes, space)
+        values = {"input_ids": ids, "attention_mask": mask, "modality": codes}
+        if rows.documents is not None:
+            numbers = np.full(mask.shape, -1, np.int16)
+            numbers[mask] = rows.documents if stays is None else rows.documents[stays]
+            values["sample_ids"] = numbers
+        return values

@@ -11,10 +11,8 @@ of `img_length` codes is refused, or dropped with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,53 +20,26 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError
 from shardmill.formats.codespace import CodeForm, is_code, make_raw
-from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.fixedlength import (
     Desk,
     FixedLength,
     Overlong,
     account,
     kept_tokens,
+    rows_at_once,
 )
-from shardmill.formats.inplace import RangeWriter
 from shardmill.formats.inputs import ExportInput, Slice
-from shardmill.formats.tensordict_files import (
-    Tensor,
-    file_sizes,
-    id_dtype,
-    smallest_signed,
-    write_meta,
-    write_rows,
-)
+from shardmill.formats.tensordict_files import Tensor, id_dtype, smallest_signed
+from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import KeysOfRows
 from shardmill.formats.tokenslice import TokenSlice, token_slices
-from shardmill.model.manifest import Manifest
-from shardmill.model.stage import Draft, Tally
+from shardmill.model.stage import Tally
 
-BATCH_CELLS = 1 << 19  # the arrays of a batch stay near the processor
 NOT_A_PAIR = "not one picture of this size"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Rows of which `is_pair` says whether they are one picture of the right size and a text."""
-
-    part: TokenSlice
-    is_pair: NDArray[np.bool_]
-    text_lengths: NDArray[np.int64]
-
-
-def find_pairs(part: TokenSlice, img_length: int) -> Pairs:
-    """Look at the lengths of rows and pictures."""
-    _, lengths, rows = part.media()
-    count = np.bincount(rows, minlength=len(part))
-    size = np.bincount(rows, weights=lengths, minlength=len(part))
-    num_fixed = part.shard.num_fixed[part.start : part.stop].astype(np.int64)
-    return Pairs(part, (count == 1) & (size == img_length), part.lengths - num_fixed)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairsFormat(Format):
+class PairsFormat(TensorRowsFormat):
     """Pictures of `img_length` codes with texts of `txt_length` tokens.
 
     `overlong` is for texts; `others` says what happens to rows that are no such pair.
@@ -84,97 +55,101 @@ class PairsFormat(Format):
     def __post_init__(self) -> None:
         if self.img_length < 1:
             raise ConfigError(f"img_length must be at least 1, got {self.img_length}")
-        self._rule  # noqa: B018  (checks the fields)
+        self.rule()  # refuses a length that cannot be
 
-    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
-        """Yield the first row of each unit in the input and in the tensors."""
-        self._tensors(source)
-        firsts = []
-        number = row = 0
-        for slices in ranges:
-            firsts.append((number, row))
-            for part in token_slices(source, slices):
-                pairs = find_pairs(part, self.img_length)
-                self._check(pairs, source)
-                number += len(part)
-                row += int(self._kept(pairs).sum())
-        for first_number, first_row in firsts:
-            yield {"number": first_number, "row": first_row, "rows": row}
-
-    def shared_files(self, source: ExportInput, pieces: Sequence[Piece]) -> Mapping[str, int]:
-        """Return the files of all tensors."""
-        return file_sizes(self._tensors(source), pieces[0].place["rows"] if pieces else 0)
-
-    def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        """Write the pairs of a unit into their place."""
-        tensors = self._tensors(source)
-        number, row = piece.place["number"], piece.place["row"]
-        max_rows = max(1, BATCH_CELLS // (self.txt_length + self.img_length))
-        desk: Desk | None = None
-        with RangeWriter(draft, piece.name) as ranges:
-            for part in token_slices(source, piece.slices, max_rows=max_rows):
-                pairs = find_pairs(part, self.img_length)
-                kept = self._kept(pairs)
-                account(tally, kept, KeysOfRows(part), partial(self._explain, pairs))
-                if desk is None or len(part) > desk.num_rows:
-                    desk = Desk(max(max_rows, len(part)), self.txt_length, np.int32)
-                values = self._values(pairs, kept, desk)
-                values["idx"] = (np.flatnonzero(kept) + number)[:, None]
-                write_rows(ranges, tensors, row, values)
-                number, row = number + len(part), row + int(kept.sum())
-            ranges.finish(tally, num_samples=tally.num_kept)
-
-    def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
-        """Write meta.json."""
-        write_meta(out_dir, self._tensors(source), manifest.num_samples)
-
-    @property
-    def _rule(self) -> FixedLength:
+    def rule(self) -> FixedLength:
+        """Return what becomes of texts that are shorter or longer."""
         return FixedLength(width=self.txt_length, pad_id=self.pad_id, overlong=self.overlong)
 
-    def _kept(self, pairs: Pairs) -> NDArray[np.bool_]:
-        nothing_fixed = np.zeros(len(pairs.part), np.int64)
-        return pairs.is_pair & self._rule.kept(pairs.text_lengths, nothing_fixed)
-
-    def _check(self, pairs: Pairs, source: ExportInput) -> None:
-        keys = KeysOfRows(pairs.part)
-        if self.others == "refuse" and not pairs.is_pair.all():
-            raise ConfigError(
-                f"{source.folder}: {keys[int(np.argmin(pairs.is_pair))]!r} is not one picture of "
-                f"{self.img_length} codes and a text: set img_length, or others=drop"
-            )
-        # A row that is dropped anyway has any length.
-        lengths = np.where(pairs.is_pair, pairs.text_lengths, self.txt_length)
-        self._rule.check(lengths, keys, source.folder)
-
-    def _explain(self, pairs: Pairs, row: int) -> Filtered:
-        if pairs.is_pair[row]:
-            return self._rule.explain(int(pairs.text_lengths[row]))
-        return Filtered(NOT_A_PAIR, f"one of {self.img_length} codes is wanted")
-
-    def _values(self, pairs: Pairs, kept: NDArray[np.bool_], desk: Desk) -> dict[str, NDArray[Any]]:
-        part, space = pairs.part, pairs.part.shard.space
-        in_kept = np.repeat(kept, part.lengths)
-        picture = part.ids[in_kept & (part.modality() > 0)].reshape(-1, self.img_length)
-        codes = is_code(picture, space)
-        if not codes.all():
-            raise FormatError("has a picture with ids that are no codes", path=part.shard.path)
-        if self.codes == "raw":
-            make_raw(picture, codes, space)
-        text = part.ids[in_kept & (part.fixed_mask() == 0)]
-        bounds = np.concatenate([[0], np.cumsum(pairs.text_lengths[kept])])
-        stays = kept_tokens(bounds, np.ones(len(bounds) - 1, np.bool_), self.txt_length)
-        mask = desk.filled(np.minimum(np.diff(bounds), self.txt_length))
-        text = desk.padded(text if stays is None else text[stays], mask, self.pad_id or 0)
-        return {"img_input_ids": picture, "txt_input_ids": text, "txt_attention_mask": mask}
-
-    def _tensors(self, source: ExportInput) -> dict[str, Tensor]:
+    def tensors(self, source: ExportInput) -> dict[str, Tensor]:
+        """Return the tensors by key."""
         space = source.space()
         size = space.num_codes if self.codes == "raw" else space.code_offset + space.num_codes
-        id_dtype(source, self.codes, "int32", self.pad_id)
         return {
             "img_input_ids": Tensor(smallest_signed(size), (self.img_length,)),
-            "txt_input_ids": Tensor("int32", (self.txt_length,)),
+            "txt_input_ids": Tensor(
+                id_dtype(source, self.codes, "int32", self.pad_id), (self.txt_length,)
+            ),
             "txt_attention_mask": Tensor("bool", (self.txt_length,)),
-            "idx": Tensor("int32", (1,)),
         }
+
+    def batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TensorBatch]:
+        """Yield the rows in order."""
+        desk = Desk(self.txt_length, np.int32)
+        max_rows = rows_at_once(self.txt_length + self.img_length)
+        for part in token_slices(source, slices, max_rows=max_rows):
+            yield pair_batch(self, part, desk)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairBatch:
+    """Rows of which `is_pair` says whether they are one picture of the right size and a text."""
+
+    spec: PairsFormat
+    part: TokenSlice
+    desk: Desk
+    is_pair: NDArray[np.bool_]
+    text_lengths: NDArray[np.int64]
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Return which rows are pairs whose text fits, as it is or cut."""
+        nothing_fixed = np.zeros(len(self.part), np.int64)
+        return self.is_pair & self.spec.rule().kept(self.text_lengths, nothing_fixed)
+
+    def check(self) -> None:
+        """Refuse what is no pair and texts of other lengths, if that is the policy."""
+        keys, where = KeysOfRows(self.part), self.part.shard.path
+        if self.spec.others == "refuse" and not self.is_pair.all():
+            raise ConfigError(
+                f"{where}: {keys[int(np.argmin(self.is_pair))]!r} is not one picture of "
+                f"{self.spec.img_length} codes and a text: set img_length, or others=drop"
+            )
+        # A row that is dropped anyway has any length.
+        lengths = np.where(self.is_pair, self.text_lengths, self.spec.txt_length)
+        self.spec.rule().check(lengths, keys, where)
+
+    def account(self, tally: Tally) -> None:
+        """Enter all rows into the books."""
+        account(tally, self.kept(), KeysOfRows(self.part), self._explain)
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """Return pictures, and padded texts."""
+        kept, ids = self.kept(), self.part.ids
+        in_kept = np.repeat(kept, self.part.lengths)
+        picture = ids[in_kept & (self.part.modality() > 0)].reshape(-1, self.spec.img_length)
+        self._check_codes(picture)
+        text = ids[in_kept & (self.part.fixed_mask() == 0)]
+        bounds = np.concatenate([[0], np.cumsum(self.text_lengths[kept])])
+        all_texts = np.ones(len(bounds) - 1, np.bool_)
+        stays = kept_tokens(bounds, all_texts, self.spec.txt_length)
+        mask = self.desk.filled(np.minimum(np.diff(bounds), self.spec.txt_length))
+        flat = text if stays is None else text[stays]
+        return {
+            "img_input_ids": picture,
+            "txt_input_ids": self.desk.padded(flat, mask, self.spec.pad_id or 0),
+            "txt_attention_mask": mask,
+        }
+
+    def _check_codes(self, picture: NDArray[Any]) -> None:
+        """Make the codes raw if the spec says so; all ids must be codes."""
+        space = self.part.shard.space
+        codes = is_code(picture, space)
+        if not codes.all():
+            raise FormatError("has a picture with ids that are no codes", path=self.part.shard.path)
+        if self.spec.codes == "raw":
+            make_raw(picture, codes, space)
+
+    def _explain(self, row: int) -> Filtered:
+        if self.is_pair[row]:
+            return self.spec.rule().explain(int(self.text_lengths[row]))
+        return Filtered(NOT_A_PAIR, f"one of {self.spec.img_length} codes is wanted")
+
+
+def pair_batch(spec: PairsFormat, part: TokenSlice, desk: Desk) -> PairBatch:
+    """Return the batch, after a look at the lengths of rows and pictures."""
+    _, lengths, rows = part.media()
+    count = np.bincount(rows, minlength=len(part))
+    size = np.bincount(rows, weights=lengths, minlength=len(part))
+    num_fixed = part.shard.num_fixed[part.start : part.stop].astype(np.int64)
+    is_pair = (count == 1) & (size == spec.img_length)
+    return PairBatch(spec, part, desk, is_pair, part.lengths - num_fixed)
