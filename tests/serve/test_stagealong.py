@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -139,6 +141,18 @@ def test_another_process_takes_over_from_one_that_was_killed(made: Made, tmp_pat
                 original = (made.tokens / file.path).read_bytes()
                 assert (near / file.path).read_bytes() == original
     assert not near.exists()
+
+
+def test_the_end_of_the_process_removes_the_copies(made: Made, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.serve.stagealong import stage_along\n"
+        "assert stage_along(sys.argv[1], sys.argv[2]).wait(60)\n"
+        "assert open(sys.argv[2] + '/arrived').read()\n"
+    )
+    words = [sys.executable, "-c", code, str(made.tokens), str(tmp_path / "near")]
+    subprocess.run(words, check=True)
+    assert not (tmp_path / "near").exists()
 
 
 def test_giving_up_stops_the_copying(

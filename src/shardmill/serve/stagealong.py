@@ -9,6 +9,7 @@ never stops training. The copies go with their last user, like those of `stage`.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
@@ -34,7 +35,7 @@ SPARE_BYTES = 256 << 20
 
 
 class Staging:
-    """Copying that goes on; leave the `with` block, or call `remove`, to give the copies up."""
+    """Copying that goes on, until the `with` block, `remove` or the process ends."""
 
     def __init__(self, source: Path, staged: Staged, manifest: Manifest, limit: int) -> None:
         self.folder, self._staged = staged.folder, staged
@@ -42,6 +43,8 @@ class Staging:
         self._stop, self._done = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="stage-along", daemon=True)
         self._thread.start()
+        self._pid = os.getpid()
+        atexit.register(self.remove)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all that has room is there; say whether it is."""
@@ -49,6 +52,9 @@ class Staging:
 
     def remove(self) -> None:
         """Stop copying; the copies are deleted unless another process of the node uses them."""
+        atexit.unregister(self.remove)
+        if os.getpid() != self._pid:
+            return  # a forked worker that ends in the usual way
         self._stop.set()
         self._thread.join()
         self._staged.remove()
