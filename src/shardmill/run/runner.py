@@ -7,11 +7,11 @@ recognised by its manifest alone. A folder that another spec or other inputs mad
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from shardmill.errors import ConfigError, FormatError, LockedError, ShardmillError, StoreError
+from shardmill.errors import ConfigError, FormatError, LockedError
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import Manifest, stage_digest
@@ -19,10 +19,11 @@ from shardmill.model.stage import Stage, Unit
 from shardmill.remote.path import as_path
 from shardmill.run.engine import Engine, Errand
 from shardmill.run.events import Event, OnEvent
-from shardmill.run.job import Job, is_fatal
+from shardmill.run.job import Job
 from shardmill.run.leftovers import remove_claims, remove_dead_drafts
 from shardmill.run.local import Local
 from shardmill.run.lock import FolderLock, LockTiming
+from shardmill.run.naming import naming
 from shardmill.run.opened import Teller, opened
 from shardmill.run.plan import (
     check_fresh,
@@ -61,7 +62,7 @@ def run_stage(
     ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
     books = RunBooks(ledger.out_dir)
     check_writable(ledger)
-    with _naming(ledger):
+    with naming(ledger):
         manifest = _finished(ledger, stage)
         if manifest is not None:
             return books.report(manifest)
@@ -84,23 +85,6 @@ def run_stage(
             if manifest is not None:
                 remove_claims(ledger)
             return books.report(manifest)
-
-
-@contextmanager
-def _naming(ledger: Ledger) -> Iterator[None]:
-    """Turn the system's refusal to read or write our folder into an error that names it."""
-    try:
-        yield
-    except StoreError:
-        raise  # it names the object, and says what to do
-    except OSError as error:
-        ours = is_fatal(error) or str(error.filename).startswith(str(ledger.out_dir))
-        if not ours:
-            raise
-        raise ShardmillError(
-            f"cannot write to {ledger.out_dir}: {error.strerror}. Free some space or get the right "
-            "to write there, and run the same command again; or name another folder"
-        ) from error
 
 
 def _lock(

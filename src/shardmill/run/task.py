@@ -24,6 +24,7 @@ from shardmill.run.jobfile import JobFile
 from shardmill.run.leftovers import remove_claims
 from shardmill.run.local import ProcessCrew
 from shardmill.run.lock import FolderLock, LockTiming, task_lock_name
+from shardmill.run.naming import naming
 from shardmill.run.opened import opened
 from shardmill.run.plan import collect
 from shardmill.run.report import RunBooks, RunReport
@@ -56,7 +57,8 @@ def run_task(
     lock = FolderLock(
         ledger.out_dir / "locks", task_lock_name(ledger.token), ledger.token, timing=timing
     )
-    with lock, opened(ledger, [books, on_event] if on_event else [books]) as tell:
+    listeners: list[OnEvent] = [books, on_event] if on_event else [books]
+    with naming(ledger), lock, opened(ledger, listeners) as tell:
         units = _planned_units(ledger, found.stage)
         num_done = len(ledger.receipt_names())
         tell(Event(kind="plan", num_units=len(units), num_done=num_done))
