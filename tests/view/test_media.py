@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import numpy as np
 import pytest
+from sample_folder import write_sample_folder
 
+from shardmill.model.sample import Document, Sample, Segment
 from shardmill.view.desk import Desk
+from shardmill.view.fence import Fence
+from shardmill.view.folder import Folder
 from shardmill.view.media import (
     TYPES,
     UNKNOWN,
@@ -47,8 +53,29 @@ def test_small_pictures_keep_their_shape(desk: Desk) -> None:
 
 def test_what_is_no_picture_has_no_small_one(desk: Desk) -> None:
     assert small_picture(find_medium(desk.library.folder("chats"), 0, "json"), 160) is None
-    assert frame(find_medium(desk.library.folder("chats"), 0, "jpg"), 1.0, 160) is not None
     assert frame(find_medium(desk.library.folder("chats"), 0, "json"), 1.0, 160) is None
+
+
+def test_frames_are_those_of_their_time(desk: Desk) -> None:
+    place = find_medium(desk.library.folder("chats"), 17, "mp4")
+    shots = [frame(place, time_s, 160) for time_s in (0.5, 0.6, 3.0, 60.0)]
+    means = [np.asarray(Image.open(io.BytesIO(shot))).mean(axis=(0, 1)) for shot in shots if shot]
+    assert len(means) == 4
+    assert np.abs(means[0] - means[1]).max() < 10 < np.abs(means[0] - means[2]).max()
+
+
+def test_a_playlist_that_names_other_files_is_no_video(tmp_path: Path) -> None:
+    playlist = b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"
+    concat = b"ffconcat version 1.0\nfile /etc/passwd\n"
+    rows = []
+    for number, content in enumerate((playlist, concat)):
+        document = Document((Segment(kind="video", media="mp4"),))
+        rows.append((Sample(key=f"k{number}", document=document, media={"mp4": content}), {}))
+    folder = Folder(write_sample_folder(tmp_path / "in", [rows]), Fence.around(tmp_path))
+    for number in range(2):
+        place = find_medium(folder, number, "mp4")
+        assert frame(place, 0.5, 160) is None
+        assert media_type(place.read()) == UNKNOWN
 
 
 def test_few_widths_are_made() -> None:
@@ -56,7 +83,5 @@ def test_few_widths_are_made() -> None:
 
 
 def test_pixels_survive_as_png() -> None:
-    import numpy as np
-
     pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
     assert (np.asarray(Image.open(io.BytesIO(as_png(pixels)))) == pixels).all()

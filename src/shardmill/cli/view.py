@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -71,6 +73,13 @@ def view(
         console.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
         console.hint("Ctrl-C ends it; the address works only on this machine")
     app = make_app(desk, token, number)
-    if not no_open and not as_json:
+    if not no_open and not as_json and _has_screen():
         webbrowser.open(address)
     serve(app, bound)
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open a window; on a server it might take over the terminal."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

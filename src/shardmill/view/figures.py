@@ -150,7 +150,9 @@ def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
-    bars = {int(k[2:]): n for k, n in values.items() if k.startswith("<=") and k[2:].isdigit()}
+    # A limit has at most 18 digits: a receipt from elsewhere may name any.
+    limits_of = {k[2:]: n for k, n in values.items() if k.startswith("<=") and len(k) <= 20}
+    bars = {int(limit): n for limit, n in limits_of.items() if limit.isdecimal()}
     if "sum" in values and bars:
         limits = [min(bars)]
         while limits[-1] < max(bars):

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from shardmill.errors import MissingExtra, SampleError
+from shardmill.errors import FormatError, MissingExtra, SampleError
 from shardmill.extras import need
 from shardmill.media.audioheader import audio_format
 from shardmill.media.pictureheader import picture_format
 from shardmill.media.sizes import probe
+from shardmill.media.videofile import BlobPart, broken_as, open_video
 from shardmill.media.videoheader import video_format
 from shardmill.view.folder import Folder
 from shardmill.view.shelf import NotHere
@@ -107,9 +108,7 @@ def small_picture(place: Place, width: int) -> bytes | None:
 @lru_cache(maxsize=256)
 def frame(place: Place, time_s: float, width: int) -> bytes | None:
     """Return the frame of a video at a time, as a JPEG; None if it cannot be decoded."""
-    if place.size > MAX_THUMB_BYTES:
-        return None
-    picture = _decode_frame(place.read(), time_s)
+    picture = _decode_frame(place, time_s)
     return None if picture is None else _as_jpeg(picture, width)
 
 
@@ -136,20 +135,29 @@ def _as_jpeg(image: Any, width: int) -> bytes:
     return file.getvalue()
 
 
-def _decode_frame(content: bytes, time_s: float) -> Any:
+@dataclass(frozen=True, slots=True)
+class _PlaceBytes:
+    """The bytes of a medium as a video reader asks for them."""
+
+    place: Place
+    window: int = 1 << 20
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
+        return self.place.read(offset, length)
+
+
+def _decode_frame(place: Place, time_s: float) -> Any:
+    """Return the first frame at a time or after it, else the last one; None if there is none."""
     try:
-        av = need("av", extra="video")
-    except MissingExtra:
-        return None
-    try:
-        with av.open(io.BytesIO(content)) as container:
-            stream = container.streams.video[0]
-            container.seek(int(time_s * 1_000_000), backward=True)
+        with open_video(BlobPart(_PlaceBytes(place), 0, place.size)) as video:
             last = None
-            for shown in container.decode(stream):
-                last = shown
-                if shown.time is not None and shown.time >= time_s - 1e-3:
-                    break
-            return None if last is None else last.to_image()
-    except (av.error.FFmpegError, IndexError, ValueError):
+            with broken_as("broken video"):
+                video.container.seek(int(time_s * 1_000_000), backward=True)
+                for shown in video.container.decode(video.stream):
+                    last = shown
+                    if shown.time is None or shown.time >= time_s - 1e-3:
+                        break
+                return None if last is None else last.to_image()
+    except (SampleError, FormatError, MissingExtra):
         return None

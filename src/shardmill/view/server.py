@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.resources import files
 
 import uvicorn
@@ -116,9 +117,15 @@ def bind(port: int | None, default: int) -> socket.socket:
 def serve(app: Starlette, bound: socket.socket) -> None:
     """Answer requests until a signal."""
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off"
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how a page ends
+        uvicorn.Server(config).run(sockets=[bound])
 
 
 def _media(desk: Desk, request: Request) -> Response:
