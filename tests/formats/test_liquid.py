@@ -137,8 +137,11 @@ def test_what_is_no_pair_is_in_the_books(tmp_path: Path) -> None:
     assert open_manifest(tmp_path / "video").num_kept == 0
 
 
-def test_codes_are_needed(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--codes"):
-        run((folders[0], None), tmp_path / "out")
+def test_texts_need_no_codes_and_pictures_do(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    found = datasets.load_from_disk(str(run((folders[0], None), tmp_path / "texts")))
+    texts = [sample for sample in SAMPLES if not sample.media]
+    assert list(found) == [expected(sample) for sample in texts]
+    skipped = open_manifest(tmp_path / "texts").skipped
+    assert skipped == {"no image codes": len(SAMPLES) - len(texts)}
     with pytest.raises(ConfigError, match="holds no codes"):
         run((folders[0], folders[0]), tmp_path / "out")

@@ -60,13 +60,14 @@ class PairBatch:
 def pair_batches(
     source: ExportInput, piece: Piece, tally: Tally, size: tuple[int, int] | None
 ) -> Iterator[PairBatch]:
-    """Yield the rows of a unit and keep its books; pictures of another size are skipped."""
-    codes = source.codes
-    assert codes is not None
+    """Yield the rows of a unit and keep its books.
+
+    Pictures without codes, or of another size, are skipped; plain texts need no codes.
+    """
     for part in piece.slices:
         name = source.shards[part.shard].name
         with source.sample_shard(part.shard) as shard:
-            aligned = _aligned(codes, name, shard)
+            aligned = _aligned(source.codes, name, shard)
             for start in range(part.start, part.stop, BATCH_ROWS):
                 rows = range(start, min(start + BATCH_ROWS, part.stop))
                 batch = None if aligned is None else _bulk(shard, aligned, rows)
@@ -79,9 +80,9 @@ def pair_batches(
                 yield batch
 
 
-def _aligned(codes: CodeJoin, name: str, shard: SampleShard) -> CodeShard | None:
+def _aligned(codes: CodeJoin | None, name: str, shard: SampleShard) -> CodeShard | None:
     """Return the codes of a shard if they are of the same samples in the same order."""
-    found = codes.shard(name)
+    found = None if codes is None else codes.shard(name)
     if found is None or len(found) != len(shard) or shard.blob.mapped() is None:
         return None
     same = all(
@@ -148,7 +149,9 @@ def _fitting(
 ) -> Iterator[PairRow]:
     for row in rows:
         found = None if row.codes is None else (row.codes.width, row.codes.height)
-        if size is None or found in (None, size):
+        if row.medium is not None and found is None:
+            tally.skip(row.key, SampleError("no image codes", "name their folder with --codes"))
+        elif size is None or found in (None, size):
             yield row
         else:
             assert found is not None
