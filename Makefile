@@ -38,7 +38,7 @@ lint: $(VENV)/test.done  ## format, style, types and layers
 	@$(BIN)/lint-imports
 
 docs: $(VENV)/test.done  ## build the site into .site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open .site/index.html"
 
 bench: $(VENV)/test.done  ## run the benchmarks that need no GPU and write benchmarks/results/
