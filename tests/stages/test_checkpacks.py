@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from video_tars import PATCH, packed_members
 
+from shardmill.errors import SampleError
 from shardmill.model.space import TokenSpace
 from shardmill.stages.checkfindings import Findings, Limits
-from shardmill.stages.checkpacks import check_pack
+from shardmill.stages.checkpacks import check_pack, fields_of
 
 
 def pack(num_pictures: int = 2) -> tuple[dict[str, Any], dict[str, memoryview]]:
@@ -84,3 +87,23 @@ def test_limits() -> None:
     assert "too long" in check(plain, members, max_tokens=100).faults[0].what
     other = TokenSpace(text_size=50000)
     assert "2 pictures" in check(plain, members, space=other).faults[0].what
+
+
+def test_arrays_beside_the_json_are_its_fields() -> None:
+    ids = io.BytesIO()
+    np.save(ids, np.arange(3, dtype="<u2"))
+    members = {"json": memoryview(b'{"lengths": [3]}'), "input_ids.npy": memoryview(ids.getvalue())}
+    found = fields_of(members)
+    assert found is not None and found["input_ids"].tolist() == [0, 1, 2]
+    assert fields_of({"txt": memoryview(b"x")}) is None
+    assert fields_of({"json": memoryview(b"[1]")}) is None
+
+
+def test_objects_are_never_unpickled() -> None:
+    evil = io.BytesIO()
+    np.save(evil, np.array([object()]), allow_pickle=True)
+    members = {"json": memoryview(b"{}"), "input_ids.npy": memoryview(evil.getvalue())}
+    with pytest.raises(SampleError, match="not an array"):
+        fields_of(members)
+    with pytest.raises(SampleError, match="not JSON"):
+        fields_of({"json": memoryview(b"{")})

@@ -57,6 +57,7 @@ def test_jpg_and_txt_are_a_pair() -> None:
         ({"segments": [{"text": "x"}]}, {}, "no medium"),
         ({"image_name_list": ["0"]}, {"jpg": JPEG}, "no text"),
         (None, {"txt": b"x"}, "no medium"),
+        ({"caption": "x"}, {"jpg": b"a text"}, "not a picture"),
     ],
 )
 def test_what_is_no_pair_is_named(plain: Any, members: dict[str, Any], says: str) -> None:
@@ -65,7 +66,8 @@ def test_what_is_no_pair_is_named(plain: Any, members: dict[str, Any], says: str
 
 
 def test_without_pairs_only_what_is_broken_is_a_fault() -> None:
-    assert check({"segments": [{"text": "x"}]}, pairs=False).faults == []
+    words = check({"segments": [{"text": "x"}]}, pairs=False)
+    assert words.faults == [] and words.counts == {"samples": 1, "pairs": 0}
     assert check({"segments": [{"image": "jpg"}]}, pairs=False, jpg=JPEG).faults == []
 
 

@@ -14,6 +14,7 @@ def test_clips_and_captions_alternate() -> None:
         "clips": [
             {"clip_path": "/d/train/x/clip_0", "caption": "A box.", "clip": [0, 4.5]},
             {"clip_path": "/d/train/x/clip_1", "caption": "A saw."},
+            {"clip_path": "/d/train/x/clip_2", "caption": "Dust.", "start": "00:08", "end": 9},
         ],
         "summary": "Woodwork.",
     }
@@ -23,7 +24,9 @@ def test_clips_and_captions_alternate() -> None:
         ("text", "A box.", 0, (0.0, 4.5)),
         ("video", "train/x/clip_1.mp4", 1, None),
         ("text", "A saw.", 1, None),
-        ("text", "Woodwork.", 2, None),
+        ("video", "train/x/clip_2.mp4", 2, None),
+        ("text", "Dust.", 2, (8.0, 9.0)),
+        ("text", "Woodwork.", 3, None),
     ]
     assert shaped.extra == {"video_id": "x"}
 
@@ -37,6 +40,7 @@ def test_clips_and_captions_alternate() -> None:
         ({"clips": [{"caption": "x"}]}, "missing field"),
         ({"clips": [{"clip_path": "x"}]}, "missing caption"),
         ({"clips": [{"clip_path": "x", "caption": "y", "clip": [3, 1]}]}, "bad clip"),
+        ({"clips": [{"clip_path": "x", "caption": "y", "clip": [3]}]}, "bad clip"),
     ],
 )
 def test_clips_that_lack_something_make_the_row_a_reject(row: Any, reason: str) -> None:

@@ -65,6 +65,7 @@ def test_a_text_without_summary_asks_for_none() -> None:
             {"image_info": ["a", "b"], "text_list": "<image>#1# x <image> y"},
             "placeholders and media",
         ),
+        ({"image_info": ["a"], "text_list": "<image>#1# x <image> y"}, "placeholders and media"),
         ({"image_info": ["a"], "text_list": "no mark <image> at all"}, "placeholders and media"),
         ({"image_info": ["a"], "text_list": "<image>#5-3# x"}, "bad clip"),
         ({"image_info": ["a"], "text_list": "<image>#5#  "}, "missing caption"),

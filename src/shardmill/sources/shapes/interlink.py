@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.clips import clip_of
+from shardmill.sources.shapes.clips import clip_in
 from shardmill.sources.shapes.shaped import Piece, Shaped, is_missing, text_of, unused
 from shardmill.sources.shapes.video import last_parts
 
@@ -16,8 +16,9 @@ from shardmill.sources.shapes.video import last_parts
 class HowtoInterlinkShape:
     """`clips` with `clip_path` and `caption`; a clip's turn is its number.
 
-    A clip may say when it happens in `clip`: [start, end]. Its file is cut already, so the time
-    belongs to the caption: it is the time of which the text speaks. A `summary` ends the document.
+    A clip may say when it happens, in `clip` or in `start` and `end`. Its file is cut already, so
+    the time belongs to the caption: it is the time of which the text speaks. A `summary` ends the
+    document.
     """
 
     num_parts: int = 3
@@ -42,8 +43,6 @@ class HowtoInterlinkShape:
             raise SampleError("missing field", f"clip {number} has no clip_path: {clip!r:.100}")
         if is_missing(clip.get("caption")):
             raise SampleError("missing caption", f"clip {number} has none")
-        bounds = clip.get("clip")
-        is_pair = isinstance(bounds, list) and len(bounds) == 2
         video = last_parts(clip["clip_path"], self.num_parts, self.suffix)
         return [
             Piece(kind="video", media=video, turn=number),
@@ -51,6 +50,6 @@ class HowtoInterlinkShape:
                 kind="text",
                 text=text_of(clip, "caption"),
                 turn=number,
-                time_s=clip_of(*bounds) if bounds and is_pair else None,
+                time_s=clip_in(clip, "clip", "start", "end"),
             ),
         ]
