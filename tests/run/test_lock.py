@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from other_tasks import write_lock
 
 from shardmill.errors import LockedError
 from shardmill.remote import objects
@@ -247,3 +248,33 @@ def test_a_dead_lock_in_a_store_is_taken_over_and_a_lost_one_noticed(store_url: 
         assert not lock.lost
     stopped.__exit__(None, None, None)
     assert read_locks(folder) == []
+
+
+def test_many_dead_tasks_of_other_machines_are_looked_at_together(tmp_path: Path) -> None:
+    for number in range(50):
+        write_lock(tmp_path, f"{number:016x}", beat=number)
+    timing = LockTiming(beat_s=0.1, stale_s=0.5)
+    began_s = time.monotonic()
+    with FolderLock(tmp_path, "part-1-of-1", "me", timing=timing):
+        assert time.monotonic() - began_s < 50 * 0.5 / 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_living_task_is_enough_to_refuse(tmp_path: Path) -> None:
+    for number in range(5):
+        write_lock(tmp_path, f"{number:016x}", beat=number)
+    quick = LockTiming(beat_s=0.05, stale_s=0.5)
+    with FolderLock(tmp_path, "task-alive", "them", timing=quick), pytest.raises(LockedError):
+        FolderLock(tmp_path, "part-1-of-1", "me", timing=quick).__enter__()
+
+
+def test_tasks_run_together_and_exclude_parts(tmp_path: Path) -> None:
+    quick = LockTiming(beat_s=0.05, stale_s=0.3)
+    with (
+        FolderLock(tmp_path, "task-a", "a", timing=quick),
+        FolderLock(tmp_path, "task-b", "b", timing=quick),
+        pytest.raises(LockedError),
+    ):
+        FolderLock(tmp_path, "part-2-of-3", "c", timing=quick).__enter__()
+    with FolderLock(tmp_path, "part-2-of-3", "c", timing=quick), pytest.raises(LockedError):
+        FolderLock(tmp_path, "task-a", "a", timing=quick).__enter__()

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from shardmill.errors import LockedError
 from shardmill.io.depot import depot_of
@@ -36,11 +36,13 @@ from shardmill.run.holder import (
     age_s,
     describe_holder,
     holder_page,
-    is_running,
+    is_gone,
     myself,
     parse_holder,
     read_holder,
 )
+
+Rival: TypeAlias = tuple[Path, Holder | None]
 
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
 TASK_NAME = re.compile(r"task-\w+\.json")
@@ -93,7 +95,7 @@ class FolderLock:
 
     def _try_acquire(self) -> bool:
         # Looking may take long; what was seen is looked at again once nobody else is at it.
-        dead = [(path, holder) for path, holder in self._rivals() if self._is_dead(path, holder)]
+        dead = self._dead_rivals()
         with _guarded(self.path.parent):
             for path, holder in dead:
                 if read_holder(path) == holder:
@@ -109,27 +111,36 @@ class FolderLock:
             self._refuse(*rivals[0])
         return False
 
-    def _rivals(self) -> list[tuple[Path, Holder | None]]:
+    def _rivals(self) -> list[Rival]:
         return [(path, read_holder(path)) for path in rival_paths(self.path)]
 
-    def _is_dead(self, path: Path, holder: Holder | None) -> bool:
-        if holder is not None and holder.place == self._holder.place:
-            if not is_running(holder):
-                return True
-            if 0 <= age_s(path) < self._timing.stale_s:
-                return False
-        return self._stands_still(path, holder)
+    def _dead_rivals(self) -> list[Rival]:
+        """Return the rivals that are dead; none if one is seen to live."""
+        dead, doubtful = [], []
+        for path, holder in self._rivals():
+            if holder is not None and is_gone(holder):
+                dead.append((path, holder))
+            elif not self._is_fresh(path, holder):
+                doubtful.append((path, holder))
+        return dead + self._standing_still(doubtful)
 
-    def _stands_still(self, path: Path, holder: Holder | None) -> bool:
-        self._on_wait(f"looking whether {describe_holder(path, holder)} is alive")
+    def _is_fresh(self, path: Path, holder: Holder | None) -> bool:
+        here = holder is not None and holder.place == self._holder.place
+        return here and 0 <= age_s(path) < self._timing.stale_s
+
+    def _standing_still(self, rivals: list[Rival]) -> list[Rival]:
+        """Return the rivals if none of them moves while we look, at all of them at once."""
+        if not rivals:
+            return rivals
+        others = f" and {len(rivals) - 1} others" if len(rivals) > 1 else ""
+        self._on_wait(f"looking whether {describe_holder(*rivals[0])}{others} is alive")
         began = time.monotonic()
-        while time.monotonic() - began < self._timing.stale_s:
+        while rivals and time.monotonic() - began < self._timing.stale_s:
             time.sleep(min(0.2, self._timing.beat_s / 2))
-            if not path.exists():
-                return True
-            if read_holder(path) != holder:
-                return False
-        return True
+            rivals = [(path, holder) for path, holder in rivals if path.exists()]
+            if any(read_holder(path) not in (holder, None) for path, holder in rivals):
+                return []
+        return rivals
 
     def _refuse(self, path: Path, holder: Holder | None) -> NoReturn:
         raise LockedError(

@@ -1,0 +1,187 @@
+"""What engines cost and how they scale: python benchmarks/engines.py [NUM_UNITS]
+
+Empty units leave nothing but the engine: goals are under 1 ms a unit on this machine, under 10 ms
+through Ray, and a status in under 2 s. Then a stage that only computes, on one virtual node of one
+processor and on two, under SLURM and Ray: the goal is 1.8 x the units a second. Rates are those of
+the events, from the first start to the last end, so that starting a cluster does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from side_by_side import save_report
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from ray_nodes import ray_cluster
+from slurm_cluster import missing_programs, slurm_cluster
+
+from shardmill.model.stage import Unit, Work
+from shardmill.run.engine import Engine
+from shardmill.run.events import read_log
+from shardmill.run.local import Local
+from shardmill.run.ray_engine import Ray
+from shardmill.run.runner import run_stage
+from shardmill.run.slurm import Slurm
+from shardmill.run.status import read_status
+
+NUM_ROUNDS = 3
+NUM_SPINS = 40
+SPIN_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spin:
+    """Units that compute for a while, or do nothing at all."""
+
+    num_units: int
+    num_rounds: int = 0
+    version: ClassVar[int] = 1
+
+    def units(self) -> Iterator[Unit]:
+        """Yield numbered units."""
+        return (Unit(name=f"{i:06d}", input={"i": i}) for i in range(self.num_units))
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return nothing: there is no input."""
+        return {}
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Yield work that computes."""
+        yield lambda unit, draft, tally: spin(self.num_rounds)
+
+
+def spin(num_rounds: int) -> int:
+    """Compute in one thread."""
+    total = 0
+    for number in range(num_rounds):
+        total = (total * 31 + number) % 1_000_003
+    return total
+
+
+def rounds_for(seconds: float) -> int:
+    """Return how many rounds take so long on one processor."""
+    began_s = time.process_time()
+    spin(1_000_000)
+    return int(1_000_000 * seconds / (time.process_time() - began_s))
+
+
+def rate(out: Path) -> float:
+    """Return units a second, from the first start to the last end, in all logs of a folder."""
+    entries = [entry for log in (out / "events").glob("*.jsonl") for entry in read_log(log)]
+    starts = [entry.time_s for entry in entries if entry.event.kind == "start"]
+    ends = [entry.time_s for entry in entries if entry.event.kind == "done"]
+    return len(ends) / (max(ends) - min(starts))
+
+
+def run_on(engine: Engine, stage: Spin, folder: Path, **options: Any) -> Path:
+    """Run a stage into a fresh folder and return it."""
+    out = folder / f"out-{time.monotonic_ns()}"
+    report = run_stage(stage, out, on=engine, **options)
+    assert report.complete, report.failures
+    return out
+
+
+def overhead_section(folder: Path, num_units: int) -> str:
+    """Return the table of what an empty unit costs."""
+    rows = ["| engine | ms a unit | status, s |", "|---|---:|---:|"]
+    blank = Spin(num_units=num_units)
+    with engines_for_overhead(folder) as engines:
+        for name, engine, options in engines:
+            outs = [run_on(engine, blank, folder, **options) for _ in range(NUM_ROUNDS)]
+            best = max(rate(out) for out in outs)
+            (outs[-1] / "manifest.json").unlink()
+            began_s = time.perf_counter()
+            read_status(outs[-1])
+            status_s = time.perf_counter() - began_s
+            rows.append(f"| {name} | {1000 / best:.2f} | {status_s:.2f} |")
+    title = f"## {num_units:,} empty units, best of {NUM_ROUNDS} rounds"
+    note = "Status before the manifest is there: it reads every receipt and every log."
+    return "\n\n".join([title, "\n".join(rows), note])
+
+
+@contextmanager
+def engines_for_overhead(folder: Path) -> Iterator[list[tuple[str, Engine, dict[str, int]]]]:
+    """Yield each engine with its options."""
+    engines: list[tuple[str, Engine, dict[str, int]]] = [
+        ("local, 2 workers", Local(), {"workers": 2})
+    ]
+    with ray_cluster(1, 1) as cluster:
+        engines.append(("Ray, 2 nodes of 1 CPU", Ray(address=cluster.address), {}))
+        if missing_programs():
+            yield engines
+            return
+        with slurm_cluster(folder / "slurm") as slurm:
+            os.environ["SLURM_CONF"] = slurm.conf_path
+            engines.append(("SLURM, 2 nodes of 1 CPU", Slurm(tasks=2, poll_s=0.5), {}))
+            yield engines
+
+
+def scaling_section(folder: Path) -> str:
+    """Return the table of one node against two."""
+    stage = Spin(num_units=NUM_SPINS, num_rounds=rounds_for(SPIN_S))
+    rows = ["| engine | 1 node, units/s | 2 nodes, units/s | ratio |", "|---|---:|---:|---:|"]
+    scalings = {"Ray": ray_rates, "SLURM": slurm_rates}
+    if missing_programs():
+        del scalings["SLURM"]
+    for name, rates in scalings.items():
+        one, two = rates(stage, folder)
+        rows.append(f"| {name} | {one:.2f} | {two:.2f} | {two / one:.2f} x |")
+    title = f"## {NUM_SPINS} units of {SPIN_S} s of computing, best of {NUM_ROUNDS} rounds"
+    return f"{title}\n\n" + "\n".join(rows)
+
+
+def ray_rates(stage: Spin, folder: Path) -> tuple[float, float]:
+    """Return the rates on one node and on two, which take turns."""
+    with ray_cluster(1) as small, ray_cluster(1, 1) as large:
+        return alternate(
+            lambda: run_on(Ray(address=small.address), stage, folder),
+            lambda: run_on(Ray(address=large.address), stage, folder),
+        )
+
+
+def slurm_rates(stage: Spin, folder: Path) -> tuple[float, float]:
+    """Return the rates on one node and on two, which take turns."""
+    with slurm_cluster(folder / "slurm-scaling") as cluster:
+        os.environ["SLURM_CONF"] = cluster.conf_path
+        return alternate(
+            lambda: run_on(Slurm(tasks=1, poll_s=0.5), stage, folder),
+            lambda: run_on(Slurm(tasks=2, poll_s=0.5), stage, folder),
+        )
+
+
+def alternate(one: Callable[[], Path], two: Callable[[], Path]) -> tuple[float, float]:
+    """Return the best rate of each, over rounds in which both run."""
+    rates = [(rate(one()), rate(two())) for _ in range(NUM_ROUNDS)]
+    return max(first for first, _ in rates), max(second for _, second in rates)
+
+
+def sections(folder: Path, num_units: int) -> Iterator[str]:
+    """Yield the sections of the report."""
+    yield overhead_section(folder, num_units)
+    yield scaling_section(folder)
+
+
+def main() -> None:
+    """Print the tables and keep them."""
+    num_units = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    folder = Path(tempfile.mkdtemp(prefix="engines-"))
+    save_report(__file__, "What engines cost, and how they scale", sections(folder, num_units))
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    import engines  # by its name, under which workers can import the stage
+
+    engines.main()
