@@ -36,11 +36,14 @@ def test_a_broken_folder_does_not_spoil_the_map(pipeline: Path, tmp_path: Path) 
     shutil.copytree(pipeline / "pairs", tmp_path / "good")
     shutil.copytree(pipeline / "pairs", tmp_path / "broken")
     (tmp_path / "broken" / "manifest.json").write_text("{")
+    (tmp_path / "worse").mkdir()
+    (tmp_path / "worse" / "stage.json").write_text('{"stage": 3}')
     shutil.copytree(pipeline / "pairs", tmp_path / "leaky")
     (tmp_path / "leaky" / "shards" / "x.tar").symlink_to("/etc/passwd")
-    nodes = show_map(Desk(Library(tmp_path)), Query({}))["nodes"]
-    states = {node["id"]: node["state"] for node in nodes}
-    assert states == {"good": "done", "broken": "broken", "leaky": "refused"}
+    desk = Desk(Library(tmp_path))
+    states = {node["id"]: node["state"] for node in show_map(desk, Query({}))["nodes"]}
+    assert states == {"good": "done", "broken": "broken", "worse": "broken", "leaky": "refused"}
+    assert show_item(desk, Query({"id": "good"}))["kept"] == 32
 
 
 def test_a_folder_without_a_stage_is_shown_by_its_manifest(hostile: Path) -> None:

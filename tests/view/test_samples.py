@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ def test_a_sample_is_found_by_key_wherever_it_is(desk: Desk) -> None:
     assert find_sample(folder, "pairs-00000033", "000004") == 31
     assert find_sample(folder, "pairs-00000033", "no such shard") == 31
     assert find_sample(folder, "pairs-00000007") is None  # it was rejected
+
+
+def test_a_broken_shard_spoils_only_its_own_samples(pipeline: Path, tmp_path: Path) -> None:
+    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
+    (tmp_path / "pairs" / "shards" / "000001.idx").write_bytes(b"garbage")
+    (tmp_path / "pairs" / "shards" / "000002.tar").write_bytes(b"short")
+    folder = Library(tmp_path).folder("pairs")
+    page = filter_samples(folder, 0, 100, source="", wanted="", budget=Budget(60))
+    problems = [card["number"] for card in page["cards"] if "problem" in card]
+    assert problems == list(range(7, 22)) and len(page["cards"]) == 32
+    page = filter_samples(folder, 0, 100, source="pairs", wanted="", budget=Budget(60))
+    assert [card["number"] for card in page["cards"]] == [*range(7), *range(15, 32)]
 
 
 def test_cards_show_text_and_media(desk: Desk) -> None:

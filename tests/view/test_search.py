@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def test_sources_reasons_rejects_and_names_are_found(desk: Desk) -> None:
 def test_rows_are_found_by_their_number(desk: Desk) -> None:
     rows = [hit for hit in find(desk, "00000003") if hit["kind"] == "row"]
     assert {hit["text"] for hit in rows} == {"chats-00000003"}
+
+
+def test_a_broken_shard_hides_only_its_own_keys(pipeline: Path, tmp_path: Path) -> None:
+    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
+    (tmp_path / "pairs" / "shards" / "000001.idx").write_bytes(b"garbage")
+    desk = Desk(Library(tmp_path))
+    assert [hit["number"] for hit in find(desk, "pairs-00000033")] == [31]
+    assert find(desk, "pairs-00000009") == []
 
 
 def test_nothing_is_found_for_nothing(desk: Desk) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, ShardmillError
 from shardmill.io.lengths import open_lengths
 from shardmill.io.plans import open_plan
 from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
-from shardmill.view.fence import Fence, Refused
+from shardmill.view.fence import Fence
 from shardmill.view.folder import Folder
 from shardmill.view.links import inputs_of, raw_inputs
 from shardmill.view.shelf import Item, Shelf
@@ -58,13 +58,15 @@ class Library:
         return folder
 
     def folders(self) -> Iterator[tuple[Item, Folder]]:
-        """Yield the stage folders that may be opened."""
+        """Yield the stage folders that can be read; a broken one must not spoil the others."""
         for item in self.items().values():
             if item.kind == "stage":
                 try:
-                    yield item, self.folder(item.id)
-                except Refused:
+                    folder = self.folder(item.id)
+                    _ = folder.spec, folder.entries()
+                except (ShardmillError, OSError):
                     continue
+                yield item, folder
 
     def plan(self, id: str) -> PackPlan:
         """Return a plan, mapped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from shardmill.errors import SampleError
+from shardmill.errors import FormatError, SampleError
 from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, entry_index
 from shardmill.io.sampleshard import Raw, parse_sample
@@ -39,15 +39,29 @@ def filter_samples(
     with folder.lock:
         samples = folder.samples()
         total, number, found = len(samples), at, list[int]()
+        if not source and not wanted:
+            found = list(range(at, min(at + count, total)))
+            number = at + count
         while number < total and len(found) < count and not budget.is_spent:
             shard, inside = samples.locate(number)
-            index = entry_index(folder.path, samples.entries[shard])
-            rows = matching(index, inside, source, wanted, count - len(found))
-            found += [number - inside + row for row in rows]
-            number = found[-1] + 1 if len(found) >= count else number - inside + len(index)
+            rows = _matching_in(folder, samples, shard, inside, source, wanted)
+            found += [number - inside + row for row in rows[: count - len(found)]]
+            size = samples.entries[shard].num_samples
+            number = found[-1] + 1 if len(found) >= count else number - inside + size
         cards = [_card(folder, samples, n) for n in found]
     done = number >= total
     return {"cards": cards, "next": None if done else number, "searched": min(number, total)}
+
+
+def _matching_in(
+    folder: Folder, samples: SampleSet, shard: int, first: int, source: str, wanted: str
+) -> list[int]:
+    """Return the rows of a shard that match; none of a shard that cannot be read."""
+    try:
+        index = entry_index(folder.path, samples.entries[shard])
+        return matching(index, first, source, wanted, len(index))
+    except FormatError:
+        return []
 
 
 def matching(index: ShardIndex, first: int, source: str, wanted: str, count: int) -> list[int]:
@@ -124,14 +138,14 @@ def find_sample(folder: Folder, key: str, shard_name: str | None = None) -> int 
 
 def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
     place, inside = samples.locate(number)
-    shard = folder.sample_shard(place)
-    key, raw = shard.index.keys[inside], shard.raw(inside)
-    sizes = media_sizes(shard.index, inside)
-    card: dict[str, Any] = {"number": number, "key": key, "media": sizes}
+    card: dict[str, Any] = {"number": number, "key": "", "text": "", "media": {}, "kinds": {}}
     try:
+        shard = folder.sample_shard(place)
+        key, raw = shard.index.keys[inside], shard.raw(inside)
+        card |= {"key": key, "media": media_sizes(shard.index, inside)}
         sample = parse_sample(key, raw)
-    except SampleError as error:
-        return card | {"text": "", "kinds": {}, "problem": str(error)}
+    except (SampleError, FormatError) as error:
+        return card | {"problem": str(error)}
     media = sample.document.media()
     return card | {
         "text": sample.document.text[:CARD_CHARS],

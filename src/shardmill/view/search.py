@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import ShardmillError
+from shardmill.errors import FormatError, ShardmillError
 from shardmill.io.keycolumn import KeyColumn
 from shardmill.io.sampleset import entry_index
 from shardmill.view.books import find_rejects
@@ -93,7 +93,10 @@ def _samples(
         for shard in range(place, len(entries)):
             if budget.is_spent and shard > place:  # each request gets at least one shard further
                 return hits, shard
-            index = entry_index(folder.path, entries[shard])
+            try:
+                index = entry_index(folder.path, entries[shard])
+            except FormatError:
+                continue
             if shard == 0:
                 hits += _sources(id, list(index.sources), wanted)
             exact = index.find(wanted)

@@ -121,6 +121,7 @@ def serve(app: Starlette, bound: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=2,
     )

@@ -81,7 +81,7 @@ function cardOf(id, card) {
         )
       : null,
     el("p", { class: name ? "caption" : "caption long" }, card.problem ?? card.text),
-    el("div", { class: "foot" }, key(card.key)),
+    el("div", { class: "foot" }, key(card.key || `sample ${card.number}`)),
   );
 }
 
