@@ -70,6 +70,22 @@ def test_flat_arrays_are_those_of_the_rows(
     assert [row.key for row in seen] == [row.key for row in made]
 
 
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6),
+    rest=st.sampled_from([0, 3, 2000]),
+)
+def test_long_and_short_spans_are_painted_alike(gaps: list[tuple[int, int]], rest: int) -> None:
+    wanted: list[int] = []
+    starts, lengths = [], []
+    for number, (gap, length) in enumerate(gaps):
+        wanted += [0] * gap + [number % 3 + 1] * length
+        starts.append(len(wanted) - length)
+        lengths.append(length)
+    colours = np.arange(len(gaps)) % 3 + 1
+    found = painted(np.array(starts, int), np.array(lengths, int), len(wanted) + rest, colours)
+    assert found.tolist() == wanted + [0] * rest
+
+
 def test_painting_works_as_its_example_says() -> None:
     spans = np.array([1, 4]), np.array([2, 1])
     assert painted(*spans, 6).tolist() == [0, 1, 1, 0, 1, 0]

@@ -39,7 +39,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
 NO_LABEL = -100
-BATCH_TOKENS = 1 << 20
+BATCH_TOKENS = 1 << 19  # a column of a batch is written at once, and a mebibyte is cheapest
 TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows], NDArray[Any]]]] = {
     "loss_mask": ("uint8", lambda rows: rows.part.loss_mask()),
     "labels": ("int32", lambda rows: labels_of(rows)),

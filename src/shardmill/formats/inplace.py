@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.io.jsontext import dump_page, read_json
+from shardmill.io.tarwrite import MAX_BATCH_BYTES
 from shardmill.model.stage import Draft, Tally
 
 ROLE = "ranges"
@@ -75,7 +76,7 @@ class RangeWriter:
             self._runs.append(run)
         run.state.update(content)
         run.end += len(content)
-        _write_all(self._descriptor(file), content, offset)
+        write_at(self._descriptor(file), content, offset)
 
     def finish(self, tally: Tally, *, num_samples: int) -> None:
         """Say that all ranges of the unit are written, and count their bytes."""
@@ -105,7 +106,8 @@ def read_ranges(path: Path) -> list[Range]:
         raise FormatError(f"is not a list of ranges: {error}", path=path) from error
 
 
-def _write_all(descriptor: int, content: memoryview, offset: int) -> None:
+def write_at(descriptor: int, content: memoryview, offset: int) -> None:
+    """Write bytes to their place in a file."""
     while content:
-        written = os.pwrite(descriptor, content, offset)
+        written = os.pwrite(descriptor, content[:MAX_BATCH_BYTES], offset)
         content, offset = content[written:], offset + written

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Format, Piece, Place
-from shardmill.formats.inplace import RangeWriter
+from shardmill.formats.inplace import RangeWriter, write_at
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tokenslice import token_slices
 from shardmill.io.megatron import CODES, HEADER, MAGIC, write_index
@@ -122,13 +122,14 @@ class MegatronFormat(Format):
         dtype = self._dtype(source)
         lengths: list[Any] = [np.empty(0, np.int32)]
         documents: list[Any] = [np.empty(0, np.int64)]
-        num_rows = 0
+        num_rows = num_bytes = 0
         with draft.file(piece.name, "bin").open("wb", buffering=0) as file:
             for part in token_slices(source, piece.slices):
-                _write_all(file, part.ids.astype(dtype, copy=False).view(np.uint8).data)
+                ids = part.ids.astype(dtype, copy=False)
+                write_at(file.fileno(), ids.view(np.uint8).data, num_bytes)
                 lengths.append(part.lengths)
                 documents.append(part.documents[:-1] + num_rows)
-                num_rows += len(part)
+                num_rows, num_bytes = num_rows + len(part), num_bytes + ids.nbytes
         with draft.file(piece.name, "idx").open("wb") as file:
             write_index(file, dtype, np.concatenate(lengths), np.concatenate(documents))
         draft.finish(piece.name, num_samples=num_rows)
@@ -173,8 +174,3 @@ def _count(source: ExportInput, slices: Sequence[Slice]) -> Counts:
         sum(part.num_tokens for part in parts),
         sum(len(part.documents) - 1 for part in parts),
     )
-
-
-def _write_all(file: Any, content: memoryview) -> None:
-    while content:
-        content = content[file.write(content) :]

@@ -20,6 +20,7 @@ from shardmill.model.sample import SEGMENT_KINDS
 
 MAX_TOKENS = 1 << 22
 MAX_ROWS = 1 << 62
+LONG_RUN = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,16 +134,20 @@ def painted(
 
     The spans come in order and do not overlap: [(1, 2), (4, 1)] of 6 is 0 1 1 0 1 0.
     """
-    runs = np.zeros(2 * len(starts) + 1, np.int64)
-    colours = np.zeros(2 * len(starts) + 1, np.uint8)
     ends = starts.astype(np.int64) + lengths
-    runs[0:-1:2] = starts - np.concatenate([[0], ends[:-1]]) if len(starts) else 0
-    runs[1::2] = lengths
-    runs[-1] = size - (int(ends[-1]) if len(ends) else 0)
-    colours[1::2] = values
-    if (runs < 0).any():
+    gaps = np.append(starts, size) - np.concatenate([[0], ends])
+    if (gaps < 0).any() or (ends < starts).any():
         raise ValueError("spans overlap, or lie outside their rows")
-    return np.repeat(colours, runs)
+    colours = np.broadcast_to(np.asarray(values, np.uint8), len(starts))
+    if size >= LONG_RUN * len(starts):
+        # Filling a long run at once is cheaper than any step a token.
+        painting = np.zeros(size, np.uint8)
+        for start, end, colour in zip(starts.tolist(), ends.tolist(), colours.tolist()):
+            painting[start:end] = colour
+        return painting
+    runs = np.stack([gaps[:-1], ends - starts], axis=1).reshape(-1)
+    pairs = np.stack([np.zeros_like(colours), colours], axis=1).reshape(-1)
+    return np.repeat(np.append(pairs, np.uint8(0)), np.append(runs, gaps[-1]))
 
 
 def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_rows: int) -> int:
