@@ -132,7 +132,10 @@ def _batches(path: Path, files: str) -> Iterator[Any]:
             with pa.memory_map(str(path)) as file:
                 for batch in pa.ipc.open_stream(file):
                     yield from (batch.slice(at, 256) for at in range(0, batch.num_rows, 256))
-    except pa.lib.ArrowException as error:
+    except (pa.lib.ArrowException, OSError) as error:
+        # Arrow raises OSError, without a number, for data that is cut off; a disk gives a number.
+        if getattr(error, "errno", None) is not None:
+            raise
         raise FormatError(f"cannot be read: {error}", path=path) from error
 
 
