@@ -8,6 +8,7 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
+from shardmill.model.statgroups import group_stats, power_bars
 
 MAX_ROWS = 12
 # Groups that count samples: their shares are of all samples, those of others of the group.
@@ -16,25 +17,13 @@ OF_SAMPLES = ("samples", "source", "missing")
 
 def print_statistics(stats: Mapping[str, int], num_samples: int) -> None:
     """Print "tokens" as a fact, "source|web" in a table "source", "text chars|<=64" as bars."""
-    groups: dict[str, dict[str, int]] = {}
-    for name, amount in stats.items():
-        group, bar, rest = name.partition("|")
-        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
+    groups = group_stats(stats)
     console.facts((name, wording.count(n)) for name, n in groups.pop("", {}).items())
     for group, values in groups.items():
-        if "sum" in values:
+        if "sum" in values and power_bars(values):
             _print_histogram(group, values)
         else:
             _print_counts(group, values, num_samples if group in OF_SAMPLES else None)
-
-
-def histogram(values: Mapping[str, int]) -> list[tuple[int, int]]:
-    """{"<=64": 3, "<=256": 1, "sum": 400} -> [(64, 3), (128, 0), (256, 1)]."""
-    counts = {int(name[2:]): n for name, n in values.items() if name.startswith("<=")}
-    limits = [min(counts, default=0)]
-    while limits[-1] < max(counts, default=0):
-        limits.append(max(1, limits[-1] * 2))
-    return [(limit, counts.get(limit, 0)) for limit in limits]
 
 
 def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None) -> None:
@@ -53,7 +42,7 @@ def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None
 
 
 def _print_histogram(group: str, values: Mapping[str, int]) -> None:
-    rows = histogram(values)
+    rows = power_bars(values)
     total = sum(n for _, n in rows)
     console.heading(f"{group}: {wording.count(values['sum'] / max(total, 1))} on average")
     most = max(n for _, n in rows)

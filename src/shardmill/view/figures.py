@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shardmill.io.tokenlengths import shard_lengths
 from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.plan import PackPlan
+from shardmill.model.statgroups import group_stats, power_bars
 from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, shuffled
@@ -26,6 +27,7 @@ MAX_SHARDS = 64
 NUM_BINS = 48
 MAX_SOURCES = 8
 NUM_POINTS = 240
+MAX_ROWS = 50
 COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
 
 
@@ -142,31 +144,20 @@ def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
 
     "tokens" is a fact, "source|web" a line of the table "source", "text chars|<=64" a bar.
     """
-    groups: dict[str, dict[str, int]] = {}
-    for name, amount in stats.items():
-        group, bar, rest = name.partition("|")
-        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
-    return [_group(name, values) for name, values in groups.items()]
+    return [_group(name, values) for name, values in group_stats(stats).items()]
 
 
 def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
-    # A limit has at most 18 digits: a receipt from elsewhere may name any.
-    limits_of = {k[2:]: n for k, n in values.items() if k.startswith("<=") and len(k) <= 20}
-    bars = {int(limit): n for limit, n in limits_of.items() if limit.isdecimal()}
+    bars = power_bars(values)
     if "sum" in values and bars:
-        limits = [min(bars)]
-        while limits[-1] < max(bars):
-            limits.append(max(1, limits[-1] * 2))
-        total = sum(bars.values())
-        counts = [bars.get(limit, 0) for limit in limits]
         return {
             "name": name,
             "kind": "bars",
-            "limits": limits,
-            "counts": counts,
-            "mean": values["sum"] / max(1, total),
+            "limits": [limit for limit, _ in bars],
+            "counts": [count for _, count in bars],
+            "mean": values["sum"] / max(1, sum(count for _, count in bars)),
         }
-    rows = sorted(values.items(), key=lambda item: -item[1])[:50]
+    rows = sorted(values.items(), key=lambda item: -item[1])[:MAX_ROWS]
     return {"name": name, "kind": "counts" if name else "facts", "rows": rows}
 
 
