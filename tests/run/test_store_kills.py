@@ -150,3 +150,20 @@ def test_a_suspended_driver_that_wakes_after_a_takeover_does_no_harm(store_url: 
     driver.send_signal(signal.SIGCONT)
     driver.communicate()
     assert check_folder(store_url).sound
+
+
+def test_a_receipt_is_put_after_the_files_that_it_vouches_for(
+    store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty_proxy(store_env, harm_some(5, 0.1)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        run_stage(Lines(num_units=12), store_url, workers=0)
+    places: dict[str, int] = {}
+    for number, (method, path) in enumerate(proxy.requests):
+        if method == "PUT":
+            places[path.partition("?")[0].partition(f"{store_url[5:]}/")[2]] = number
+    names = [f"{number:05d}" for number in range(12)]
+    for name in names:
+        files = [f"shards/{name}.txt", f"shards/{name}.idx"]
+        assert max(places[file] for file in files) < places[f"receipts/{name}.json"]
+    assert max(places[f"receipts/{name}.json"] for name in names) < places["manifest.json"]
