@@ -103,7 +103,7 @@ def report_plan(
         stragglers=_stragglers(costs, prices, before, after),
         parts=_parts(prices.of(costs)[after]),
         step_spread=(_step_spread(costs.visual[before]), _step_spread(costs.visual[after])),
-        sources=_sources(plan, table),
+        sources=source_shares(plan, table),
     )
 
 
@@ -153,7 +153,8 @@ def _alignment_padding(plan: PackPlan, table: LengthTable) -> int:
     return int((-lengths % plan.spec.alignment).sum())
 
 
-def _sources(plan: PackPlan, table: LengthTable) -> tuple[SourceShare, ...]:
+def source_shares(plan: PackPlan, table: LengthTable) -> tuple[SourceShare, ...]:
+    """Return what a plan makes of each source of its table."""
     size = len(table.source_names)
 
     def count(rows: NDArray[Any], weights: NDArray[Any] | None = None) -> NDArray[Any]:

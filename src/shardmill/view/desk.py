@@ -57,14 +57,17 @@ class Desk:
         return self.keep(name, lambda: rank_pictures(folder))
 
     def keep(self, name: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Return what was made under this name, or make it."""
+        """Return what was made under this name, or make it; nobody waits while it is made."""
         with self._lock:
-            if name not in self._kept:
-                if len(self._kept) >= MAX_KEPT:
-                    self._kept.pop(next(iter(self._kept)))
-                self._kept[name] = make()
-            value: T = self._kept[name]
-            return value
+            if name in self._kept:
+                known: T = self._kept[name]
+                return known
+        made = make()
+        with self._lock:
+            while len(self._kept) >= MAX_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[name] = made
+        return made
 
     def _planned(self, id: str) -> PlannedPacks:
         plan, data = self.library.plan(id), self.library.data_of_plan(id)

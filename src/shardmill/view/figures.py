@@ -7,7 +7,7 @@ answer says how many, so that ten million rows are drawn as fast as ten thousand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from shardmill.model.statgroups import group_stats, power_bars
 from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.permute import mix, shuffled
-from shardmill.pack.report import straggler
+from shardmill.pack.report import source_shares, straggler
 from shardmill.view.folder import Folder
 
 MAX_SHARDS = 64
@@ -115,7 +115,7 @@ def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
         "fill": histogram(100 * costs.tokens / plan.spec.capacity, top=100),
         "documents": histogram(np.diff(plan.starts)),
         "visual": histogram(costs.visual),
-        "sources": _shares(plan, table),
+        "sources": [asdict(share) for share in source_shares(plan, table) if share.num_packed],
     }
 
 
@@ -176,21 +176,3 @@ def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:
             "max": [round(value, 4) for value in steps.max(axis=1).tolist()],
         }
     return answer
-
-
-def _shares(plan: PackPlan, table: LengthTable) -> list[dict[str, Any]]:
-    size = len(table.source_names)
-    members = plan.members
-    packed = np.bincount(table.source[members], minlength=size)
-    tokens = np.bincount(table.source[members], plan.lengths_of(members, table), minlength=size)
-    visual = np.bincount(table.source[members], table.num_visual[members], minlength=size)
-    return [
-        {
-            "name": name,
-            "samples": int(packed[n]),
-            "tokens": int(tokens[n]),
-            "visual": int(visual[n]),
-        }
-        for n, name in enumerate(table.source_names)
-        if packed[n]
-    ]

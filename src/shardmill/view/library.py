@@ -167,11 +167,14 @@ class Library:
     def _table(self, id: str, stamp: object, make: Any) -> LengthTable:
         with self.lock:
             known = self._tables.get(id)
-            if known is None or known[0] != stamp:
-                if len(self._tables) >= MAX_TABLES:
-                    self._tables.pop(next(iter(self._tables)))
-                known = self._tables[id] = stamp, make()
+        if known is not None and known[0] == stamp:
             return known[1]
+        table: LengthTable = make()  # others need not wait for it
+        with self.lock:
+            while len(self._tables) >= MAX_TABLES:
+                self._tables.pop(next(iter(self._tables)))
+            self._tables[id] = stamp, table
+        return table
 
 
 def _num_tokenized(folder: Folder) -> int:

@@ -34,7 +34,7 @@ export async function planView({ ask, route, page }) {
     };
   }
   const { plan } = plots;
-  const tokens = plan.sources.reduce((sum, one) => sum + one.tokens, 0);
+  const tokens = plan.sources.reduce((sum, one) => sum + one.num_tokens, 0);
   return {
     title: page.name,
     body: [
@@ -176,10 +176,10 @@ function sources(rows, total) {
         "tr",
         {},
         el("td", {}, one.name),
-        el("td", { class: "num" }, count(one.samples)),
-        el("td", { class: "num" }, short(one.tokens)),
-        el("td", { class: "num" }, percent(one.tokens / Math.max(1, total))),
-        el("td", { class: "num" }, percent(one.visual / Math.max(1, one.tokens))),
+        el("td", { class: "num" }, count(one.num_packed)),
+        el("td", { class: "num" }, short(one.num_tokens)),
+        el("td", { class: "num" }, percent(one.num_tokens / Math.max(1, total))),
+        el("td", { class: "num" }, percent(one.num_visual / Math.max(1, one.num_tokens))),
       ),
     ),
   );

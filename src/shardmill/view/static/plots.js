@@ -178,7 +178,8 @@ function frame(bottom, left, ...drawn) {
 }
 
 function xTicks(most, x, unit) {
-  const values = nice(0, most, 4).filter((value) => value <= most);
+  // Everything on this axis is counted, so only whole numbers are marked.
+  const values = nice(0, most, 4).filter((value) => value <= most && Number.isInteger(value));
   return values
     .map((value, place) => [
       x(value),
