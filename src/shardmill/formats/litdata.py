@@ -60,10 +60,10 @@ class LitDataFormat(Format):
         dtype, num_rows = self._dtype(source), piece.num_rows
         tally.num_in += num_rows
         bounds = [np.array([_header_bytes(num_rows)], np.int64)]
-        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file:
+        with draft.file(piece.name, ROLE).open("wb") as file:
             file.seek(_header_bytes(num_rows))
             for part in token_slices(source, piece.slices):
-                file.write(part.ids.astype(dtype, copy=False).tobytes())
+                file.write(part.ids.astype(dtype, copy=False).data)
                 bounds.append(bounds[-1][-1] + part.bounds[1:] * dtype.itemsize)
             file.seek(0)
             file.write(struct.pack("<I", num_rows))
