@@ -30,14 +30,16 @@ from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars
 from shardmill.stages.materialize import Materialize
 
-SPACE = TokenSpace(text_size=100, added=("im_patch", "im_start", "im_end"))
+# Larger than the space that packs of others have, so that it matters whose is used.
+SPACE = TokenSpace(text_size=40_000, added=("im_patch", "im_start", "im_end"))
+PATCH, START, END = 40_000, 40_001, 40_002
 PICTURE = MediaSpan(
     name="jpg", kind="image", position=2, num_tokens=4, grid=(1, 2, 2), before=1, after=1
 )
 
 
 def row(number: int) -> TokenRow:
-    ids = np.array([1, 101, 100, 100, 100, 100, 102, 7, 2])
+    ids = np.array([1, START, PATCH, PATCH, PATCH, PATCH, END, 7, 2])
     return TokenRow(key=f"k{number}", ids=ids, loss=np.array([[7, 2]]), media=(PICTURE,))
 
 

@@ -101,6 +101,7 @@ def test_packs_of_others_are_shown_by_numbers(tmp_path: Path) -> None:
     write_video_tar(tmp_path / "a.tar", [1])
     run_stage(IndexTars(tars=(str(tmp_path / "a.tar"),)), tmp_path / "index", workers=0)
     (found,) = dump_specimens(tmp_path / "index", tmp_path / "dump", 5)
+    assert list((tmp_path / "dump").iterdir()) == [found]
     assert (found / "unmasked_tokens.txt").read_text().split() == ["200", "2"]
     assert "<im_start>[image" in (found / "detokenized_tokens.txt").read_text()
 

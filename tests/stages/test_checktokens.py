@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from token_folder import write_token_folder
 
 from shardmill.io.receipts import open_manifest
-from shardmill.io.tokenfile import TokenShard
+from shardmill.io.tokenfile import TokenShard, open_token_shard
 from shardmill.io.tokenset import open_token_set
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.space import TokenSpace
@@ -64,8 +65,6 @@ def test_rows_and_packs_are_measured_by_the_limit(tmp_path: Path) -> None:
         for pack in (rows[:2], rows[2:5], rows[5:]):
             for one in as_pack(pack):
                 writer.append(one)
-    from shardmill.io.tokenfile import open_token_shard
-
     findings = check_token_shard(open_token_shard(paths), Limits(max_tokens=20))
     assert [(fault.key, fault.what) for fault in findings.faults] == [
         ("k2", "has 27 tokens, more than 20")
@@ -78,3 +77,13 @@ def test_many_faults_are_counted_and_the_first_are_listed(tmp_path: Path) -> Non
         shard_of(tmp_path, [row(number, stray=True) for number in range(50)]), Limits()
     )
     assert findings.num_faults == 50 and len(findings.faults) == 20
+
+
+@pytest.mark.parametrize("name", ["num_visual", "num_fixed"])
+def test_columns_that_do_not_add_up_are_named(tmp_path: Path, name: str) -> None:
+    shard = shard_of(tmp_path, [row(number) for number in range(4)])
+    wrong = {**shard.columns, name: shard.columns[name] + 1}
+    findings = check_token_shard(replace(shard, columns=wrong), Limits())
+    assert [fault.what for fault in findings.faults] == [
+        f"its column {name} does not add up to its media"
+    ]
