@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -110,6 +111,7 @@ def run_trials(
         while not (trial.out / "manifest.json").exists() and trial.num_faults < num_faults:
             trial.disturb(scene(trial), 6)
         trial.finish()
+        shutil.rmtree(trial.out)
     return trials
 
 

@@ -156,7 +156,7 @@ def test_actors_that_are_killed_again_and_again(tmp_path: Path, cluster: Any) ->
     driver = start_driver(stage, out, on=to_plain(Ray(address=cluster.address)), retries=1000)
     for count in range(6, 42, 6):
         wait_until(lambda count=count: num_receipts(out) >= count)  # type: ignore[misc]
-        for pid in worker_pids():
+        for pid in worker_pids(cluster):
             signal_quietly(pid, signal.SIGKILL)
     printed, errors = driver.communicate(timeout=300)
     assert json.loads(printed) == {"complete": True, "done": 60}, errors

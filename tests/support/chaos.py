@@ -225,7 +225,7 @@ class SlurmScene(Scene):
         self.cluster.kill("slurmctld")
         time.sleep(self.dice.choice([0.0, 2.0]))
         self.cluster.start("slurmctld")
-        self.cluster.wait_idle([], timeout_s=60)
+        self.cluster.wait_answer()
         return 0
 
     def end(self) -> int:
@@ -260,7 +260,7 @@ class RayScene(Scene):
 
     def kill_actor(self) -> int:
         """Kill an actor."""
-        pids = worker_pids()
+        pids = worker_pids(self.cluster)
         if pids:
             signal_quietly(self.dice.choice(pids), signal.SIGKILL)
         return HELD

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from drivers import children_of
+
 # Nodes report their death within a second or two instead of half a minute.
 FAST_DEATH = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
 
@@ -43,14 +45,17 @@ def kill_head(cluster: Any) -> None:
     cluster.head_node.kill_raylet(check_alive=False)
 
 
-def worker_pids() -> list[int]:
-    """Return the actors of ours that run on this machine."""
+def worker_pids(cluster: Any) -> list[int]:
+    """Return the actors that run on the nodes of a cluster."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes()
-        except OSError:
-            continue
-        if words.startswith(b"ray::_Actor"):
-            found.append(int(path.parent.name))
+    for node in cluster.list_all_nodes():
+        for raylet in node.all_processes.get("raylet", ()):
+            found += [pid for pid in children_of(raylet.process.pid) if _is_actor(pid)]
     return found
+
+
+def _is_actor(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::_Actor")
+    except OSError:
+        return False

@@ -123,6 +123,13 @@ class SlurmCluster:
                 raise AssertionError(f"nodes {wanted} are not up: {self.folder}")
             time.sleep(0.2)
 
+    def wait_answer(self, timeout_s: float = 60) -> None:
+        """Wait until the controller answers."""
+        deadline = time.monotonic() + timeout_s
+        while subprocess.run(["squeue"], env=self.env, capture_output=True).returncode != 0:
+            assert time.monotonic() < deadline, f"no controller: {self.folder}"
+            time.sleep(0.2)
+
     def jobs(self) -> list[str]:
         """Return the ids of what is in the queue."""
         return self.call("squeue", "-h", "-r", "-o", "%i %t %N").splitlines()
