@@ -38,7 +38,6 @@ from shardmill.model.manifest import (
     manifest_to_plain,
     receipt_digest,
     receipt_from_plain,
-    receipt_to_plain,
 )
 from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
 from shardmill.remote.path import UrlPath, as_path
@@ -200,11 +199,14 @@ class Ledger:
 
     def valid_receipt(self, unit: Unit, stage_digest: str) -> Receipt | None:
         """Return the unit's receipt if it is for this stage and input and its files are there."""
+        return self.receipt_in(self.receipt_path(unit.name), unit, stage_digest)
+
+    def receipt_in(self, path: Path, unit: Unit, stage_digest: str) -> Receipt | None:
+        """Return the receipt in a file, if there is one that is valid."""
         try:
-            content = self.receipt_path(unit.name).read_bytes()
+            receipt = self._fitting(unit, stage_digest, path.read_bytes())
         except FileNotFoundError:
             return None
-        receipt = self._fitting(unit, stage_digest, content)
         return receipt if receipt is not None and self._has_files(receipt) else None
 
     def pending(self, units: Sequence[Unit], stage_digest: str) -> list[Unit]:
@@ -229,28 +231,6 @@ class Ledger:
         """Make units pending again: first the manifest goes, then their receipts."""
         self._remove(self.manifest_path)
         self.depot.remove(self.receipt_path(name) for name in unit_names)
-
-    def set_aside(self, receipts: Sequence[Receipt]) -> None:
-        """Make units pending again, and keep their receipts for what they did right."""
-        for receipt in receipts:
-            self._write(self.earlier_path(receipt.unit), dump_page(receipt_to_plain(receipt)))
-        self.forget([receipt.unit for receipt in receipts])
-
-    def earlier_files(self, unit: Unit, stage_digest: str) -> tuple[dict[str, Path], ...]:
-        """Return the files of a unit's shards by role, if its receipt was set aside and they are
-        still those that it speaks of.
-        """
-        try:
-            content = self.earlier_path(unit.name).read_bytes()
-        except FileNotFoundError:
-            return ()
-        receipt = self._fitting(unit, stage_digest, content)
-        if receipt is None or not self._has_files(receipt):
-            return ()
-        return tuple(
-            {role: self.out_dir / entry.path for role, entry in shard.files.items()}
-            for shard in receipt.shards
-        )
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
         """Keep why a unit failed, until it succeeds."""

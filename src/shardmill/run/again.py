@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardmill.io.receipts import Ledger
+from shardmill.io.setaside import set_aside
 from shardmill.model.manifest import Receipt, stage_digest
 from shardmill.model.stage import Stage
 from shardmill.remote.path import as_path
@@ -36,7 +37,7 @@ def retry_rejects(
         found = ledger.read_receipts(ledger.read_units(), stage_digest(stage))
         chosen = [receipt for receipt in found if receipt and _has(receipt, tuple(reasons))]
         if chosen:
-            ledger.set_aside(chosen)
+            set_aside(ledger, chosen)
         ledger.draft_dir.rmdir()
     return len(chosen)
 

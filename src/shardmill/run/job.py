@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from shardmill.errors import ShardmillError, StoreError
 from shardmill.io.commit import Sealed, commit, seal
 from shardmill.io.receipts import Ledger
+from shardmill.io.setaside import earlier_files
 from shardmill.model.codec import Plain, from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
@@ -108,7 +109,7 @@ class _Bench:
 
     def _work(self, work: Work, unit: Unit) -> Sealed:
         draft, tally = Draft(self.room.take(), shared_dir=self.ledger.out_dir), Tally()
-        draft.earlier = self.ledger.earlier_files(unit, self.stage_digest)
+        draft.earlier = earlier_files(self.ledger, unit, self.stage_digest)
         with ExitStack() as cleanup:
             cleanup.callback(self.room.give_back, draft.dir)
             work(unit, draft, tally)
