@@ -13,6 +13,7 @@ from hypothesis.strategies import dictionaries, integers
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
+from shardmill.errors import ConfigError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
 from shardmill.stages.diff import FolderDiff, diff_folders
@@ -86,3 +87,10 @@ def test_tokens_are_compared_with_their_loss(tmp_path: Path, what: str) -> None:
     assert found.examples == {"added": [], "removed": ["k2"], "changed": ["k1"]}
     assert found.num_tokens == (12, 8)
     assert found.mix[0].tokens == (12, 8)
+
+
+def test_folders_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    samples = store_samples(tmp_path / "a", [sample(0, 0)], 2)
+    tokens = write_token_folder(tmp_path / "b", [[TokenRow(key="k0", ids=np.arange(2))]])
+    with pytest.raises(ConfigError, match=r"holds samples and .* tokens"):
+        diff_folders(samples, tokens)

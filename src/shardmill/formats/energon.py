@@ -73,6 +73,8 @@ class EnergonFormat(WebDatasetFormat):
     sample_type: Literal["interleaved", "captioning", "crude"] = "interleaved"
 
     def __post_init__(self) -> None:
+        # Slots and super() do not go together in a dataclass that is made anew.
+        WebDatasetFormat.__post_init__(self)
         if self.val < 0 or self.test < 0 or self.val + self.test > 1:
             raise ConfigError(f"val and test are shares of the tars, got {self.val}, {self.test}")
         if self.layout != "dotted":
@@ -80,7 +82,6 @@ class EnergonFormat(WebDatasetFormat):
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield where media come from; refuses samples that are no pairs if they must be."""
-        # Slots and super() do not go together in a dataclass that is made anew.
         yield from WebDatasetFormat.plan(self, source, ranges)
         if self.sample_type == "captioning":
             if source.has_tokens:

@@ -49,6 +49,11 @@ class MdsFormat(Format):
 
     samples: Path | None = None
 
+    def __post_init__(self) -> None:
+        # Workers may start in another folder.
+        if self.samples is not None:
+            object.__setattr__(self, "samples", self.samples.absolute())
+
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield which folder of samples the pictures come from."""
         source.space()

@@ -52,6 +52,11 @@ class WebDatasetFormat(Format):
     layout: Layout = "dotted"
     arrays: bool = False
 
+    def __post_init__(self) -> None:
+        # Workers may start in another folder.
+        if self.samples is not None:
+            object.__setattr__(self, "samples", self.samples.absolute())
+
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield which folder of samples the media come from; samples stay shard by shard."""
         if not source.has_tokens:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.errors import ConfigError
 from shardmill.io.receipts import open_manifest
 from shardmill.model.manifest import ShardEntry
 from shardmill.stages.fingerprints import (
@@ -88,6 +89,11 @@ class _Side:
 def diff_folders(before: Path, after: Path) -> FolderDiff:
     """Return what changed from one finished folder to another."""
     shards_a, shards_b = open_manifest(before).shards, open_manifest(after).shards
+    kinds = [_kind(shards) for shards in (shards_a, shards_b) if shards]
+    if len(set(kinds)) > 1:
+        raise ConfigError(
+            f"{before} holds {kinds[0]} and {after} {kinds[1]}: give two folders of one kind"
+        )
     same = Counter(map(_identity, shards_a)) & Counter(map(_identity, shards_b))
     a, b = _open(before, shards_a, same), _open(after, shards_b, same)
     only_a, only_b, changed = _match(a.rows, b.rows)
@@ -110,6 +116,12 @@ def diff_folders(before: Path, after: Path) -> FolderDiff:
         ),
         mix=mix,
     )
+
+
+def _kind(shards: tuple[ShardEntry, ...]) -> str:
+    roles = shards[0].files.keys()
+    names = {"spans": "tokens", "codes": "codes", "idx": "samples"}
+    return next((name for role, name in names.items() if role in roles), "other files")
 
 
 def _identity(shard: ShardEntry) -> Identity:
