@@ -112,10 +112,13 @@ def test_a_maker_that_died_is_replaced(plans: FreshPlans, monkeypatch: pytest.Mo
 def test_plans_of_epochs_long_gone_are_removed(plans: FreshPlans) -> None:
     other = plans.folder / "0123456789abcdef-1.plan"
     other.touch()
+    begun = plans.folder / f".{plans.path(1).name}.0123456789abcdef"
+    begun.touch()
     for epoch in range(1, 5):
         plans.order(0, epoch)
     names = {path.name for path in plans.folder.iterdir() if path.suffix == ".plan"}
     assert names - {plans.path(5).name} == {plans.path(3).name, plans.path(4).name, other.name}
+    assert not begun.exists()
 
 
 def lives(packs: PackedDataset, steps: int, splits: list[dict]) -> list[tuple[int, ...]]:

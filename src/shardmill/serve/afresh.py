@@ -147,7 +147,8 @@ class FreshPlans:
 
     def _remove_before(self, epoch: int) -> None:
         for path in self.folder.glob(f"*{self._name}-*"):
-            found = re.fullmatch(rf"\.?{self._name}-(\d+)\.(plan|lock)", path.name)
+            # Also what a maker that was killed has begun to write.
+            found = re.fullmatch(rf"\.?{self._name}-(\d+)\.(plan|lock)(\.\w+)?", path.name)
             if found and int(found[1]) < epoch:
                 with suppress(FileNotFoundError):
                     path.unlink()
