@@ -146,7 +146,7 @@ def test_a_chaos_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (tmp_path / "work").mkdir()
 
         def scene(trial: Trial) -> Scene:
-            cluster.wait_idle(["n1", "n2"], timeout_s=120)
+            cluster.heal()
             return SlurmScene(trial.out, dice, SLOW_STAGE, cluster)
 
         run_trials(SLOW_STAGE, tmp_path / "work", NUM_FAULTS // 4, scene)

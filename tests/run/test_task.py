@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,10 +12,13 @@ from pathlib import Path
 import pytest
 from drivers import is_alive, signal_quietly, snapshot
 from stages_for_tests import Lines, Noise, Unruly
+from start_task import start_task
 
 from shardmill.errors import LockedError, StaleError
+from shardmill.io.receipts import open_manifest
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage
+from shardmill.remote.path import as_path
 from shardmill.run.events import read_log
 from shardmill.run.job import Job
 from shardmill.run.jobfile import read_job, write_job
@@ -25,34 +27,15 @@ from shardmill.run.runner import run_stage
 from shardmill.run.task import run_task
 from shardmill.stages.check import check_folder
 
-SUPPORT = Path(__file__).parents[1] / "support"
 FAST = LockTiming(beat_s=0.1, stale_s=1.0)
 
 
-def plan(stage: Stage, out: Path, **fields: int) -> Path:
+def plan(stage: Stage, out: Path | str, **fields: int) -> Path:
     """Plan a folder without doing a unit, and return the job for its tasks."""
     stopped = run_stage(stage, out, workers=0, part=(1, 10**9))
     assert stopped.num_done == 0
     settings = {"retries": 1, "max_skip_rate": 0.0} | fields
     return write_job(Job(stage=to_plain(stage), out_dir=str(out), token="", **settings))  # type: ignore[arg-type]
-
-
-def start_task(job: Path) -> subprocess.Popen[bytes]:
-    """Start a task with quick heartbeats, as the leader of a process group."""
-    program = (
-        "import sys; from pathlib import Path; from shardmill.run.task import run_task;"
-        "from shardmill.run.jobfile import read_job; from shardmill.run.lock import LockTiming;"
-        "r = run_task(read_job(Path(sys.argv[1])), workers=1,"
-        " timing=LockTiming(beat_s=0.1, stale_s=1.0));"
-        "print(r.run.num_done, r.num_left, r.out_of_time)"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(job)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
-        start_new_session=True,
-    )
 
 
 def wait_for_receipts(out: Path, count: int, task: subprocess.Popen[bytes]) -> None:
@@ -176,3 +159,17 @@ def test_a_folder_that_is_planned_anew_is_refused_to_old_jobs(tmp_path: Path) ->
     run_stage(Lines(num_units=4), out, workers=0)
     with pytest.raises(StaleError, match="no longer"):
         run_task(read_job(job), workers=1)
+
+
+def test_tasks_share_a_folder_in_a_store(store_url: str, tmp_path: Path) -> None:
+    stage = Lines(num_units=6)
+    job = plan(stage, store_url)
+    tasks = [start_task(job) for _ in range(2)]
+    ends = [task.communicate(timeout=120) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], ends
+    assert sum(int(printed.split()[0]) for printed, _ in ends) == 6
+    assert open_manifest(as_path(store_url)).num_in == 30
+    assert list(as_path(f"{store_url}/claims").iterdir()) == []
+    run_stage(stage, tmp_path / "calm", workers=0)
+    manifest = as_path(f"{store_url}/manifest.json").read_bytes()
+    assert manifest == (tmp_path / "calm" / "manifest.json").read_bytes()

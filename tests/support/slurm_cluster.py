@@ -123,6 +123,22 @@ class SlurmCluster:
                 raise AssertionError(f"nodes {wanted} are not up: {self.folder}")
             time.sleep(0.2)
 
+    def heal(self, timeout_s: float = 180) -> None:
+        """Bring back every node that is down, or that SLURM gave up after a kill."""
+        deadline = time.monotonic() + timeout_s
+        names = [f"n{i + 1}" for i in range(self.num_nodes)]
+        while True:
+            for name in ("slurmctld", *names):
+                if name not in self.daemons or self.daemons[name].poll() is not None:
+                    self.start(name)
+            with suppress(AssertionError):
+                self.wait_idle(names, timeout_s=5)
+                return
+            for name in names:
+                with suppress(subprocess.CalledProcessError):
+                    self.call("scontrol", "update", f"NodeName={name}", "State=RESUME")
+            assert time.monotonic() < deadline, f"the nodes do not come back: {self.folder}"
+
     def wait_answer(self, timeout_s: float = 60) -> None:
         """Wait until the controller answers."""
         deadline = time.monotonic() + timeout_s

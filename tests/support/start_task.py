@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from shardmill.errors import ShardmillError
+from shardmill.remote.path import as_path
 from shardmill.run.jobfile import read_job
 from shardmill.run.lock import LockTiming
 from shardmill.run.task import run_task
@@ -43,7 +44,7 @@ def main() -> None:
     os.environ.pop("LD_PRELOAD", None)
     timing = LockTiming(beat_s=0.1, stale_s=1.0)
     try:
-        report = run_task(read_job(Path(sys.argv[1])), workers=1, timing=timing)
+        report = run_task(read_job(as_path(sys.argv[1])), workers=1, timing=timing)
     except ShardmillError as error:
         sys.exit(str(error))
     sys.stdout.write(f"{report.run.num_done} {report.num_left} {report.out_of_time}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 
 from shardmill.io.receipts import Ledger
+from shardmill.remote.path import UrlPath
 from shardmill.run.holder import read_locks
 
 
@@ -29,7 +31,11 @@ def remove_claims(ledger: Ledger) -> None:
     claims_dir = ledger.out_dir / "claims"
     if not claims_dir.exists():
         return
-    shutil.rmtree(claims_dir, ignore_errors=True)
+    # Several tasks may see the last receipt, and do this at the same time.
+    with suppress(FileNotFoundError):
+        ledger.depot.drop(list(claims_dir.iterdir()))
+    if not isinstance(claims_dir, UrlPath):
+        shutil.rmtree(claims_dir, ignore_errors=True)
     for lock in read_locks(ledger.out_dir / "locks"):
         if lock.name.startswith("task-") and not lock.alive:
             (ledger.out_dir / "locks" / f"{lock.name}.json").unlink(missing_ok=True)
