@@ -33,6 +33,7 @@ CLIPS: dict[str, dict[str, Any]] = {
     "hevc 10 bits": {"codec": "libx265", "options": QUIET, "pix_fmt": "yuv420p10le"},
     "vp9": {"codec": "libvpx-vp9", "format": "webm", "options": VP9},
     "vp8": {"codec": "libvpx", "format": "webm", "options": VP8},
+    "h264 avi": {"format": "avi"},
     "mpeg4 avi": {"codec": "mpeg4", "format": "avi", "options": (("bf", "2"),)},
     "mpeg2": {"codec": "mpeg2video", "format": "mpeg", "options": (("bf", "2"),)},
     "mjpeg": {"codec": "mjpeg", "format": "avi", "pix_fmt": "yuvj420p", "options": ()},
@@ -120,6 +121,16 @@ def test_a_seek_that_lands_too_late_is_made_again(monkeypatch: pytest.MonkeyPatc
         (one_pass,) = _plan(table, np.array([27]))
         assert [number for number, _ in reader.decode(one_pass)] == [27]
     assert len(sought) > 1
+
+
+def test_a_file_that_cannot_seek_is_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(reader: decodeframes._Reader, _: int) -> None:
+        reader._packets = iter(())
+
+    monkeypatch.setattr(decodeframes._Reader, "_seek", fails)
+    assert shown(numbered_clip(format="matroska"), [5, 33, 50]) == {5: 5, 33: 33, 50: 50}
 
 
 def test_damage_is_found() -> None:

@@ -106,11 +106,14 @@ def test_a_header_that_promises_more_does_not_change_the_frames() -> None:
     assert (len(table), table.duration_s) == (60, pytest.approx(2.4))
 
 
-def test_avi_with_frames_that_look_ahead_is_rejected_if_it_has_no_times() -> None:
-    assert reason(numbered_clip(format="avi")) == "no frame times"
-    assert len(probed(numbered_clip(format="avi", options=(("bf", "0"),)))) == 60
-    divx = numbered_clip(format="avi", codec="mpeg4", options=(("bf", "2"),))
-    assert len(probed(divx)) == 60
+def test_frames_of_avi_are_counted_if_some_look_ahead() -> None:
+    for clip in ({}, {"codec": "mpeg4", "options": (("bf", "2"),)}):
+        table = probed(numbered_clip(format="avi", **clip))
+        assert table.is_counted
+        assert table.times_s == pytest.approx(np.arange(60) / 25)
+        assert table.is_key.nonzero()[0].tolist()[0] == 0
+    assert not probed(numbered_clip(format="avi", options=(("bf", "0"),))).is_counted
+    assert not probed(numbered_clip()).is_counted
 
 
 def test_sound_does_not_move_the_frames() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardmill.errors import SampleError
 from shardmill.extras import need
+from shardmill.media.decodecounted import count_frames
 from shardmill.media.videofile import OpenVideo, read_packets
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
@@ -24,7 +25,9 @@ from shardmill.model.frames import FrameNumbers
 KNOWS_UNREFERENCED = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 # Reading on over some packets costs less than a seek.
 SEEK_PACKETS = 32
-BEGINNING = -(1 << 62)
+# Not every packet of these has a time; after a seek FFmpeg may guess another one than before.
+TIMES_CHANGE = ("mpeg", "mpegts")
+EARLIEST = -(1 << 62)
 
 
 @dataclass(slots=True)
@@ -46,6 +49,9 @@ def decode_frames(
     late. A frame that cannot be decoded, or only with damage, is a `SampleError`; what FFmpeg
     raises is for the caller to turn into one (see `broken_as`).
     """
+    if table.is_counted:
+        yield from count_frames(video, table, numbers)
+        return
     reader = _Reader(video)
     for one_pass in _plan(table, np.unique(numbers)):
         yield from reader.decode(one_pass)
@@ -75,6 +81,7 @@ class _Reader:
         self._video = video
         self._context = video.stream.codec_context
         self._can_skip = video.codec in KNOWS_UNREFERENCED
+        self._can_seek = video.container.format.name not in TIMES_CHANGE
         self._packets: Iterator[Any] = iter(())
         self._place = -1  # of the packet read last; unknown before the first seek
 
@@ -104,22 +111,26 @@ class _Reader:
 
     def _go_to(self, todo: _Pass) -> Any:
         """Return the packet where a pass starts, reading on to it or seeking."""
-        if self._place >= 0 and 0 <= todo.start - self._place - 1 <= SEEK_PACKETS:
-            packet = self._read_to(todo, to_the_end=False)
+        if 0 <= self._place < todo.start and (
+            todo.start - self._place <= SEEK_PACKETS or not self._can_seek
+        ):
+            packet = self._read_to(todo, to_the_end=not self._can_seek)
             if packet is not None:
                 return packet
         # Some indexes lead past a key frame; from the beginning every packet comes by.
         a_second = round(1 / self._video.stream.time_base)
-        for before in (0, a_second, 10 * a_second, None):
-            self._seek(BEGINNING if before is None else max(todo.start_pts - before, BEGINNING))
-            packet = self._read_to(todo, to_the_end=before is None)
+        for before in (0, a_second, 10 * a_second) if self._can_seek else ():
+            self._seek(max(todo.start_pts - before, EARLIEST))
+            packet = self._read_to(todo, to_the_end=False)
             if packet is not None:
                 return packet
-        return None
+        self._video.rewind()
+        self._context, self._packets = self._video.stream.codec_context, read_packets(self._video)
+        return self._read_to(todo, to_the_end=True)
 
     def _read_to(self, todo: _Pass, *, to_the_end: bool) -> Any:
         packet = self._next()
-        while packet is not None and packet.pts != todo.start_pts:
+        while packet is not None and not (packet.pts == todo.start_pts and packet.is_keyframe):
             # Packets come in the order of decoding, which is hardly ever after showing.
             is_past = packet.dts is not None and packet.dts > todo.start_pts
             packet = None if is_past and not to_the_end else self._next()

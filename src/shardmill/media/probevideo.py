@@ -7,6 +7,8 @@ whose header promises another duration, is rejected.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +19,6 @@ from shardmill.media.videopackets import Packets, demux_packets
 from shardmill.media.videotable import VideoTable, make_table
 
 MICROSECONDS = 1_000_000
-# In AVI, which has no times, FFmpeg knows the order of older codecs, but not of these.
-REORDERED = ("h264", "hevc")
 # Containers whose header states a duration; others let FFmpeg guess from the bit rate.
 STATES_DURATION = ("mov", "matroska", "avi", "flv")
 # Rounding, a last frame without duration and sound that ends later are no lies.
@@ -27,20 +27,27 @@ TOLERATED_S, TOLERATED_SHARE = 1.0, 0.1
 
 def probe_video(video: OpenVideo) -> VideoTable:
     """Return the table of all frames; a broken, cut off or lying file is a `SampleError`."""
-    _check_order(video)
     with broken_as("broken video"):
         packets = list_packets(video) or demux_packets(video)
+    is_counted = _is_counted(video)
+    pts = np.sort(packets.dts) if is_counted else packets.pts
     base = float(video.stream.time_base)
     table = make_table(
-        packets.pts,
+        pts,
         packets.is_key,
         packets.is_shown,
         time_base=base,
-        origin_s=_origin_s(video, packets.pts[packets.is_shown], base),
+        origin_s=_origin_s(video, pts[packets.is_shown], base),
         last_duration_s=_last_duration(packets) * base,
     )
     _check_duration(video, table, float(np.ptp(packets.dts)) * base)
-    return table
+    return replace(table, is_counted=is_counted)
+
+
+def _is_counted(video: OpenVideo) -> bool:
+    """AVI has no times: if frames look ahead, all that is known is the order that comes out."""
+    is_avi = video.container.format.name == "avi"
+    return is_avi and bool(video.stream.codec_context.has_b_frames)
 
 
 def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
@@ -53,12 +60,6 @@ def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
 def _last_duration(packets: Packets) -> float:
     gaps = np.diff(np.sort(packets.pts))
     return float(packets.last_duration or (np.median(gaps) if len(gaps) else 0))
-
-
-def _check_order(video: OpenVideo) -> None:
-    is_avi = video.container.format.name == "avi"
-    if is_avi and video.codec in REORDERED and video.stream.codec_context.has_b_frames:
-        raise SampleError("no frame times", f"AVI does not say when frames of {video.codec} show")
 
 
 def _check_duration(video: OpenVideo, table: VideoTable, decoded_s: float) -> None:

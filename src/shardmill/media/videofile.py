@@ -55,40 +55,47 @@ class BlobPart:
 Video: TypeAlias = bytes | memoryview | str | Path | BlobPart
 
 
-@dataclass(frozen=True, slots=True)
 class OpenVideo:
     """An open container and its video stream, for one thread, and the bytes behind them."""
 
-    container: Any
-    stream: Any
-    part: BlobPart
+    def __init__(self, part: BlobPart, threads: int) -> None:
+        self.part, self._threads = part, threads
+        self.container = _open_container(part)
+        self.stream = self._open_stream()
 
     @property
     def codec(self) -> str:
         """The name of the codec, such as "h264"."""
         return str(self.stream.codec_context.name)
 
+    def rewind(self) -> None:
+        """Begin anew, which works for every file, unlike a seek to its beginning."""
+        self.container.close()
+        self.container = _open_container(self.part)
+        self.stream = self._open_stream()
+
+    def _open_stream(self) -> Any:
+        try:
+            stream = _video_stream(self.container)
+            _prepare(stream, self._threads)
+        except SampleError:
+            self.container.close()
+            raise
+        return stream
+
 
 @contextmanager
 def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
     """Open the first video stream that is no cover picture; what has none is a `SampleError`."""
-    av = need("av", extra="video")
     with _as_part(video) as part:
         if part.num_bytes == 0:
             raise SampleError("empty video", "it has no bytes")
         check_claims(part)
-        file = _PartFile(part)
-        read_bytes = max(LOCAL_READ_BYTES, part.blob.window)
-        # The second is for the decoders with which FFmpeg looks at a first frame.
-        options = {"format_whitelist": DEMUXERS, "max_pixels": str(MAX_PIXELS)}
-        with broken_as("not a video"):
-            container = av.open(
-                file, options=options, buffer_size=read_bytes, metadata_errors="replace"
-            )
-        with container:
-            stream = _video_stream(av, container)
-            _prepare(stream, threads)
-            yield OpenVideo(container, stream, part)
+        opened = OpenVideo(part, threads)
+        try:
+            yield opened
+        finally:
+            opened.container.close()
 
 
 def read_packets(video: OpenVideo) -> Iterator[Any]:
@@ -114,8 +121,20 @@ def broken_as(reason: str) -> Iterator[None]:
         raise SampleError(reason, f"{error.strerror}") from error
 
 
-def _video_stream(av: Any, container: Any) -> Any:
-    cover = av.stream.Disposition.attached_pic
+def _open_container(part: BlobPart) -> Any:
+    # The second is for the decoders with which FFmpeg looks at a first frame.
+    options = {"format_whitelist": DEMUXERS, "max_pixels": str(MAX_PIXELS)}
+    with broken_as("not a video"):
+        return need("av", extra="video").open(
+            _PartFile(part),
+            options=options,
+            buffer_size=max(LOCAL_READ_BYTES, part.blob.window),
+            metadata_errors="replace",
+        )
+
+
+def _video_stream(container: Any) -> Any:
+    cover = need("av", extra="video").stream.Disposition.attached_pic
     streams = [s for s in container.streams.video if not s.disposition & cover]
     if not len(container.streams):
         raise SampleError("not a video", "it holds nothing")

@@ -33,8 +33,9 @@ class VideoTable:
     `start_pts` are those of the key frame from which on packets must be decoded to get it.
     `is_forward` frames are shown after all that was decoded before them: key frames and those that
     are predicted from the past (P); the others (B) also look ahead. `first_number` is the number
-    of the first frame in the whole video, of which this may be a clip. `changes` says how much each
-    frame differs from the one before, from 0 to 1, if somebody measured it.
+    of the first frame in the whole video, of which this may be a clip. In a video that `is_counted`
+    only the order of the frames is known, not their timestamps. `changes` says how much each frame
+    differs from the one before, from 0 to 1, if somebody measured it.
     """
 
     times_s: Seconds
@@ -46,6 +47,7 @@ class VideoTable:
     is_key: NDArray[np.bool_]
     is_forward: NDArray[np.bool_]
     first_number: int = 0
+    is_counted: bool = False
     changes: Seconds | None = None
 
     def __len__(self) -> int:
