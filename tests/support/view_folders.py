@@ -6,11 +6,16 @@ import io
 import os
 from pathlib import Path
 
+import numpy as np
+import xxhash
 from click.testing import CliRunner
 from PIL import Image
 from sample_folder import write_sample_folder
 
 from shardmill.cli.main import cli
+from shardmill.io.codefile import PictureCodes, write_codes
+from shardmill.io.receipts import Ledger
+from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
@@ -25,6 +30,7 @@ COMMANDS = (
 )
 SCRIPT = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
 HOSTILE_KEY = "<img src=x onerror=window[`hacked`]=1>"
+NUM_CODES = 64
 HOSTILE_NAME = "<b onclick=hacked=1>"
 
 
@@ -64,4 +70,32 @@ def make_hostile(folder: Path) -> Path:
         )
         rows.append((sample, {"png": MediaSize(width=32, height=24)}))
     write_sample_folder(folder / HOSTILE_NAME, [rows])
+    return folder
+
+
+def make_codes(folder: Path) -> Path:
+    """Make twenty grids of codes, number 7 flat and 13 of codes that nobody else has."""
+    rng = np.random.default_rng(0)
+    grids = [rng.integers(0, 48, (8, 8)) for _ in range(20)]
+    grids[7] = np.full((8, 8), 3)
+    grids[13] = rng.integers(50, 60, (8, 8))
+    rows = [(f"k{n}", [PictureCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
+    (folder / "shards").mkdir(parents=True)
+    write_codes(folder / "shards" / "0.codes", rows, num_codes=NUM_CODES, factor=16)
+    content = (folder / "shards" / "0.codes").read_bytes()
+    file = FileEntry("shards/0.codes", len(content), xxhash.xxh3_64_hexdigest(content))
+    ledger = Ledger(folder, "test")
+    ledger.draft_dir.mkdir(parents=True)
+    ledger.write_manifest(
+        Manifest(
+            stage={"kind": "shardmill.stages.codes:EncodePictures"},
+            stage_digest="0",
+            units_digest="0",
+            num_in=20,
+            num_kept=20,
+            skipped={},
+            stats={},
+            shards=(ShardEntry("0", 20, {"codes": file}),),
+        )
+    )
     return folder

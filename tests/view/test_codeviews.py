@@ -2,13 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import xxhash
+from view_folders import NUM_CODES, make_codes
 
-from shardmill.io.codefile import PictureCodes, write_codes
-from shardmill.io.receipts import Ledger
-from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
 from shardmill.view.answers import answer
 from shardmill.view.codeviews import codebook_counts, find_pictures, rank_pictures, show_codes
 from shardmill.view.desk import Desk
@@ -17,37 +13,10 @@ from shardmill.view.folder import Folder
 from shardmill.view.library import Library
 from shardmill.view.shelf import NotHere
 
-NUM_CODES = 64
-
 
 @pytest.fixture
 def codes(tmp_path: Path) -> Folder:
-    """Twenty pictures with codes of all kinds, one flat, and one of codes nobody else has."""
-    rng = np.random.default_rng(0)
-    grids = [rng.integers(0, 48, (8, 8)) for _ in range(20)]
-    grids[7] = np.full((8, 8), 3)
-    grids[13] = rng.integers(50, 60, (8, 8))
-    rows = [(f"k{n}", [PictureCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
-    folder = tmp_path / "codes"
-    (folder / "shards").mkdir(parents=True)
-    write_codes(folder / "shards" / "0.codes", rows, num_codes=NUM_CODES, factor=16)
-    content = (folder / "shards" / "0.codes").read_bytes()
-    file = FileEntry("shards/0.codes", len(content), xxhash.xxh3_64_hexdigest(content))
-    ledger = Ledger(folder, "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(
-        Manifest(
-            stage={"kind": "shardmill.stages.codes:EncodePictures"},
-            stage_digest="0",
-            units_digest="0",
-            num_in=20,
-            num_kept=20,
-            skipped={},
-            stats={},
-            shards=(ShardEntry("0", 20, {"codes": file}),),
-        )
-    )
-    return Folder(folder, Fence.around(tmp_path))
+    return Folder(make_codes(tmp_path / "codes"), Fence.around(tmp_path))
 
 
 def test_the_strangest_pictures_come_first(codes: Folder) -> None:

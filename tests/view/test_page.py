@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from view_folders import HOSTILE_KEY, HOSTILE_NAME, SCRIPT, make_hostile
+from view_folders import HOSTILE_KEY, HOSTILE_NAME, SCRIPT, make_codes, make_hostile
 
 from shardmill.view.desk import Desk
 from shardmill.view.library import Library
@@ -285,6 +285,20 @@ def test_a_running_stage_moves(browser: Any, servers: list[Any], tmp_path: Path)
         run.wait()
     assert watched.problems == []
     watched.page.context.close()
+
+
+def test_codes_are_shown_with_outliers_first(
+    browser: Any, servers: list[Any], tmp_path: Path
+) -> None:
+    make_codes(tmp_path / "codes")
+    watched = open_page(browser, serve(tmp_path, servers))
+    page = watched.show("#/item/codes/codes")
+    assert page.locator("canvas").count() == 20
+    keys = [page.locator("figure.codes .key").nth(place).inner_text() for place in range(2)]
+    assert set(keys) == {"k7", "k13"}
+    assert page.locator("figure.codes.odd .tag.warn").count() == 2
+    assert watched.problems == []
+    page.context.close()
 
 
 def test_hostile_samples_are_shown_and_never_run(
