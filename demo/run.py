@@ -97,14 +97,20 @@ def main() -> None:
     demo.run("shardmill report . -o report.html")
     demo.title("where to look next")
     click.echo(f"  all of it took {time.monotonic() - began:.0f} s and lies in {demo.folder}/")
-    click.secho(f"  {Path(sys.executable).parent}/shardmill view {demo.folder}", bold=True)
-    click.echo(
-        "      opens http://127.0.0.1:8642: the map, the photos, the packs, why rows were left out"
-    )
-    click.echo(f"  {demo.folder}/report.html   the same as one file, for the record")
+    click.echo(f"  {demo.folder}/report.html   its map, packs and pictures in one file")
     click.echo("  docs/tutorial.md   from raw rows to a training step, by hand")
     click.echo("  docs/concepts.md   the one idea, on one page")
-    click.echo("  shardmill --help   every verb explains itself")
+    click.echo("  shardmill --help   every verb explains itself\n")
+    view(demo)
+
+
+def view(demo: Demo) -> None:
+    """Show the page if a person is there to see it, else say how to open it."""
+    program = str(Path(sys.executable).with_name("shardmill"))
+    click.secho("see it:", bold=True)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        os.execv(program, ["shardmill", "view", str(demo.folder), "--no-open"])
+    click.echo(f"  {program} view {demo.folder}    then open http://127.0.0.1:8642")
 
 
 def pipeline(demo: Demo) -> None:

@@ -6,6 +6,7 @@ verb stands in the table, and a test compares it with the verb's own.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from difflib import get_close_matches
@@ -109,8 +110,10 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; an error of ours is one message and exit code 2, never a traceback."""
+    # Where colours are not wanted; where they are not seen, click leaves them out by itself.
+    color = False if os.environ.get("NO_COLOR") else None
     try:
-        code = cli.main(prog_name="shardmill", standalone_mode=False)
+        code = cli.main(prog_name="shardmill", standalone_mode=False, color=color)
     except click.exceptions.Abort as error:  # Ctrl-C, or a run that a signal stopped
         click.echo(str(error.__cause__ or "") or "stopped", err=True)
         sys.exit(128 + getattr(error.__cause__, "signal_number", signal.SIGINT))
