@@ -119,7 +119,7 @@ def section(rounds: int) -> str:
         contest.add(copying, __file__, "copy_bytes", table=table, out=str(base / "copied"))
         contest.add("shardmill ingest", __file__, "ingest", table=table, out=str(base / "ingested"))
         for check in (False, True):
-            words = "every packet looked at" if check else "unchecked"
+            words = "checked" if check else "unchecked"
             contest.add(
                 f"shardmill frames, whole, {words}",
                 __file__,
