@@ -44,7 +44,8 @@ def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
         ("megatron,prefx=x", "--format has no field 'prefx': use dtype, prefix"),
         ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
         ("tensordict", "--format needs length"),
-        ("liquid", "name their folder with --codes"),
+        ("liquid", "holds no samples .*give the folder that ingest or filter made"),
+        ("liquid-pairs", "holds no samples"),
     ],
 )
 def test_mistakes_are_named(tokens: Path, tmp_path: Path, format_text: str, message: str) -> None:

@@ -71,13 +71,17 @@ class ExportInput:
 
     def sample_shard(self, number: int) -> SampleShard:
         """Open a shard of samples; `ConfigError` if the folder holds something else."""
-        entry = self.shards[number]
-        if "idx" not in entry.files or "spans" in entry.files:
-            raise ConfigError(
-                f"{self.folder} holds no samples (shard {entry.name} has "
-                f"{', '.join(sorted(entry.files))}): give the folder that ingest or filter made"
-            )
-        return open_entry(self.folder, entry)
+        self.check_samples(number)
+        return open_entry(self.folder, self.shards[number])
+
+    def check_samples(self, number: int = 0) -> None:
+        """Raise `ConfigError` unless a shard, or the first of all, holds samples."""
+        for entry in self.shards[number : number + 1]:
+            if "idx" not in entry.files or "spans" in entry.files:
+                raise ConfigError(
+                    f"{self.folder} holds no samples (shard {entry.name} has "
+                    f"{', '.join(sorted(entry.files))}): give the folder that ingest or filter made"
+                )
 
     def space(self) -> TokenSpace:
         """Return the token space of the shards; an empty folder has none."""

@@ -12,7 +12,7 @@ Files are Arrow, parquet or jsonl (`hf_files`), with the same rows in each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shardmill.extras import need
 from shardmill.formats.codetext import NONE, code_texts
-from shardmill.formats.contract import Format, Piece
+from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
     describe_arrow,
     describe_files,
@@ -31,7 +31,7 @@ from shardmill.formats.hf_files import (
     value,
     write_table,
 )
-from shardmill.formats.inputs import ExportInput
+from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -56,6 +56,11 @@ class LiquidFormat(Format):
 
     files: Literal["arrow", "parquet", "jsonl"] = "arrow"
     column: Literal["vqcode_512", "vqcode_multi768"] = "vqcode_512"
+
+    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
+        """Yield nothing for each unit of samples."""
+        source.check_samples()
+        yield from ({} for _ in ranges)
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit as one table."""

@@ -9,7 +9,7 @@ Without codes the pictures are written beside the jsonl, and their paths count f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -19,9 +19,9 @@ import orjson
 
 from shardmill.errors import SampleError
 from shardmill.formats.codetext import code_texts
-from shardmill.formats.contract import Format, Piece
+from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import describe_files
-from shardmill.formats.inputs import ExportInput
+from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.model.manifest import Manifest
@@ -33,6 +33,11 @@ ROLE = "jsonl"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidPairsFormat(Format):
     """One line of JSON a sample."""
+
+    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
+        """Yield nothing for each unit of samples."""
+        source.check_samples()
+        yield from ({} for _ in ranges)
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit, and their pictures if there are no codes."""
