@@ -29,6 +29,8 @@ pytestmark = [
     pytest.mark.xdist_group("slurm"),
 ]
 MAX_ARRAY_SIZE = 6
+# What a process that is killed may have begun: one at work, and commits on their way.
+HELD = 3
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +139,7 @@ def test_a_stopped_driver_leaves_the_tasks_alone(tmp_path: Path) -> None:
     wait_until((out / "manifest.json").exists)
 
 
-def test_a_preempted_task_is_queued_again_and_loses_one_unit(
+def test_a_preempted_task_is_queued_again_and_loses_what_it_had_begun(
     tmp_path: Path, cluster: SlurmCluster
 ) -> None:
     stage, out = Lines(num_units=14, sleep_s=0.5), tmp_path / "out"
@@ -146,7 +148,7 @@ def test_a_preempted_task_is_queued_again_and_loses_one_unit(
     cluster.call("sbatch", "-p", "high", "-o", "/dev/null", "--wrap", "sleep 2")
     assert run_stage(stage, out, on=slurm(2, partition="preempt")).complete
     begun = times_begun(out)
-    assert begun.total() <= 14 + 1, "one preemption explains one unit that was begun twice"
+    assert begun.total() <= 14 + HELD
     assert public(out) == calm(stage, tmp_path)
 
 
@@ -236,7 +238,7 @@ def test_a_node_dies_with_its_task_and_comes_back(tmp_path: Path, cluster: Slurm
     cluster.start("n1")
     printed, errors = driver.communicate(timeout=300)
     assert json.loads(printed)["complete"], errors
-    assert times_begun(out).total() <= 60 + 1
+    assert times_begun(out).total() <= 60 + HELD
     cluster.wait_idle(["n1", "n2"])
     assert public(out) == calm(stage, tmp_path)
 

@@ -76,7 +76,8 @@ def test_what_a_killed_task_held_is_done_by_another(tmp_path: Path) -> None:
     signal_quietly(-first.pid, signal.SIGKILL)
     first.communicate()
     assert run_task(read_job(job), workers=2, timing=FAST).run.complete
-    assert sum(times_begun(out).values()) <= 12 + 1
+    # The one at work, and those whose commit was on its way.
+    assert sum(times_begun(out).values()) <= 12 + 3
     assert list((out / "locks").iterdir()) == [] and list((out / ".draft").iterdir()) == []
 
 
