@@ -197,3 +197,15 @@ def test_workers_read_from_a_store(made: Made, store_url: str) -> None:
     # The workers are spawned: those that are forked from a user of the store would hang.
     assert ids_of(far, num_workers=2) == ids_of(near)
     assert far.faults() == []
+
+
+def test_only_workers_that_talk_to_a_store_are_spawned(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardmill.serve.loader.is_in_use", lambda: True)
+    packs = dataset(made)
+    local = StepLoader(packs, packs.sampler(), num_workers=1, collate_fn=list)
+    assert local.multiprocessing_context is None
+    monkeypatch.setattr(PackedDataset, "is_remote", True)
+    far = StepLoader(packs, packs.sampler(), num_workers=1, collate_fn=list)
+    assert far.multiprocessing_context.get_start_method() == "spawn"

@@ -55,7 +55,8 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         if streamed and options.get("persistent_workers"):
             raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
         kind = {"batch_size": None} if streamed else {"batch_sampler": steps}
-        if options.get("num_workers") and is_in_use():
+        # The client of a store does not survive a fork; workers that read local files do.
+        if options.get("num_workers") and is_in_use() and getattr(dataset, "is_remote", True):
             options.setdefault("multiprocessing_context", "spawn")
         options["worker_init_fn"] = EndWithParent(options.get("worker_init_fn"))
         super().__init__(dataset, **kind, **options)

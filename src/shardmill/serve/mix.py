@@ -97,6 +97,11 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
         sizes = [len(packs) for packs in self.sources.values()]
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether any source is read from a store."""
+        return any(packs.is_remote for packs in self.sources.values())
+
     def __len__(self) -> int:
         return int(self.starts[-1])
 

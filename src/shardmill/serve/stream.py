@@ -46,6 +46,11 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         self.state = steps.start
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the packs are read from a store."""
+        return self.packs.is_remote
+
+    @property
     def watch(self) -> Watch:
         """The notes of the workers."""
         return self.packs.watch
@@ -67,7 +72,7 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         info = get_worker_info()
         first, stride = (0, 1) if info is None else (info.id, info.num_workers)
         starts = self._starts(first, stride)
-        if self.packs.is_remote:
+        if self.is_remote:
             starts = announced(starts, self._announce, ahead=0 if self.threads else self.ahead)
         for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
             self.state = state
