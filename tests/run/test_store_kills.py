@@ -75,11 +75,13 @@ def end_in_calm_bytes(
             if (as_path(url) / "manifest.json").exists():
                 break
             kill_a_driver(stage, url, dice)
-        assert run_stage(stage, url, workers=2, retries=3).complete
+        report = run_stage(stage, url, workers=2, retries=3)
+        assert report.complete
     env.setenv("AWS_ENDPOINT_URL", store_env)
     assert store_snapshot(url) == snapshot(tmp_path / "calm")
     assert check_folder(url).sound
-    assert list_names(as_path(url) / "locks") == []
+    # A driver that is killed after its last deed leaves its lock in a folder that is complete.
+    assert report.num_done == 0 or list_names(as_path(url) / "locks") == []
     return proxy.harm
 
 
