@@ -52,7 +52,8 @@ def interleaved_rows(table: Table, rows: Any, space: TokenSpace, codes: CodeForm
     totals = mask.sum(axis=1, dtype=np.int64) if lengths is None else lengths
     row_starts = np.cumsum(totals) - totals
     if kinds.shape[1] == 1:
-        cuts, kind_at = row_starts, kinds[:, 0]
+        is_used = totals > 0  # an empty row begins where the next one does
+        cuts, kind_at = row_starts[is_used], kinds[is_used, 0]
     elif lengths is None:
         kept = kinds[mask]
         cuts = np.union1d(row_starts[totals > 0], _changes(kept))
@@ -101,8 +102,8 @@ def prefix_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
         return lengths if is_prefix else None
     words = mask.view(np.uint64)
     num_full = (words == FULL_WORD).argmin(axis=1).astype(np.int64)
-    num_full[words[:, -1] == FULL_WORD] = words.shape[1]
     lengths = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
+    num_full[lengths == width] = words.shape[1]
     rest = lengths - WORD * num_full
     at = np.minimum(num_full, words.shape[1] - 1)
     following = words[np.arange(num_rows), at]
