@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
 from shardmill.cli.engines import parse_engine
 from shardmill.cli.places import PlaceType
-
-from shardmill.run.engine import Engine
 from shardmill.errors import ConfigError
+from shardmill.run.engine import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,10 +23,10 @@ class RunOptions:
     workers: int | None
     retries: int
     max_skip_rate: float
+    part: tuple[int, int]
     on: Engine
     wait: bool
     dry_run: bool
-    part: tuple[int, int]
     as_json: bool
 
     @classmethod
@@ -46,13 +45,13 @@ def json_option(command: Command) -> Command:
 def run_options(command: Command) -> Command:
     """Add --on, --workers, --retries, --max-skip-rate, --part, --no-wait, --dry-run and --json."""
     for option in (
+        json_option,
         click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
         click.option(
             "--wait/--no-wait",
             default=True,
             help="Watch the tasks that --on submitted until all is done.  [default: wait]",
         ),
-        json_option,
         click.option(
             "--part",
             default="1/1",
@@ -78,13 +77,13 @@ def run_options(command: Command) -> Command:
             "--workers",
             type=click.IntRange(0),
             help="Worker processes; 0 works inside this one.  [default: the CPUs it may use]",
+        ),
         click.option(
             "--on",
             default="local",
             metavar="WHERE",
             callback=lambda _ctx, _param, text: parse_engine(text),
             help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.  [default: local]",
-        ),
         ),
     ):
         command = option(command)
@@ -104,5 +103,5 @@ def parse_part(text: str) -> tuple[int, int]:
 
 def folder_argument(name: str) -> Callable[[Command], Command]:
     """Add the argument of an existing folder of ours."""
-    path = click.Path(exists=True, file_okay=False, path_type=Path)
+    path = PlaceType(exists=True, file_okay=False)
     return click.argument(name, type=path)
