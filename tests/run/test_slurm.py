@@ -203,6 +203,7 @@ def test_without_sbatch_it_says_what_else_can_be_done(
 def test_parts_make_no_sense_here(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--part"):
         run_stage(Lines(), tmp_path / "out", on=slurm(), part=(1, 2))
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_drivers_refuse_each_other(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def run_stage(
             return books.report(manifest)
         _check_options(workers, retries, max_skip_rate, part)
         check_place(ledger)
+        lock_name = engine.lock_name(part)
         engine.check()
         job = Job(
             stage=to_plain(stage),
@@ -77,7 +78,7 @@ def run_stage(
             max_skip_rate=max_skip_rate,
         )
         ledger.make_folders()
-        lock = _lock(ledger, engine.lock_name(part), timing, on_event)
+        lock = _lock(ledger, lock_name, timing, on_event)
         with lock, opened(ledger, [books, on_event] if on_event else [books]) as tell:
             units = _plan(ledger, stage, timing)
             _work(engine, stage, job, part_of(units, part), workers, lock, tell)
