@@ -6,8 +6,8 @@ with the spans beside them. Tars, for each pack:
     K.json    {"input_ids", "loss_mask", "lengths", "keys", "image", "media"}
     K-0.jpg   the pictures and videos, if the folder of samples is given; "image" lists 0, 1, ...
 
-`lengths` are those of the documents, in order; `media` says where the tokens of each medium lie, and
-how many delimiters stand before and after them.
+`lengths` are those of the documents, in order; `media` says where the tokens of each medium lie,
+and how many delimiters stand before and after them.
 """
 
 from __future__ import annotations
