@@ -95,7 +95,9 @@ def test_a_unit_that_kills_its_actor_fails_alone(tmp_path: Path, cluster: Any) -
     report = run_stage(stage, tmp_path / "out", on=Ray(address=cluster.address), retries=1)
     assert [unit for unit, _ in report.failures] == ["00002"] and report.num_done == 5
     worked = Counter((tmp_path / "notes" / "worked").read_text().split())
-    assert worked["00002"] == 2 and worked["00003"] == 1
+    assert worked["00002"] == 2
+    # A unit that was done but not committed when its actor died is done once more for each death.
+    assert all(count <= 1 + 2 for count in worked.values())
 
 
 def test_an_error_of_ours_in_open_ends_the_run_with_its_message(
