@@ -90,7 +90,6 @@ def test_from_outside_of_the_cluster(tmp_path: Path, cluster: Any) -> None:
     assert run_stage(Lines(num_units=6), tmp_path / "out", on=engine, workers=1).complete
 
 
-@pytest.mark.cluster
 def test_a_unit_that_kills_its_actor_fails_alone(tmp_path: Path, cluster: Any) -> None:
     stage = unruly(tmp_path, u00002="kill", u00004="raise once")
     report = run_stage(stage, tmp_path / "out", on=Ray(address=cluster.address), retries=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def test_it_says_hello_works_what_it_is_told_and_says_goodbye(tmp_path: Path) ->
     assert all(message["host"] for message in rest if message["kind"] == "start")
     assert len(list((tmp_path / "out" / "receipts").iterdir())) == 3
     assert worker.hear(0.0) == b""
+
+
+def test_no_unit_is_worked_before_its_start_has_arrived(tmp_path: Path) -> None:
+    stage = Lines(num_units=1)
+    worker = make_worker(tmp_path, stage)
+    hear_until(worker, "ask")
+    worker.tell(dump_line({"unit": unit_to_plain(next(stage.units()))}))
+    hear_until(worker, "start")
+    time.sleep(0.2)  # the answer may be lost with the actor, so the work must not have begun
+    assert list((tmp_path / "out" / ".draft" / "run" / "00000").iterdir()) == []
+    assert hear_until(worker, "done")
 
 
 def test_an_error_of_ours_is_told(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ MAX_ASKED = 16
 class Inbox:
     """Units that arrive in one thread and are worked in another; `send` reaches the driver."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
         self._send = send
         self._units: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
 

@@ -15,9 +15,11 @@ import os
 import queue
 import socket
 import sys
+import threading
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardmill.errors import ShardmillError
@@ -30,14 +32,23 @@ from shardmill.run.inbox import Inbox
 from shardmill.run.job import Job, work_off
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Letter:
+    """A message to the driver, and whether it has arrived."""
+
+    message: dict[str, Any]
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+
 class RayWorker:
     """Works off units that it is told of."""
 
     def __init__(self, order: bytes, node: str) -> None:
         self._order, self._host = parse_json(order), socket.gethostname()
-        self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._inbox = Inbox(self._outbox.put)
-        self._outbox.put({"kind": "hello", "node": node})
+        self._outbox: queue.SimpleQueue[_Letter] = queue.SimpleQueue()
+        self._handed_over: list[_Letter] = []
+        self._inbox = Inbox(self._post)
+        self._post({"kind": "hello", "node": node})
         ThreadPoolExecutor(1, "work").submit(self._work_off).add_done_callback(self._say_goodbye)
 
     def tell(self, lines: bytes) -> None:
@@ -48,22 +59,29 @@ class RayWorker:
 
     def hear(self, wait_s: float) -> bytes:
         """Return what happened since; waits a while for something to happen."""
-        lines = []
-        try:
-            lines.append(dump_line(self._outbox.get(timeout=wait_s)))
+        # Whoever asks again has got the last answer.
+        for letter in self._handed_over:
+            letter.arrived.set()
+        self._handed_over = []
+        with suppress(queue.Empty):
+            self._handed_over.append(self._outbox.get(timeout=wait_s))
             while True:
-                lines.append(dump_line(self._outbox.get_nowait()))
-        except queue.Empty:
-            return b"".join(lines)
+                self._handed_over.append(self._outbox.get_nowait())
+        return b"".join(dump_line(letter.message) for letter in self._handed_over)
+
+    def _post(self, message: dict[str, Any]) -> _Letter:
+        letter = _Letter(message)
+        self._outbox.put(letter)
+        return letter
 
     def _say_goodbye(self, work: Future[None]) -> None:
         error = work.exception()
         if isinstance(error, ShardmillError):
-            self._outbox.put({"kind": "broken", "message": str(error)})
+            self._post({"kind": "broken", "message": str(error)})
         elif error is not None:
             trace = "".join(traceback.format_exception(error))
-            self._outbox.put({"kind": "died", "trace": trace})
-        self._outbox.put({"kind": "bye"})
+            self._post({"kind": "died", "trace": trace})
+        self._post({"kind": "bye"})
 
     def _work_off(self) -> None:
         os.chdir(self._order["cwd"])
@@ -84,4 +102,7 @@ class RayWorker:
         )
 
     def _report(self, event: Event) -> None:
-        self._outbox.put(event_to_plain(replace(event, host=self._host)))
+        letter = self._post(event_to_plain(replace(event, host=self._host)))
+        # A unit that kills its actor is to be blamed for it, so the driver must know of its start.
+        if event.kind == "start":
+            letter.arrived.wait()
