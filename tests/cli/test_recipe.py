@@ -84,7 +84,7 @@ def test_shared_flags_reach_the_verbs_that_know_them(tmp_path: Path) -> None:
         ("[[step]]\nverb = 'ingest'\nin = 'a'\nper-shrad = 5", "did you mean 'per-shard'"),
         ("[run]\nworkres = 2\n[[step]]\nverb = 'ingest'\nin = 'a'", "did you mean 'workers'"),
         ("[price]\n[[step]]\nverb = 'ingest'\nin = 'a'", "did you mean 'prices'"),
-        ("[[step]\n", "cannot read the recipe"),
+        ("[[step]\n", "cannot read .*recipe.toml"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(tmp_path: Path, text: str, told: str) -> None:

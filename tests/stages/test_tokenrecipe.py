@@ -9,12 +9,13 @@ import pytest
 from samples_for_tests import store_samples
 
 from shardmill.errors import ConfigError
+from shardmill.io.tomltext import read_toml
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
-from shardmill.stages.tokenrecipe import read_recipe, stage_of, tokenizer_of
+from shardmill.stages.tokenrecipe import stage_of, tokenizer_of
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import ImageLayout
 from shardmill.tokens.template_pairs import ImageToText, MixedPairs, TextToImage
@@ -54,7 +55,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(RECIPE, encoding="utf-8")
-    stage = stage_of(read_recipe(path), [samples])
+    stage = stage_of(read_toml(path), [samples])
     assert stage == Tokenize(
         input_dir=Path(samples),
         tokenizer=SentencePieceText(path=Path("bundled")),
@@ -116,10 +117,3 @@ def test_what_needs_samples_says_so(tmp_path: Path, recipe: dict[str, Any]) -> N
 def test_two_folders_of_samples_are_refused(samples: str) -> None:
     with pytest.raises(ConfigError, match="one folder"):
         stage_of({}, [samples, samples])
-
-
-def test_a_recipe_that_is_no_toml_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.toml"
-    path.write_text("tokenizer = ", encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot read the recipe"):
-        read_recipe(path)

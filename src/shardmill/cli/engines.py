@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
+from shardmill.io.tomltext import read_toml
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage
 from shardmill.plugins import ENGINES, build
@@ -19,7 +19,7 @@ from shardmill.run.job import Job
 def parse_engine(text: str) -> Engine:
     """Return the engine of 'local', 'cluster.toml', 'ray', 'ray://host:port' or 'ray,gpus=0.5'."""
     if text.endswith(".toml"):
-        return _build(_read_toml(Path(text)), text)
+        return _build(read_toml(Path(text)), text)
     if text.startswith("ray://"):
         address, *_ = text.split(",")
         return _build(parse_plugin("ray" + text.removeprefix(address)) | {"address": address}, text)
@@ -51,13 +51,6 @@ def preview(
         job, num_tasks=engine.tasks, num_workers=workers, max_size=max_array_size()
     )
     return "\n".join(scripts)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"--on {path}: {error}") from error
 
 
 def _build(plain: dict[str, Any], text: str) -> Engine:

@@ -16,7 +16,6 @@ the verb itself reads and checks it.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -27,6 +26,7 @@ import click
 import orjson
 
 from shardmill.errors import ConfigError
+from shardmill.io.tomltext import read_toml
 
 Find = Callable[[str], click.Command | None]
 
@@ -62,10 +62,7 @@ class Recipe:
 
 def read_recipe(path: Path, find: Find) -> Recipe:
     """Return a recipe whose verbs and flags all exist; `find` gives the command of a verb."""
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+    values = read_toml(path)
     _check_names(values, ("run", "step", "prices"), where=str(path))
     tables = values.get("step")
     if not isinstance(tables, list) or not tables:

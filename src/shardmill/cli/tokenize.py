@@ -11,8 +11,9 @@ from shardmill.cli.options import RunOptions, run_options
 from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import parse_plugin
+from shardmill.io.tomltext import read_toml
 from shardmill.plugins import READERS, TEMPLATES
-from shardmill.stages.tokenrecipe import LAYOUT_NAMES, read_recipe, stage_of
+from shardmill.stages.tokenrecipe import LAYOUT_NAMES, stage_of
 
 
 def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Any:
@@ -82,6 +83,6 @@ def tokenize(inputs: tuple[str, ...], out: Path, recipe: Path | None, **fields: 
         shardmill tokenize unidisc/token_output_dir tokens
     """
     options = RunOptions.taken_from(fields)
-    values = {} if recipe is None else read_recipe(recipe)
+    values = {} if recipe is None else read_toml(recipe)
     values |= {name: value for name, value in fields.items() if value is not None}
     run_and_report(stage_of(values, inputs), out, options, next_step=f"shardmill show {out}")

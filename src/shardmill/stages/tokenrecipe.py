@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,6 @@ SHARED = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*SHARED, "overlong", "hook", "seed", "epoch")
 FOR_TEXT = (*SHARED, "text_field", "per_shard")
 KNOWN = {*TABLES, "space", "layout", "from", *FOR_SAMPLES, *FOR_TEXT}
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the values of a TOML recipe."""
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
 
 
 def stage_of(
