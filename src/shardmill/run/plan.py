@@ -50,13 +50,19 @@ def _planned_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
         if not alone or not _is_untouched(ledger):
             raise
     # The fingerprint is taken first: an input that changes while it is listed is noticed later.
-    inputs = _plain(stage.inputs())
-    units = list(stage.units())
+    inputs = stage.inputs()
+    store_plan(ledger, stage, inputs, list(stage.units()))
+    return ledger.read_units()
+
+
+def store_plan(
+    ledger: Ledger, stage: Stage, inputs: Mapping[str, Any], units: Sequence[Unit]
+) -> None:
+    """Store that these units of a stage are what is to be done; the folder is not complete now."""
     _check_units(units)
     record = StageRecord(to_plain(stage), type(stage).version, stage_digest(stage))
     ledger.forget([])
     ledger.write_plan(record, inputs, units)
-    return ledger.read_units()
 
 
 def check_writable(ledger: Ledger) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardmill.errors import UnitFailed
-from shardmill.io.receipts import Ledger, StageRecord
-from shardmill.model.codec import to_plain
-from shardmill.model.manifest import Manifest, stage_digest
+from shardmill.io.receipts import Ledger
+from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, Unit
 from shardmill.run.cpus import count_cpus
 from shardmill.run.events import Event
+from shardmill.run.plan import store_plan
 from shardmill.run.runner import run_stage
 
 
@@ -41,13 +41,13 @@ def try_units(
 
     The folder is complete, so that the next stage can be tried on it; it must not be kept.
     """
+    inputs = stage.inputs()
     units = list(stage.units())
     chosen = spread(units, num_units)
     ledger = Ledger(out.absolute(), secrets.token_hex(8))
     ledger.make_folders()
-    ledger.draft_dir.mkdir()
-    record = StageRecord(to_plain(stage), type(stage).version, stage_digest(stage))
-    ledger.write_plan(record, stage.inputs(), chosen)
+    ledger.make_drafts()
+    store_plan(ledger, stage, inputs, chosen)
     clock = _Clock()
     report = run_stage(stage, out, workers=workers, max_skip_rate=max_skip_rate, on_event=clock)
     if report.manifest is None:
