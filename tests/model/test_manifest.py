@@ -65,6 +65,7 @@ def test_a_manifest_adds_up_its_receipts(found: list[Receipt]) -> None:
     assert manifest.num_in == sum(receipt.num_in for receipt in found)
     assert manifest.num_in == manifest.num_kept + sum(manifest.skipped.values())
     assert manifest.num_samples == manifest.num_kept
+    assert manifest.num_bytes == sum(receipt.num_bytes for receipt in found)
     assert [s for r in found for s in r.shards] == list(manifest.shards)
     assert manifest_from_plain(manifest_to_plain(manifest), "m") == manifest
 

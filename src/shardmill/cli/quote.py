@@ -22,7 +22,6 @@ import click
 from shardmill.cli.recipe import Find, Recipe, Step
 from shardmill.cli.trial import Trial
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.manifest import Manifest
 from shardmill.run.cpus import count_cpus
 
 NUM_UNITS = 4
@@ -166,16 +165,12 @@ def _estimate(
         num_samples=round(tried.manifest.num_in * whole),
         num_workers=workers,
         seconds=tried.seconds * num_units / workers,
-        num_bytes=round(_num_bytes(tried.manifest) * whole),
+        num_bytes=round(tried.manifest.num_bytes * whole),
         busy=tried.cpu_seconds / max(tried.seconds, 1e-9),
         crowded=os.getloadavg()[0] > CROWD * count_cpus(),
         on_gpu=step.verb == "codes" and _has_gpu(),
         prices=prices,
     )
-
-
-def _num_bytes(manifest: Manifest) -> int:
-    return sum(entry.num_bytes for shard in manifest.shards for entry in shard.files.values())
 
 
 def _has_gpu() -> bool:

@@ -114,12 +114,12 @@ def _print_failures(report: RunReport) -> None:
 
 
 def _print_books(manifest: Manifest) -> None:
-    num_bytes = sum(f.num_bytes for s in manifest.shards for f in s.files.values())
     shards = wording.plural(len(manifest.shards), "shard")
+    size = wording.size(manifest.num_bytes)
     console.facts(
         [
             ("in", wording.plural(manifest.num_in, "sample")),
-            ("kept", f"{wording.count(manifest.num_kept)} in {shards}, {wording.size(num_bytes)}"),
+            ("kept", f"{wording.count(manifest.num_kept)} in {shards}, {size}"),
             *(
                 ("skipped", f"{wording.count(n)} x {reason}")
                 for reason, n in sorted(manifest.skipped.items(), key=lambda item: -item[1])

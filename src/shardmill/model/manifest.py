@@ -82,6 +82,11 @@ class Manifest:
         """All samples of all shards."""
         return sum(shard.num_samples for shard in self.shards)
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all its shards."""
+        return sum(shard.num_bytes for shard in self.shards)
+
 
 def stage_digest(stage: Stage) -> str:
     """Return the identity of a stage: class, version and every field of its spec."""

@@ -150,8 +150,7 @@ def _books_of_manifest(manifest: Manifest, num_units: int) -> _Books:
         "skipped": manifest.skipped,
         "stats": manifest.stats,
     }
-    num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-    return _Books(True, num_units, num_units, len(manifest.shards), num_bytes, sums)
+    return _Books(True, num_units, num_units, len(manifest.shards), manifest.num_bytes, sums)
 
 
 def _read_examples(ledger: Ledger, reasons: Iterable[str]) -> dict[str, tuple[Reject, ...]]:

@@ -115,7 +115,7 @@ def stage_along(folder: Path | str, near: Path | str, *, max_bytes: int | None =
     source = as_path(folder)
     manifest = open_manifest(source)
     limit = max_bytes if max_bytes is not None else 1 << 63
-    staged = use_folder(Path(near), sum(shard.num_bytes for shard in manifest.shards))
+    staged = use_folder(Path(near), manifest.num_bytes)
     return Staging(source, staged, manifest, limit)
 
 

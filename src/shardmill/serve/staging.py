@@ -85,10 +85,9 @@ def stage(folder: Path | str, near: Path | str, *, max_bytes: int | None = None)
     """
     source, target = as_path(folder), Path(near)
     manifest = open_manifest(source)
-    num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-    staged = use_folder(target, num_bytes)
+    staged = use_folder(target, manifest.num_bytes)
     try:
-        _check_room(target, manifest, num_bytes, max_bytes)
+        _check_room(target, manifest, max_bytes)
         for shard in manifest.shards:
             for entry in shard.files.values():
                 found = source / entry.path
@@ -157,7 +156,8 @@ def _replace(source: Path, path: Path) -> None:
     draft.rename(path)
 
 
-def _check_room(target: Path, manifest: Manifest, num_bytes: int, max_bytes: int | None) -> None:
+def _check_room(target: Path, manifest: Manifest, max_bytes: int | None) -> None:
+    num_bytes = manifest.num_bytes
     if max_bytes is not None and num_bytes > max_bytes:
         raise ConfigError(
             f"the folder has {num_bytes:,} bytes, staging may use {max_bytes:,}: stage a part, or "

@@ -68,7 +68,7 @@ def check_content(folder: Path, limits: Limits | None = None, *, workers: int = 
     manifest = open_manifest(folder)
     limits = _with_stage(folder, manifest, limits or Limits())
     check = partial(check_shard, folder, limits)
-    workers = min(workers, len(manifest.shards), _num_bytes(manifest) // BYTES_WORTH_A_PROCESS)
+    workers = min(workers, len(manifest.shards), manifest.num_bytes // BYTES_WORTH_A_PROCESS)
     if workers < 2:
         return ContentReport(tuple(map(check, manifest.shards)))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -128,7 +128,3 @@ def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:
     if limits.max_tokens is None and isinstance(longest, int):
         limits = replace(limits, max_tokens=longest)
     return replace(limits, space=limits.space or space_of(folder, manifest))
-
-
-def _num_bytes(manifest: Manifest) -> int:
-    return sum(entry.num_bytes for shard in manifest.shards for entry in shard.files.values())
