@@ -13,8 +13,9 @@ from servers import ACCESS_KEY, SECRET_KEY
 
 from shardmill.errors import ConfigError, StoreError
 from shardmill.remote import client, objects
-from shardmill.remote.client import find_object, is_in_use
+from shardmill.remote.client import call, find_object, is_in_use
 from shardmill.remote.path import as_path
+from shardmill.remote.trouble import NotOffered
 
 CONTENT = random.Random(7).randbytes(700_000)
 
@@ -121,6 +122,8 @@ def test_a_store_without_conditions_is_looked_at_before_a_put(
     assert objects.exchange(url, b"mine".__eq__, b"next")
     assert not objects.exchange(url, b"mine".__eq__, b"late")
     assert objects.get(url) == b"next" == objects.get(url.replace("oss", "s3", 1))
+    with pytest.raises(NotOffered, match=r"cannot write oss://.*/lock: .*not offer"):
+        call(find_object(url), "put", verb="write", file=b"x", mode="create", use_multipart=False)
 
 
 def test_these_stores_get_the_bucket_in_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from shardmill.errors import ConfigError
 from shardmill.extras import need
-from shardmill.remote.trouble import explain, was_interrupted
+from shardmill.remote.trouble import NotOffered, explain, was_interrupted
 from shardmill.remote.url import plain_url, split_url
 
 T = TypeVar("T")
@@ -106,9 +106,7 @@ def patient(ask: Callable[[], T], url: str, *, verb: str) -> T:
         except obstore.exceptions.PreconditionError:
             raise BlockingIOError(errno.EAGAIN, "was changed", plain_url(url)) from None
         except (NotImplementedError, obstore.exceptions.NotSupportedError):
-            raise NotImplementedError(
-                f"{plain_url(url)}: the store has no conditional put"
-            ) from None
+            raise NotOffered(url, verb=verb) from None
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             if tries == NUM_TRIES or not was_interrupted(error):
                 # The client's message, which holds whole requests, must not be shown with ours.

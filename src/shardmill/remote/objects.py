@@ -17,6 +17,7 @@ from typing import Any
 from shardmill.errors import StoreError
 from shardmill.extras import need
 from shardmill.remote.client import Object, call, find_object, patient
+from shardmill.remote.trouble import NotOffered
 
 FILE_MODE = S_IFREG | 0o644
 PART_BYTES = 16 << 20
@@ -78,7 +79,7 @@ def create(url: str, content: bytes) -> bool:
     except FileExistsError:
         # The request may have been repeated because only the answer to the first was lost.
         return _content(url) == content
-    except NotImplementedError:
+    except NotOffered:
         there = _content(url)
         if there is not None:
             return there == content
@@ -104,7 +105,7 @@ def exchange(url: str, is_mine: Callable[[bytes], bool], content: bytes) -> bool
             if _content(url) == content:
                 return True
             continue
-        except NotImplementedError:
+        except NotOffered:
             put(url, content)
         return True
 

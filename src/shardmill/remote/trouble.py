@@ -54,6 +54,15 @@ _WORDS = (
 )
 
 
+class NotOffered(StoreError):
+    """The store, by its kind or its settings, has no such request: a put on a condition, mostly."""
+
+    def __init__(self, url: str, *, verb: str) -> None:
+        super().__init__(
+            f"cannot {verb} {plain_url(url)}: the store does not offer it", passing=False
+        )
+
+
 def explain(error: Exception, url: str, *, verb: str) -> OSError:
     """Return the error to raise in place of the client's; `verb` is "read" or "write"."""
     text = str(error)
