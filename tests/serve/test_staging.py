@@ -84,3 +84,17 @@ def test_limits_and_broken_shards_are_told(made: Made, tmp_path: Path) -> None:
         stage(broken, tmp_path / "near2")
     assert not (tmp_path / "near2" / "manifest.json").exists()
     assert not (tmp_path / "near2" / "shards" / "00002.bin").exists()
+
+
+def test_a_copy_that_failed_has_no_user_left(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_source: Path, _draft: Path, _stop: object) -> str:
+        raise KeyboardInterrupt
+
+    near = tmp_path / "near"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(staging, "_copy", interrupt)
+        stage(made.tokens, near)
+    stage(made.tokens, near).remove()
+    assert not near.exists()

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -86,7 +86,8 @@ def stage(folder: Path | str, near: Path | str, *, max_bytes: int | None = None)
     source, target = as_path(folder), Path(near)
     manifest = open_manifest(source)
     staged = use_folder(target, manifest.num_bytes)
-    try:
+    with ExitStack() as unless_copied:
+        unless_copied.callback(staged.leave)
         _check_room(target, manifest, max_bytes)
         for shard in manifest.shards:
             for entry in shard.files.values():
@@ -94,9 +95,7 @@ def stage(folder: Path | str, near: Path | str, *, max_bytes: int | None = None)
                 copy_file(target, Copying(found, entry.path, entry.num_bytes, entry.checksum))
         with _locked(target / ".manifest.lock"):
             _replace(source / "manifest.json", target / "manifest.json")
-    except BaseException:
-        staged.leave()
-        raise
+        unless_copied.pop_all()
     return staged
 
 
