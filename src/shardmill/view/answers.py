@@ -59,16 +59,7 @@ def _rejects(desk: Desk, query: Query) -> dict[str, Any]:
 
 
 def _samples(desk: Desk, query: Query) -> dict[str, Any]:
-    folder = desk.library.folder(query.text("id"), "samples")
-    found = filter_samples(
-        folder,
-        query.number("at", 0),
-        query.number("count", PER_PAGE, most=200),
-        source=query.text("source", ""),
-        wanted=query.text("q", ""),
-        budget=Budget(),
-    )
-    return {"total": _total(folder), **found}
+    return _page(desk.library.folder(query.text("id"), "samples"), query, filter_samples)
 
 
 def _sample(desk: Desk, query: Query) -> dict[str, Any]:
@@ -81,16 +72,7 @@ def _sample(desk: Desk, query: Query) -> dict[str, Any]:
 
 
 def _rows(desk: Desk, query: Query) -> dict[str, Any]:
-    folder = desk.library.folder(query.text("id"), "tokens", "packs")
-    found = filter_rows(
-        folder,
-        query.number("at", 0),
-        query.number("count", PER_PAGE, most=200),
-        source=query.text("source", ""),
-        wanted=query.text("q", ""),
-        budget=Budget(),
-    )
-    return {"total": _total(folder), **found}
+    return _page(desk.library.folder(query.text("id"), "tokens", "packs"), query, filter_rows)
 
 
 def _row(desk: Desk, query: Query) -> dict[str, Any]:
@@ -156,8 +138,17 @@ def _codes(desk: Desk, query: Query) -> dict[str, Any]:
     }
 
 
-def _total(folder: Folder) -> int:
-    return sum(entry.num_samples for entry in folder.entries())
+def _page(folder: Folder, query: Query, find: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Return the samples or rows from a place on that have what is looked for."""
+    found = find(
+        folder,
+        query.number("at", 0),
+        query.number("count", PER_PAGE, most=200),
+        source=query.text("source", ""),
+        wanted=query.text("q", ""),
+        budget=Budget(),
+    )
+    return {"total": sum(entry.num_samples for entry in folder.entries()), **found}
 
 
 def _uses(desk: Desk, id: str, key: str, shard: str) -> list[dict[str, Any]]:
