@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from shardmill.io.index import ShardIndex
+from shardmill.io.members import MemberTable
 from shardmill.io.sampleset import SampleSet, most_open_shards
 from shardmill.io.sampleshard import SampleShard
 from shardmill.model.sample import MediaSize
@@ -44,10 +45,23 @@ class _Shard(NamedTuple):
 
     key_bytes: memoryview
     key_bounds: memoryview
-    shard_index: ShardIndex
+    index: ShardIndex
+    table: MemberTable
     whole: memoryview | None
     file: _File | None
     opened: SampleShard
+
+    def views(self, inside: int) -> dict[str, Any]:
+        """Return the members of a sample as views of the tar, or of what is fetched of it."""
+        if self.whole is None:
+            return self.opened.raw(inside)
+        return self.table.views(inside, self.whole, 0)
+
+    def copies(self, inside: int) -> dict[str, Any]:
+        """Return them as bytes."""
+        if self.whole is None:
+            return self.opened.copies(inside)
+        return self.table.copies(inside, self.whole, 0)
 
 
 class RawReader:
@@ -81,41 +95,21 @@ class RawReader:
     def sizes(self, number: int) -> dict[str, MediaSize]:
         """Return what the index knows of a sample's media."""
         shard, inside = self._locate(number)
-        return shard.shard_index.sizes(inside)
+        return shard.index.sizes(inside)
 
     def views(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples as views of the mapped tars, or as fetched if a tar is remote."""
-        self._renew()
-        self.announce(numbers)
-        return [
-            RawSample(
-                _key(shard, inside),
-                shard.opened.raw(inside)
-                if shard.whole is None
-                else shard.shard_index.table.views(inside, shard.whole, 0),
-            )
-            for shard, inside in map(self._locate, numbers)
-        ]
+        return self._read(numbers, _Shard.views)
 
     def copies(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples whose members are bytes."""
-        self._renew()
-        self.announce(numbers)
-        return [
-            RawSample(
-                _key(shard, inside),
-                shard.opened.copies(inside)
-                if shard.whole is None
-                else shard.shard_index.table.copies(inside, shard.whole, 0),
-            )
-            for shard, inside in map(self._locate, numbers)
-        ]
+        return self._read(numbers, _Shard.copies)
 
     def private(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples in one buffer of their own, read without holding the interpreter."""
         self._renew()
         places = [self._locate(number) for number in numbers]
-        spans = [shard.shard_index.span(inside) for shard, inside in places]
+        spans = [shard.index.span(inside) for shard, inside in places]
         whole = self.buffers.take(sum(end - start for start, end in spans))
         batch, used = [], 0
         for (shard, inside), (start, end) in zip(places, spans):
@@ -123,10 +117,18 @@ class RawReader:
             used += end - start
             if shard.file is None or os.preadv(shard.file.fd, [part], start) != len(part):
                 return self.views(numbers)
-            batch.append(
-                RawSample(_key(shard, inside), shard.shard_index.table.views(inside, part, start))
-            )
+            batch.append(RawSample(_key(shard, inside), shard.table.views(inside, part, start)))
         return batch
+
+    def _read(
+        self, numbers: Sequence[int], members: Callable[[_Shard, int], dict[str, Any]]
+    ) -> list[RawSample]:
+        self._renew()
+        self.announce(numbers)
+        return [
+            RawSample(_key(shard, inside), members(shard, inside))
+            for shard, inside in map(self._locate, numbers)
+        ]
 
     def _renew(self) -> None:
         if self.samples.near is None:
@@ -145,9 +147,11 @@ class RawReader:
             if len(self._shards) >= self._max_open:
                 self._shards.clear()
             shard = self.samples.shard(at)
-            keys, whole = shard.index.keys, shard.blob.mapped()
+            index, whole = shard.index, shard.blob.mapped()
             file = None if whole is None else _File(shard.blob.url)
-            found = _Shard(keys.data, keys.bounds, shard.index, whole, file, shard)
+            found = _Shard(
+                index.keys.data, index.keys.bounds, index, index.table, whole, file, shard
+            )
             self._shards[at] = found
         return found
 
