@@ -45,7 +45,7 @@ class _Shard(NamedTuple):
 
     key_bytes: memoryview
     key_bounds: memoryview
-    index: ShardIndex
+    shard_index: ShardIndex
     table: MemberTable
     whole: memoryview | None
     file: _File | None
@@ -95,7 +95,7 @@ class RawReader:
     def sizes(self, number: int) -> dict[str, MediaSize]:
         """Return what the index knows of a sample's media."""
         shard, inside = self._locate(number)
-        return shard.index.sizes(inside)
+        return shard.shard_index.sizes(inside)
 
     def views(self, numbers: Sequence[int]) -> list[RawSample]:
         """Return samples as views of the mapped tars, or as fetched if a tar is remote."""
@@ -109,7 +109,7 @@ class RawReader:
         """Return samples in one buffer of their own, read without holding the interpreter."""
         self._renew()
         places = [self._locate(number) for number in numbers]
-        spans = [shard.index.span(inside) for shard, inside in places]
+        spans = [shard.shard_index.span(inside) for shard, inside in places]
         whole = self.buffers.take(sum(end - start for start, end in spans))
         batch, used = [], 0
         for (shard, inside), (start, end) in zip(places, spans):
