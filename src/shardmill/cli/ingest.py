@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, run_options
+from shardmill.cli.options import RunOptions, filter_option, run_options
 from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import SizeType, parse_plugin
-from shardmill.plugins import FILTERS, SHAPES, SOURCES, build
+from shardmill.plugins import SHAPES, SOURCES, build
 from shardmill.run.again import retry_rejects
 from shardmill.sources.downloads import PER_HOST_VARIABLE
 from shardmill.sources.fetch import MAX_MEDIA_BYTES
@@ -34,13 +34,7 @@ from shardmill.stages.ingest import Ingest
     help=f"What a row is: {', '.join(SHAPES)} or package.module:Class.  [default: look at rows]",
 )
 @click.option("--media-root", metavar="DIR", help="Where relative paths of media in rows begin.")
-@click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="KIND,FIELD=VALUE",
-    help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
-)
+@filter_option
 @click.option("--key", metavar="COLUMN", help="The column that holds a unique key of each row.")
 @click.option("--limit", type=click.IntRange(0), help="Take only the first rows.")
 @click.option(
@@ -86,7 +80,6 @@ def ingest(
     source: str | None,
     shape: str | None,
     media_root: str | None,
-    filters: tuple[str, ...],
     per_host: int | None,
     again: tuple[str, ...],
     **fields: Any,
@@ -108,7 +101,6 @@ def ingest(
     stage = Ingest(
         source=raw,
         shape=build(SHAPES, parse_plugin(shape), where="--shape") if shape else shape_of(raw),
-        filters=tuple(build(FILTERS, parse_plugin(text), where="--filter") for text in filters),
         **fields,
     )
     if per_host is not None:

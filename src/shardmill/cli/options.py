@@ -1,4 +1,4 @@
-"""The flags that every verb that runs a stage shares, and how they become a run."""
+"""The flags that verbs share, and how those of a run become one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import click
 
 from shardmill.cli.engines import parse_engine
 from shardmill.cli.places import PlaceType
+from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
+from shardmill.plugins import FILTERS, build
 from shardmill.run.engine import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -39,6 +41,31 @@ def json_option(command: Command) -> Command:
     """Add --json."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object instead of a report."
+    )(command)
+
+
+def filter_option(command: Command) -> Command:
+    """Add --filter, which may be given several times."""
+    return click.option(
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="KIND,FIELD=VALUE",
+        callback=lambda _ctx, _param, texts: tuple(
+            build(FILTERS, parse_plugin(text), where="--filter") for text in texts
+        ),
+        help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
+    )(command)
+
+
+def allow_option(command: Command) -> Command:
+    """Add --allow of the page, which reads nothing outside of its folder unasked."""
+    return click.option(
+        "--allow",
+        "allowed",
+        multiple=True,
+        metavar="DIR|URL",
+        help="Also read what lies here: tars that an index names, links, tokenizers.",
     )(command)
 
 

@@ -9,7 +9,7 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
-from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli.options import allow_option, folder_argument, json_option
 from shardmill.extras import need
 
 
@@ -23,13 +23,7 @@ from shardmill.extras import need
     show_default=True,
     help="The file to write.",
 )
-@click.option(
-    "--allow",
-    "allowed",
-    multiple=True,
-    metavar="DIR|URL",
-    help="Also read what lies here: tars that an index names, links, tokenizers.",
-)
+@allow_option
 @json_option
 def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> None:
     """Write what the page shows into one file.

@@ -10,7 +10,7 @@ import orjson
 
 from shardmill.errors import ConfigError
 
-# A comma that is not inside [...], {...} or "...": splits 'words,unwanted=["a","b"],whole=true'.
+# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
 COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from shardmill.cli import console
-from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli.options import allow_option, folder_argument, json_option
 from shardmill.extras import need
 
 DEFAULT_PORT = 8642
@@ -25,13 +25,7 @@ DEFAULT_PORT = 8642
     help=f"Port on 127.0.0.1; 0 takes any.  [default: {DEFAULT_PORT}, or any if it is in use]",
 )
 @click.option("--no-open", is_flag=True, help="Print the address, but open no browser.")
-@click.option(
-    "--allow",
-    "allowed",
-    multiple=True,
-    metavar="DIR|URL",
-    help="Also read what lies here: tars that an index names, links, tokenizers.",
-)
+@allow_option
 @click.option(
     "--reconstruct",
     is_flag=True,

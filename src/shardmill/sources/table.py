@@ -8,7 +8,7 @@ identified by size and time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -69,11 +69,8 @@ class TableSource:
     @contextmanager
     def open(self) -> Iterator[Read]:
         """Yield the reader of one part; it keeps the file of the last part open."""
-        reader = _Reader(self)
-        try:
+        with closing(_Reader(self)) as reader:
             yield reader.read
-        finally:
-            reader.close()
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each file."""

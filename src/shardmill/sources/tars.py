@@ -8,7 +8,7 @@ the offset; a sample that cannot be addressed is a reject.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,8 @@ class TarSource:
     @contextmanager
     def open(self) -> Iterator[Read]:
         """Yield the reader of one part; it keeps the last tar open."""
-        reader = _Reader(self)
-        try:
+        with closing(_Reader(self)) as reader:
             yield reader.read
-        finally:
-            reader.close()
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each tar, the size alone of a remote one."""
