@@ -13,7 +13,7 @@ from shardmill.cli.main import cli
 from shardmill.cli.recipe import Step, read_recipe
 from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
-from shardmill.sources.filters import Duplicates, WithoutWords
+from shardmill.sources.filters import HasMedia, WithoutWords
 
 
 def find(verb: str) -> click.Command | None:
@@ -36,7 +36,7 @@ def test_a_step_is_the_command_that_one_would_type(tmp_path: Path) -> None:
         out = "shards"
         per_shard = 5
         max-shard-bytes = "1MB"
-        filter = [{kind = "words", words = ["a,b", "c"]}, "duplicates"]
+        filter = [{kind = "words", words = ["a,b", "c"]}, "media"]
         """,
     )
     words = step.words()
@@ -47,7 +47,7 @@ def test_a_step_is_the_command_that_one_would_type(tmp_path: Path) -> None:
     assert context.params["inputs"] == ("a.jsonl", "-b.jsonl")
     assert context.params["per_shard"] == 5
     assert context.params["max_shard_bytes"] == 1_000_000
-    assert context.params["filters"] == (WithoutWords(words=("a,b", "c")), Duplicates())
+    assert context.params["filters"] == (WithoutWords(words=("a,b", "c")), HasMedia())
 
 
 def test_shared_flags_reach_the_verbs_that_know_them(tmp_path: Path) -> None:
