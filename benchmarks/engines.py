@@ -13,12 +13,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from made_units import MadeUnits, spin
 from side_by_side import save_report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from ray_nodes import ray_cluster
 from slurm_cluster import missing_programs, slurm_cluster
 
-from shardmill.model.stage import Unit, Work
 from shardmill.run.engine import Engine
 from shardmill.run.events import read_log
 from shardmill.run.local import Local
@@ -38,36 +37,6 @@ from shardmill.run.status import read_status
 NUM_ROUNDS = 3
 NUM_SPINS = 80
 SPIN_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spin:
-    """Units that compute for a while, or do nothing at all."""
-
-    num_units: int
-    num_rounds: int = 0
-    version: ClassVar[int] = 1
-
-    def units(self) -> Iterator[Unit]:
-        """Yield numbered units."""
-        return (Unit(name=f"{i:06d}", input={"i": i}) for i in range(self.num_units))
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return nothing: there is no input."""
-        return {}
-
-    @contextmanager
-    def open(self) -> Iterator[Work]:
-        """Yield work that computes."""
-        yield lambda unit, draft, tally: spin(self.num_rounds)
-
-
-def spin(num_rounds: int) -> int:
-    """Compute in one thread."""
-    total = 0
-    for number in range(num_rounds):
-        total = (total * 31 + number) % 1_000_003
-    return total
 
 
 def rounds_for(seconds: float) -> int:
@@ -85,7 +54,7 @@ def rate(out: Path) -> float:
     return len(ends) / (max(ends) - min(starts))
 
 
-def run_on(engine: Engine, stage: Spin, folder: Path, **options: Any) -> Path:
+def run_on(engine: Engine, stage: MadeUnits, folder: Path, **options: Any) -> Path:
     """Run a stage into a fresh folder and return it."""
     out = folder / f"out-{time.monotonic_ns()}"
     report = run_stage(stage, out, on=engine, **options)
@@ -96,7 +65,7 @@ def run_on(engine: Engine, stage: Spin, folder: Path, **options: Any) -> Path:
 def overhead_section(folder: Path, num_units: int) -> str:
     """Return the table of what an empty unit costs."""
     rows = ["| engine | ms a unit | status, s |", "|---|---:|---:|"]
-    blank = Spin(num_units=num_units)
+    blank = MadeUnits(num_units=num_units)
     with engines_for_overhead(folder) as engines:
         for name, engine, options in engines:
             outs = [run_on(engine, blank, folder, **options) for _ in range(NUM_ROUNDS)]
@@ -130,7 +99,7 @@ def engines_for_overhead(folder: Path) -> Iterator[list[tuple[str, Engine, dict[
 
 def scaling_section(folder: Path) -> str:
     """Return the table of one node against two."""
-    stage = Spin(num_units=NUM_SPINS, num_rounds=rounds_for(SPIN_S))
+    stage = MadeUnits(num_units=NUM_SPINS, num_rounds=rounds_for(SPIN_S))
     rows = ["| engine | 1 node, units/s | 2 nodes, units/s | ratio |", "|---|---:|---:|---:|"]
     scalings = {"Ray": ray_rates, "SLURM": slurm_rates}
     if missing_programs():
@@ -142,7 +111,7 @@ def scaling_section(folder: Path) -> str:
     return f"{title}\n\n" + "\n".join(rows)
 
 
-def ray_rates(stage: Spin, folder: Path) -> tuple[float, float]:
+def ray_rates(stage: MadeUnits, folder: Path) -> tuple[float, float]:
     """Return the rates on one node and on two.
 
     One cluster after the other: the daemons of a second one would take the processors.
@@ -155,7 +124,7 @@ def ray_rates(stage: Spin, folder: Path) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
-def slurm_rates(stage: Spin, folder: Path) -> tuple[float, float]:
+def slurm_rates(stage: MadeUnits, folder: Path) -> tuple[float, float]:
     """Return the rates on one node and on two, which take turns."""
     with slurm_cluster(folder / "slurm-scaling") as cluster:
         os.environ["SLURM_CONF"] = cluster.conf_path
@@ -186,6 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import engines  # by its name, under which workers can import the stage
-
-    engines.main()
+    main()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from made_samples import make_samples
+from made_tars import made_shards, open_tars, write_tars
 from side_by_side import Contest, Work, save_report
 
 NUM_SHARDS = 40
@@ -43,46 +44,15 @@ def _reading(num: int, read: Callable[[int], Any], touch: bool) -> Work:
     return work
 
 
-def _shards(num: int, mean_bytes: int) -> list[list[tuple[str, bytes, bytes]]]:
-    samples = make_samples(num, mean_bytes)
-    return [[next(samples) for _ in range(num // NUM_SHARDS)] for _ in range(NUM_SHARDS)]
-
-
-def make_ours(folder: str, num: int, mean_bytes: int) -> None:
-    """Write our shards; the three contestants share them."""
-    from shardmill.io.indexwrite import IndexRows
-    from shardmill.io.tarwrite import TarWriter
-
-    for number, shard in enumerate(_shards(num, mean_bytes)):
-        rows, path = IndexRows(), Path(folder) / f"{number:05d}.tar"
-        with TarWriter(path) as tar:
-            for key, picture, text in shard:
-                start, at = tar.add(key, [("jpg", picture), ("json", text)])
-                rows.add(key, start, at.exts, at.offsets, at.sizes)
-            end = tar.num_bytes
-        rows.write(path.with_suffix(".idx"), end=end, num_bytes=tar.num_bytes)
-
-
-def _open_ours(folder: str, num: int):
-    from shardmill.io.sampleset import SampleSet
-    from shardmill.model.manifest import FileEntry, ShardEntry
-
-    entries = []
-    for number in range(NUM_SHARDS):
-        files = {role: FileEntry(f"{number:05d}.{role}", 0, "") for role in ("tar", "idx")}
-        entries.append(ShardEntry(f"{number:05d}", num // NUM_SHARDS, files))
-    return SampleSet(Path(folder), entries)
-
-
 def shardmill(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """Our samples, every member copied to bytes."""
-    samples = _open_ours(folder, num)
+    samples = open_tars(folder, num, NUM_SHARDS)
     return _reading(num, lambda number: samples.copies(number)["jpg"], touch)
 
 
 def shardmill_views(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """Our samples as views of the mapped tar."""
-    samples = _open_ours(folder, num)
+    samples = open_tars(folder, num, NUM_SHARDS)
     return _reading(num, lambda number: samples.raw(number)["jpg"], touch)
 
 
@@ -94,7 +64,7 @@ def _wids(folder: str, num: int, mean_bytes: int, lru_size: int):
     urls = [f"{folder}/{number:05d}.tar" for number in range(NUM_SHARDS)]
     shardlist = [{"url": url, "nsamples": num // NUM_SHARDS} for url in urls]
     if _is_first(folder):
-        for url, shard in zip(urls, _shards(num, mean_bytes)):
+        for url, shard in zip(urls, made_shards(num, mean_bytes, NUM_SHARDS)):
             with webdataset.TarWriter(url, encoder=False) as tar:
                 for key, picture, text in shard:
                     tar.write({"__key__": key, "jpg": picture, "json": text})
@@ -169,7 +139,7 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     kinds = {"key": Value("string"), "jpg": Value("binary"), "json": Value("binary")}
     paths = [f"{folder}/{number:05d}.arrow" for number in range(NUM_SHARDS)]
     if _is_first(folder):
-        for path, shard in zip(paths, _shards(num, mean_bytes)):
+        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=path, features=Features(kinds)) as out:
                 for key, picture, text in shard:
                     out.write({"key": key, "jpg": picture, "json": text})
@@ -185,7 +155,7 @@ def array_record(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
 
     paths = [f"{folder}/{number:05d}.array_record" for number in range(NUM_SHARDS)]
     if _is_first(folder):
-        for path, shard in zip(paths, _shards(num, mean_bytes)):
+        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             out = ArrayRecordWriter(path, "group_size:1,uncompressed")
             for _key, picture, text in shard:
                 out.write(struct.pack("<I", len(text)) + text + picture)
@@ -223,7 +193,7 @@ def section(folder: Path, num: int, mean_bytes: int, touch: bool, rounds: int) -
         if not place.exists():
             place.mkdir()
             if name == "shardmill":
-                make_ours(data["folder"], num, mean_bytes)
+                write_tars(data["folder"], num, mean_bytes, NUM_SHARDS)
         if function == "wids_shipped":
             contest.contestants[-1].ask("go")  # whose tars it reads
         contest.add(name, __file__, function, peer=peer, note=note, **data)

@@ -12,48 +12,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
 
+from made_units import MadeUnits
 from side_by_side import save_report
 
-from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.run.runner import run_stage
 from shardmill.run.status import read_status
 
 NUM_ROUNDS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blank:
-    """Units with `num_files` files of 100 bytes each."""
-
-    num_units: int
-    num_files: int = 0
-    version: ClassVar[int] = 1
-
-    def units(self) -> Iterator[Unit]:
-        """Yield numbered units."""
-        return (Unit(name=f"{i:06d}", input={"i": i}) for i in range(self.num_units))
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return nothing: there is no input."""
-        return {}
-
-    @contextmanager
-    def open(self) -> Iterator[Work]:
-        """Yield work that writes the files."""
-
-        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
-            for number in range(self.num_files):
-                draft.file(unit.name, f"f{number}").write_bytes(bytes(100))
-                draft.finish(unit.name, num_samples=0)
-
-        yield work
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +51,7 @@ def run_all(folder: Path, num_units: int) -> dict[str, Cost]:
     """Return the cost of each case, once."""
     costs = {}
     for num_files in (0, 2):
-        stage = Blank(num_units=num_units, num_files=num_files)
+        stage = MadeUnits(num_units=num_units, num_files=num_files)
         for workers in (0, 1, 2):
             out = folder / f"{num_files}-{workers}-{time.monotonic_ns()}"
             name = f"{num_files} files a unit, workers={workers}"
@@ -111,6 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import runner_overhead  # by its name, under which workers can import the stage
-
-    runner_overhead.main()
+    main()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from made_samples import make_samples
+from made_tars import made_shards, open_tars, write_tars
 from side_by_side import Contest, Work, save_report
 
 NUM_SHARDS = 20
@@ -37,51 +38,17 @@ def _epoch(batches: Callable[[], Iterable[Any]], num: int, pictures: Callable[[A
     return work
 
 
-def _shards(num: int, mean_bytes: int) -> list[list[tuple[str, bytes, bytes]]]:
-    samples = make_samples(num, mean_bytes)
-    return [[next(samples) for _ in range(num // NUM_SHARDS)] for _ in range(NUM_SHARDS)]
-
-
 def _as_is(samples: list[Any]) -> list[Any]:
     return samples
-
-
-def make_tars(folder: str, num: int, mean_bytes: int) -> None:
-    """Write our tars with their indexes; webdataset and Energon read the same tars."""
-    from shardmill.io.indexwrite import IndexRows
-    from shardmill.io.tarwrite import TarWriter
-
-    for number, shard in enumerate(_shards(num, mean_bytes)):
-        rows, path = IndexRows(), Path(folder) / f"{number:05d}.tar"
-        with TarWriter(path) as tar:
-            for key, picture, text in shard:
-                start, at = tar.add(key, [("jpg", picture), ("json", text)])
-                rows.add(key, start, at.exts, at.offsets, at.sizes)
-            end = tar.num_bytes
-        rows.write(path.with_suffix(".index"), end=end, num_bytes=tar.num_bytes)
-
-
-def _ours(folder: str, num: int):
-    from shardmill.io.sampleset import SampleSet
-    from shardmill.model.manifest import FileEntry, ShardEntry
-
-    names = [f"{number:05d}" for number in range(NUM_SHARDS)]
-    entries = [
-        ShardEntry(
-            name,
-            num // NUM_SHARDS,
-            {"tar": FileEntry(f"{name}.tar", 0, ""), "idx": FileEntry(f"{name}.index", 0, "")},
-        )
-        for name in names
-    ]
-    return SampleSet(Path(folder), entries)
 
 
 def shardmill(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """SampleStream: without threads each member is copied to bytes, since views cost nothing."""
     from shardmill.serve.samples import SampleStream
 
-    stream = SampleStream(_ours(folder, num), batch_size=BATCH, threads=workers, copy=not workers)
+    stream = SampleStream(
+        open_tars(folder, num, NUM_SHARDS), batch_size=BATCH, threads=workers, copy=not workers
+    )
     return _epoch(lambda: stream, num, lambda batch: [s.members["jpg"] for s in batch])
 
 
@@ -152,7 +119,7 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     kinds = {"key": Value("string"), "jpg": Value("binary"), "json": Value("binary")}
     paths = [Path(folder) / f"{number:05d}.arrow" for number in range(NUM_SHARDS)]
     if not paths[-1].exists():
-        for path, shard in zip(paths, _shards(num, mean_bytes)):
+        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=str(path), features=Features(kinds)) as out:
                 for key, picture, text in shard:
                     out.write({"key": key, "jpg": picture, "json": text})
@@ -234,7 +201,7 @@ def section(folder: Path, num: int, mean_bytes: int, workers: int, rounds: int) 
         if not place.exists():
             place.mkdir(parents=True)
             if peer is None:
-                make_tars(str(place), num, mean_bytes)
+                write_tars(str(place), num, mean_bytes, NUM_SHARDS)
         contest.add(name, __file__, function, peer=peer, note=note, **data)
     contest.run(rounds)
     return f"## {title}\n\n{contest.table(than='shardmill')}"
