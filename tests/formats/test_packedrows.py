@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
 import pytest
 from mixed_folder import Mixed, make_mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import open_input
-from shardmill.formats.packedrows import open_pictures, packed_samples, read_pictures
-from shardmill.model.tokenrow import mask_of
+from shardmill.formats.packedrows import (
+    PackedBatch,
+    open_pictures,
+    packed_batches,
+    read_pictures,
+)
 
 
 @pytest.fixture(scope="module")
@@ -17,34 +25,48 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
     return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
-def samples_of(folder: object) -> list[object]:
-    source = open_input(folder)  # type: ignore[arg-type]
+def batches_of(folder: Path) -> Iterator[PackedBatch]:
+    source = open_input(folder)
     slices = tuple(part for unit in source.ranges(None) for part in unit)
-    return list(packed_samples(source, Piece("00000", slices, {})))
+    return packed_batches(source, Piece("00000", slices, {}))
 
 
 def test_rows_are_samples_of_one_document(mixed: Mixed) -> None:
-    for row, packed in zip(mixed.rows, samples_of(mixed.tokens), strict=True):
-        assert packed.key == row.key
-        assert packed.ids.tolist() == row.ids.tolist()
-        assert packed.loss_mask.tolist() == mask_of(row.loss, len(row.ids)).tolist()
-        assert [m["position"] for m in packed.media] == [s.position for s in row.media]
-        assert packed.owners == [row.key] * len(row.media)
+    rows = iter(mixed.rows)
+    for batch in batches_of(mixed.tokens):
+        for number, key in enumerate(batch.keys):
+            row = next(rows)
+            assert key == batch.document_keys[number] == row.key
+            start, end = batch.rows.bounds[number : number + 2].tolist()
+            assert batch.rows.ids[start:end].tolist() == row.ids.tolist()
+            first, last = batch.sample_media[number : number + 2].tolist()
+            places = batch.media_starts[first:last] - start
+            assert places.tolist() == [span.position for span in row.media]
+            assert batch.media("length")[first:last].tolist() == [s.num_tokens for s in row.media]
+    assert next(rows, None) is None
 
 
-def test_media_of_packs_count_from_the_start_of_the_pack(mixed: Mixed) -> None:
-    for packed in samples_of(mixed.packs):
-        assert sum(packed.lengths) == len(packed.ids)
-        for medium, owner in zip(packed.media, packed.owners):
-            assert packed.keys[medium["document"]] == owner
-            marker = 5 if medium["kind"] == "image" else 6
-            assert packed.ids[medium["position"] - 1] == marker
+def test_packs_are_numbered_and_have_the_documents_of_their_rows(mixed: Mixed) -> None:
+    keys, documents = [], []
+    for batch in batches_of(mixed.packs):
+        keys += batch.keys
+        documents += batch.document_keys
+        assert np.diff(batch.documents).sum() == len(batch.document_keys)
+        owners = (
+            np.searchsorted(batch.media_bounds, np.arange(len(batch.media_starts)), "right") - 1
+        )
+        assert batch.media_documents.tolist() == owners.tolist()
+    assert keys == [f"00000-{number:06d}" for number in range(len(keys))]
+    assert sorted(documents) == sorted(row.key for row in mixed.rows)
 
 
 def test_media_come_from_the_samples(mixed: Mixed) -> None:
-    packed = samples_of(mixed.tokens)[3]
-    ((ext, content),) = read_pictures(packed, open_pictures(mixed.samples))
+    batch, row = next(
+        (b, b.keys.index(mixed.rows[3].key))
+        for b in batches_of(mixed.tokens)
+        if mixed.rows[3].key in b.keys
+    )
+    ((ext, content),) = read_pictures(batch, row, open_pictures(mixed.samples))
     assert (ext, bytes(content[4:8])) == ("mp4", b"ftyp")
     with pytest.raises(ConfigError, match="has no medium 'mp4'"):
-        read_pictures(packed, open_pictures(mixed.pairs))
-    assert read_pictures(packed, None) == []
+        read_pictures(batch, row, open_pictures(mixed.pairs))

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import integers, sampled_from
+from hypothesis.strategies import integers, lists, sampled_from
 from mixed_folder import Mixed, make_mixed
 
 from shardmill.errors import ConfigError
-from shardmill.formats.webdataset import WebDatasetFormat, npy_bytes
+from shardmill.formats.webdataset import WebDatasetFormat, npy_columns
 from shardmill.io.receipts import open_manifest
+from shardmill.io.weave import weave
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars
@@ -42,12 +43,18 @@ def members_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@given(integers(0, 70_000), sampled_from(["<u2", "<i4", "|u1"]))
-def test_arrays_are_what_numpy_writes(length: int, dtype: str) -> None:
-    values = np.zeros(length, dtype)
-    buffer = io.BytesIO()
-    np.save(buffer, values)
-    assert npy_bytes(values) == buffer.getvalue()
+@given(lists(integers(0, 70_000), max_size=4), sampled_from(["<u2", "<i4", "|u1"]))
+def test_arrays_are_what_numpy_writes(lengths: list[int], dtype: str) -> None:
+    bounds = np.cumsum([0, *lengths])
+    values = np.arange(bounds[-1]).astype(dtype)
+    woven = weave(npy_columns(values, bounds))
+    for row in range(len(lengths)):
+        stored = np.load(io.BytesIO(woven[row]))
+        assert stored.dtype == dtype
+        assert np.array_equal(stored, values[bounds[row] : bounds[row + 1]])
+        buffer = io.BytesIO()
+        np.save(buffer, stored)
+        assert bytes(woven[row]) == buffer.getvalue()
 
 
 def test_rows_are_named_by_their_keys_and_carry_their_media(mixed: Mixed, tmp_path: Path) -> None:

@@ -15,47 +15,28 @@ anything can be crude, for a cooker to take apart. YAML here is JSON, which ever
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-import numpy as np
 import orjson
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Piece, Place
+from shardmill.formats.energon_index import write_index
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.io.atomic import write_file
 from shardmill.io.index import ShardIndex, open_index
 from shardmill.model.codec import digest
-from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
 META_DIR = ".nv-meta"
 LOADER_NAME = "sample_loader.py"
 VERSION = "7.4.1"
-SCHEMA = """
-CREATE TABLE samples (
-    tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
-    byte_offset INTEGER, byte_size INTEGER);
-CREATE TABLE sample_parts (
-    tar_file_id INTEGER, sample_index INTEGER, part_name TEXT, content_byte_offset INTEGER,
-    content_byte_size INTEGER);
-"""
-INDEXES = """
-CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
-CREATE INDEX idx_sample_parts_seq
-    ON sample_parts(tar_file_id, sample_index, content_byte_offset);
-CREATE INDEX idx_sample_parts_full ON sample_parts(
-    tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
-"""
-
-
 LOADER_PATH = Path(__file__).with_name("energon_loader.py")
 PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tiff")
 
@@ -104,7 +85,8 @@ class EnergonFormat(WebDatasetFormat):
         filled = [shard for shard in manifest.shards if shard.num_samples]
         counts = {shard.files["tar"].path: shard.num_samples for shard in filled}
         identity = UUID(digest([manifest.stage_digest, manifest.units_digest]))
-        _write_sqlite(meta_dir / "index.sqlite", out_dir, filled)
+        tars = (open_index(out_dir / shard.files["idx"].path) for shard in filled)
+        write_index(meta_dir / "index.sqlite", tars)
         if self.sample_type == "interleaved":
             write_file(meta_dir / LOADER_NAME, LOADER_PATH.read_bytes())
         _write_json(meta_dir / "dataset.yaml", self._dataset())
@@ -142,33 +124,6 @@ def _check_pairs(index: ShardIndex) -> None:
                 f"sample {index.keys[number]!r} has {', '.join(sorted(exts))}, not a picture and a "
                 "txt: filter the samples, or export them as interleaved ones"
             )
-
-
-def _write_sqlite(path: Path, out_dir: Path, shards: Sequence[ShardEntry]) -> None:
-    draft_path = path.with_name(f".{path.name}")
-    draft_path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(draft_path)) as database:
-        database.executescript(SCHEMA)
-        for number, shard in enumerate(shards):
-            index = open_index(out_dir / shard.files["idx"].path)
-            rows, parts = _sample_rows(number, index), _part_rows(number, index)
-            database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", rows)
-            database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", parts)
-        database.executescript(INDEXES)
-        database.commit()
-    draft_path.replace(path)
-
-
-def _sample_rows(tar: int, index: ShardIndex) -> Iterator[tuple[int, str, int, int, int]]:
-    starts = index.arrays["start"].astype(np.int64).tolist()
-    for number, key in enumerate(index.keys):
-        yield tar, key, number, starts[number], starts[number + 1] - starts[number]
-
-
-def _part_rows(tar: int, index: ShardIndex) -> Iterator[tuple[int, int, str, int, int]]:
-    for number in range(len(index)):
-        for ext, offset, size in index.members(number):
-            yield tar, number, ext, offset, size
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,20 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.contract import Format, Piece, Place
+from shardmill.formats.inplace import write_at
 from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.packedjson import keys_json, media_json
 from shardmill.formats.packedrows import (
-    PackedSample,
+    PackedBatch,
     identity_of,
     open_pictures,
-    packed_samples,
+    packed_batches,
     read_pictures,
 )
+from shardmill.formats.tokenrows import token_rows
 from shardmill.io.atomic import write_file
 from shardmill.io.sampleset import SampleSet
+from shardmill.io.weave import Column, between, cells, lengths_of, texts, weave
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
 
@@ -62,24 +65,24 @@ class MdsFormat(Format):
             yield {"samples": identity} if identity else {}
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        """Write one shard."""
+        """Write one shard: the samples first, since only they tell where each of them begins."""
         samples = None if self.samples is None else open_pictures(self.samples)
-        contents: list[bytes] = []
-        for packed in packed_samples(source, piece):
-            with tally.sample(packed.key):
-                contents.append(self._encode(packed, samples))
         config = orjson.dumps(self._config(source))
-        head = 4 + 4 * (len(contents) + 1) + len(config)
-        bounds = head + np.cumsum([0, *map(len, contents)], dtype=np.int64)
-        if int(bounds[-1]) > MAX_BYTES:
-            raise ConfigError(
-                f"shard {piece.name} would have {int(bounds[-1]):,} bytes, MDS holds "
-                f"{MAX_BYTES:,}: cut the rows with --shards"
-            )
-        with draft.file(piece.name, ROLE).open("wb") as file:
-            file.write(struct.pack("<I", len(contents)) + bounds.astype("<u4").tobytes() + config)
-            file.writelines(contents)
-        draft.finish(piece.name, num_samples=len(contents))
+        head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
+        sizes, end = [np.empty(0, np.int64)], head
+        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file:
+            for batch in packed_batches(source, piece):
+                woven = weave(_sample_columns(batch, samples, tally))
+                write_at(file.fileno(), woven.data.data, end)
+                sizes.append(woven.lengths)
+                end += len(woven.data)
+            if end > MAX_BYTES:
+                raise ConfigError(
+                    f"shard {piece.name} would have {end:,} bytes, MDS holds "
+                    f"{MAX_BYTES:,}: cut the rows with --shards"
+                )
+            write_at(file.fileno(), memoryview(_head(np.concatenate(sizes), head, config)), 0)
+        draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
         """Write index.json."""
@@ -112,39 +115,77 @@ class MdsFormat(Format):
             "column_sizes": [None] * len(columns),
         }
 
-    def _encode(self, packed: PackedSample, samples: SampleSet | None) -> bytes:
-        columns = [
-            _array(packed.ids),
-            [orjson.dumps(packed.keys)],
-            _array(packed.lengths),
-            _array(packed.loss_mask),
-            [orjson.dumps(packed.media)],
-        ]
-        if samples is not None:
-            pictures = [picture for _, picture in read_pictures(packed, samples)]
-            columns.insert(0, _picture_list(pictures))
-        sizes = np.array([sum(map(len, column)) for column in columns], "<u4")
-        return b"".join([sizes.tobytes(), *(part for column in columns for part in column)])
+
+def _num_packed(source: ExportInput, piece: Piece) -> int:
+    return sum(len(rows) for rows in token_rows(source, piece.slices))
 
 
-def _array(values: NDArray[Any]) -> list[bytes]:
-    return [_array_head(len(values)), values.tobytes()]
+def _head(sizes: NDArray[np.int64], first: int, config: bytes) -> bytes:
+    """Return what stands before the samples; `first` is where they begin.
+
+    Where samples were rejected there is more room than needed, which blanks after the JSON fill.
+    """
+    bounds = first + np.concatenate([[0], np.cumsum(sizes)])
+    head = struct.pack("<I", len(sizes)) + bounds.astype("<u4").tobytes() + config
+    return head.ljust(first)
 
 
-@lru_cache(maxsize=65536)
-def _array_head(length: int) -> bytes:
-    if length == 0:
-        raise SampleError("no tokens", "MDS has no arrays without values")
-    code = 0 if length < 1 << 8 else 1 if length < 1 << 16 else 2
-    return bytes([1 << 2 | code]) + length.to_bytes(1 << code, "little")
+def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally) -> list[Column]:
+    """Return the samples of a batch that MDS can hold, to be woven."""
+    part, bounds = batch.rows.part, batch.rows.bounds
+    rows, pictures = _fitting(batch, samples, tally)
+    fields = [
+        _array(batch.rows.ids, bounds),
+        keys_json(batch),
+        _array(part.lengths, batch.documents),
+        _array(part.loss_mask(), bounds),
+        media_json(batch),
+    ]
+    fields = [[column.taken(rows) for column in columns] for columns in fields]
+    if samples is not None:
+        fields.insert(0, [texts(pictures)])
+    sizes = np.stack([lengths_of(columns) for columns in fields], axis=1).astype("<u4")
+    return [cells(sizes), *(column for columns in fields for column in columns)]
 
 
-def _picture_list(pictures: list[memoryview]) -> list[bytes]:
+def _fitting(
+    batch: PackedBatch, samples: SampleSet | None, tally: Tally
+) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Return which samples can be held, and of those the pictures, and account for all."""
+    lengths = batch.rows.lengths
+    if samples is None and bool((lengths > 0).all()):
+        tally.num_in += len(batch)
+        tally.num_kept += len(batch)
+        return np.arange(len(batch)), []
+    rows, pictures = [], []
+    for row, key in enumerate(batch.keys):
+        with tally.sample(key):
+            if not lengths[row]:
+                raise SampleError("no tokens", "MDS has no arrays without values")
+            if samples is not None:
+                found = [picture for _, picture in read_pictures(batch, row, samples)]
+                pictures.append(_picture_list(found))
+            rows.append(row)
+    return np.array(rows, np.int64), pictures
+
+
+def _array(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
+    """Return the values between the bounds as arrays of one dimension."""
+    lengths = np.diff(bounds)
+    # How many bytes the size takes: 1, 2 or 4.
+    code = (lengths >= 1 << 8).astype(np.int64) + (lengths >= 1 << 16)
+    heads = np.empty((len(lengths), 5), np.uint8)
+    heads[:, 0] = 1 << 2 | code
+    heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return [replace(cells(heads), lengths=1 + (1 << code)), between(values, bounds)]
+
+
+def _picture_list(pictures: list[memoryview]) -> bytes:
     for number, picture in enumerate(pictures):
         if bytes(picture[:3]) != JPEG_START:
             raise SampleError("not a JPEG", f"medium {number}: MDS lists hold JPEG pictures only")
     sizes = np.array([len(picture) for picture in pictures], "<u4").tobytes()
-    return [struct.pack("<II", 0, len(pictures)), sizes, *map(bytes, pictures)]
+    return b"".join([struct.pack("<II", 0, len(pictures)), sizes, *pictures])
 
 
 def _entry(shard: ShardEntry) -> dict[str, Any]:

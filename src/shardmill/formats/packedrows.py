@@ -1,11 +1,11 @@
-"""Rows or packs of token shards as packed samples: what tars and MDS shards hold of each.
+"""Rows or packs of token shards as packed samples, many at a time: what tars and MDS shards hold.
 
 Of token shards each row is a sample, of pack shards each pack; `packed` states the fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,56 +22,84 @@ from shardmill.io.columns import bounds_between
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.model.codec import digest
-from shardmill.model.sample import SEGMENT_KINDS
 
-COLUMNS = ("position", "length", "before", "after", "kind", "name")
+# Large enough that a batch costs nothing, small enough that what is written is still in the cache.
+BATCH_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedSample:
-    """A packed sample: arrays are views, `owners` are the keys of the documents of the media."""
+class PackedBatch:
+    """Packed samples in order: sample i has the documents documents[i] to documents[i + 1].
 
-    key: str
-    ids: NDArray[Any]
-    loss_mask: NDArray[np.uint8]
-    lengths: NDArray[np.int32]
-    keys: Sequence[str]
-    media: list[dict[str, Any]]
-    owners: list[str]
+    Media of document d are media_bounds[d] to media_bounds[d + 1], with the columns of the shard;
+    `media_starts` are their first tokens among those of the batch.
+    """
+
+    rows: TokenRows
+    keys: list[str]
+    document_keys: list[str]
+    documents: NDArray[np.int64]
+    media_bounds: NDArray[np.int64]
+    media_starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def media_names(self) -> list[str]:
+        """The names that media have in their samples, which `media("name")` counts in."""
+        names: list[str] = self.rows.part.shard.spans.meta["media_names"]
+        return names
+
+    @property
+    def media_documents(self) -> NDArray[np.int64]:
+        """The document of each medium."""
+        return np.repeat(np.arange(len(self.document_keys)), np.diff(self.media_bounds))
+
+    @property
+    def sample_media(self) -> NDArray[np.int64]:
+        """The first medium of each sample, and the end."""
+        return self.media_bounds[self.documents]
+
+    def media(self, name: str) -> NDArray[Any]:
+        """Return a column of the media, such as "grid"."""
+        part = self.rows.part
+        first = _media_bounds(self.rows)[0]
+        values: NDArray[Any] = part.shard.columns[f"media_{name}"]
+        return values[first : first + len(self.media_starts)]
 
 
-def packed_samples(source: ExportInput, piece: Piece) -> Iterator[PackedSample]:
+def packed_batches(source: ExportInput, piece: Piece) -> Iterator[PackedBatch]:
     """Yield the rows or packs of a unit in order."""
     number = 0
-    for rows in token_rows(source, piece.slices):
+    for rows in token_rows(source, piece.slices, BATCH_TOKENS):
         part = rows.part
-        loss, lengths, media = part.loss_mask(), part.lengths, _media_of(rows)
-        members = np.arange(len(part) + 1) if rows.members is None else rows.members
-        for at, (first, last) in enumerate(zip(members[:-1].tolist(), members[1:].tolist())):
-            start, end = int(rows.bounds[at]), int(rows.bounds[at + 1])
-            keys = [part.shard.keys[part.start + row] for row in range(first, last)]
-            found = media.between(first, last, start) if media.num_media else []
-            yield PackedSample(
-                key=keys[0] if rows.members is None else f"{piece.name}-{number:06d}",
-                ids=rows.ids[start:end],
-                loss_mask=loss[start:end],
-                lengths=lengths[first:last],
-                keys=keys,
-                media=[medium for _, medium in found],
-                owners=[keys[row - first] for row, _ in found],
-            )
-            number += 1
+        keys = document_keys = part.shard.keys.between(part.start, part.stop)
+        if rows.members is not None:
+            keys = [f"{piece.name}-{pack:06d}" for pack in range(number, number + len(rows))]
+        bounds = _media_bounds(rows)
+        yield PackedBatch(
+            rows=rows,
+            keys=keys,
+            document_keys=document_keys,
+            documents=np.arange(len(keys) + 1) if rows.members is None else rows.members,
+            media_bounds=bounds - bounds[0],
+            media_starts=part.media()[0],
+        )
+        number += len(rows)
 
 
-def read_pictures(packed: PackedSample, samples: SampleSet | None) -> list[tuple[str, memoryview]]:
+def read_pictures(
+    batch: PackedBatch, sample: int, samples: SampleSet
+) -> list[tuple[str, memoryview]]:
     """Return (extension, bytes) of each medium of a packed sample, from the samples' folder."""
-    if samples is None or not packed.media:
-        return []
+    first, last = batch.sample_media[sample : sample + 2].tolist()
+    owners = [batch.document_keys[d] for d in batch.media_documents[first:last].tolist()]
+    names = [batch.media_names[name] for name in batch.media("name")[first:last].tolist()]
     # A row that was split off a longer one has its key with ~1, ~2 added.
-    numbers = samples.find_all([key.partition("~")[0] for key in packed.owners]).tolist()
+    numbers = samples.find_all([key.partition("~")[0] for key in owners]).tolist()
     found = []
-    for key, number, medium in zip(packed.owners, numbers, packed.media):
-        name = medium["name"]
+    for key, number, name in zip(owners, numbers, names):
         raw = {} if number < 0 else samples.raw(number)
         if name not in raw:
             raise ConfigError(f"{samples.folder} has no medium {name!r} of sample {key!r}")
@@ -93,49 +121,8 @@ def identity_of(folder: Path | None) -> str:
     return digest([manifest.stage_digest, manifest.units_digest])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Media:
-    """The media of neighbouring rows: those of row i lie at bounds[i] to bounds[i + 1]."""
-
-    num_media: int
-    bounds: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    columns: dict[str, list[int]]
-    grids: list[list[int]]
-    names: list[str]
-
-    def between(self, first: int, last: int, start: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return (row, fields) of the media of some rows; positions count from token `start`."""
-        found = []
-        for row in range(first, last):
-            for at in range(int(self.bounds[row]), int(self.bounds[row + 1])):
-                values = {name: self.columns[name][at] for name in COLUMNS}
-                fields = {
-                    "name": self.names[values["name"]],
-                    "kind": SEGMENT_KINDS[values["kind"]],
-                    "document": row - first,
-                    "position": int(self.starts[at]) - start,
-                    "num_tokens": values["length"],
-                    "grid": self.grids[at],
-                    "before": values["before"],
-                    "after": values["after"],
-                }
-                found.append((row, fields))
-        return found
-
-
-def _media_of(rows: TokenRows) -> _Media:
+def _media_bounds(rows: TokenRows) -> NDArray[np.int64]:
     part = rows.part
     shard, span = part.shard, range(part.start, part.stop)
     total = len(shard.columns["media_length"])
-    bounds = bounds_between(shard.spans, "media_bounds", span, len(shard), total)
-    mine = slice(int(bounds[0]), int(bounds[-1]))
-    starts, _, _ = part.media()
-    return _Media(
-        num_media=mine.stop - mine.start,
-        bounds=bounds - bounds[0],
-        starts=starts,
-        columns={name: shard.columns[f"media_{name}"][mine].tolist() for name in COLUMNS},
-        grids=shard.columns["media_grid"][mine].tolist(),
-        names=shard.spans.meta["media_names"],
-    )
+    return bounds_between(shard.spans, "media_bounds", span, len(shard), total)

@@ -15,33 +15,41 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.packedjson import (
+    ids_json,
+    keys_json,
+    lengths_json,
+    mask_json,
+    media_json,
+)
 from shardmill.formats.packedrows import (
-    PackedSample,
+    PackedBatch,
     identity_of,
     open_pictures,
-    packed_samples,
+    packed_batches,
     read_pictures,
 )
 from shardmill.formats.wids import write_wids_index
 from shardmill.io.indexwrite import IndexRows
+from shardmill.io.jsoncolumns import json_object
 from shardmill.io.links import link_or_copy
 from shardmill.io.names import Layout
 from shardmill.io.sampleset import SampleSet
-from shardmill.io.tarwrite import Content, TarWriter
+from shardmill.io.tarbatch import Member, lay_out
+from shardmill.io.tarwrite import TarWriter
+from shardmill.io.weave import Column, between, constant, texts, weave
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
-
-OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,48 +90,73 @@ class WebDatasetFormat(Format):
         samples = None if self.samples is None else open_pictures(self.samples)
         index = IndexRows()
         with TarWriter(draft.file(piece.name, "tar")) as tar:
-            for packed in packed_samples(source, piece):
-                with tally.sample(packed.key):
-                    members = self._members(packed, samples)
-                    start, planned = tar.add(packed.key, members, self.layout)
-                    index.add(packed.key, start, planned.exts, planned.offsets, planned.sizes)
-                    index.describe((), 0, 0, "")
+            for batch in packed_batches(source, piece):
+                if samples is not None or not self._add_together(batch, tar, index, tally):
+                    self._add_each(batch, samples, tar, index, tally)
             end = tar.num_bytes
         index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
         draft.finish(piece.name, num_samples=len(index))
         return index
 
-    def _members(
-        self, packed: PackedSample, samples: SampleSet | None
-    ) -> list[tuple[str, Content]]:
-        pictures = read_pictures(packed, samples)
-        media: list[tuple[str, Content]] = [
-            (f"{number}.{ext}", content) for number, (ext, content) in enumerate(pictures)
-        ]
-        fields: dict[str, Any] = {
-            "lengths": packed.lengths,
-            "keys": packed.keys,
-            "media": packed.media,
-            "image": [str(number) for number in range(len(media))],
-        }
-        tokens: list[tuple[str, Content]] = []
+    def _add_together(
+        self, batch: PackedBatch, tar: TarWriter, index: IndexRows, tally: Tally
+    ) -> bool:
+        """Add a batch at once; False if one of its samples must be looked at by itself."""
+        image = constant(b"[]", len(batch))
+        laid = lay_out(batch.keys, self._members(batch, image), self.layout)
+        start = None if laid is None else tar.extend(laid)
+        if laid is None or start is None:
+            return False
+        index.extend(laid, start)
+        tally.num_in += len(batch)
+        tally.num_kept += len(batch)
+        return True
+
+    def _add_each(
+        self,
+        batch: PackedBatch,
+        samples: SampleSet | None,
+        tar: TarWriter,
+        index: IndexRows,
+        tally: Tally,
+    ) -> None:
+        """Add the samples of a batch one by one, with their media."""
+        counts = np.diff(batch.sample_media) * (samples is not None)
+        names = texts([orjson.dumps([str(n) for n in range(c)]) for c in counts.tolist()])
+        fields = [(ext, weave(columns)) for ext, columns in self._members(batch, names)]
+        for row, key in enumerate(batch.keys):
+            with tally.sample(key):
+                found = [] if samples is None else read_pictures(batch, row, samples)
+                media = [(f"{n}.{ext}", content) for n, (ext, content) in enumerate(found)]
+                members = [*((ext, column[row]) for ext, column in fields), *media]
+                start, planned = tar.add(key, members, self.layout)
+                index.add(key, start, planned.exts, planned.offsets, planned.sizes)
+
+    def _members(self, batch: PackedBatch, image: Column) -> list[Member]:
+        """Return the members without media; `image` are their names in JSON."""
+        ids, mask = batch.rows.ids, batch.rows.part.loss_mask()
+        bounds = batch.rows.bounds
+        fields = {"image": [image], "keys": keys_json(batch)}
+        rest = {"lengths": lengths_json(batch), "media": media_json(batch)}
         if self.arrays:
-            tokens = [
-                ("input_ids.npy", npy_bytes(packed.ids)),
-                ("loss_mask.npy", npy_bytes(packed.loss_mask)),
+            return [
+                ("json", json_object({**fields, **rest}, len(batch))),
+                ("input_ids.npy", npy_columns(ids, bounds)),
+                ("loss_mask.npy", npy_columns(mask, bounds)),
             ]
-        else:
-            fields |= {"input_ids": packed.ids, "loss_mask": packed.loss_mask}
-        return [("json", orjson.dumps(fields, option=OPTIONS)), *tokens, *media]
+        fields |= {**rest, "input_ids": ids_json(batch), "loss_mask": mask_json(batch)}
+        return [("json", json_object(dict(sorted(fields.items())), len(batch)))]
 
 
-def npy_bytes(values: NDArray[Any]) -> bytes:
-    """Return a flat array as the content of a .npy file."""
-    return _npy_header(values.dtype.str, len(values)) + values.tobytes()
+def npy_columns(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
+    """Return the contents of .npy files with the values between the bounds, to be woven."""
+    lengths, which = np.unique(np.diff(bounds), return_inverse=True)
+    heads = texts([npy_header(values.dtype.str, length) for length in lengths.tolist()])
+    return [heads.taken(which), between(values, bounds)]
 
 
-@lru_cache(maxsize=65536)
-def _npy_header(dtype: str, length: int) -> bytes:
+def npy_header(dtype: str, length: int) -> bytes:
+    """Return the header of a .npy file with a flat array."""
     # Version 1.0: magic, u16 length of the text, and the text, filled up to 64 bytes in all.
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({length},), }}"
     room = -(len(text) + 11) % 64

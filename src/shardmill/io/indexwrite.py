@@ -14,6 +14,7 @@ from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays, write_arrays
 from shardmill.io.index import FORMAT, MEMBER_COLUMNS, hash_keys
 from shardmill.io.strings import pack_strings
+from shardmill.io.tarbatch import TarBatch
 from shardmill.model.sample import MediaSize
 
 MAX_TABLE = 1 << 16
@@ -57,6 +58,17 @@ class IndexRows:
         self.offset += [start + offset for offset in offsets]
         self.size += sizes
         self.first.append(len(self.offset))
+
+    def extend(self, batch: TarBatch, start: int) -> None:
+        """Append the samples of a batch whose first header is at `start`."""
+        table, num_members = self.exts, len(batch.exts)
+        self.keys += [key.encode() for key in batch.keys]
+        self.start += (start + batch.starts).tolist()
+        self.ext += [table.setdefault(ext, len(table)) for ext in batch.exts] * len(batch.keys)
+        ends = len(self.offset) + num_members * np.arange(1, len(batch.keys) + 1)
+        self.first += ends.tolist()
+        self.offset += (start + batch.offsets).reshape(-1).tolist()
+        self.size += batch.sizes.reshape(-1).tolist()
 
     def describe(
         self, sizes: Sequence[MediaSize | None], text_chars: int, content: int, source: str

@@ -7,9 +7,9 @@ tracing, not for training: this makes them small, and still each can be read by 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from shardmill.io.arrays import Arrays
 from shardmill.io.columns import narrow_column, wide_column
 from shardmill.io.strings import Strings, open_strings, pack_strings
 
-# Eighteen digits fit into 64 bits; a longer number keeps its head in the prefix.
-NUMBER = re.compile(r"[0-9]{1,18}\Z")
+DIGITS = "0123456789"
+# They fit into 64 bits; a longer number keeps its head in the prefix.
+MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +48,12 @@ class KeyColumn:
 
     def between(self, start: int, stop: int) -> list[str]:
         """Return the keys of neighbouring rows, with less work than one at a time."""
-        texts, widths = list(self.prefixes), self.widths.tolist()
-        numbers, prefixes = self.number[start:stop].tolist(), self.prefix[start:stop].tolist()
-        return [
-            f"{texts[prefix]}{number:0{widths[prefix]}d}" if widths[prefix] else texts[prefix]
-            for prefix, number in zip(prefixes, numbers)
+        patterns = [
+            text.replace("%", "%%") + (f"%0{width}d" if width else "%.0s")
+            for text, width in zip(self.prefixes, self.widths.tolist())
         ]
+        numbers, prefixes = self.number[start:stop].tolist(), self.prefix[start:stop].tolist()
+        return [patterns[prefix] % number for prefix, number in zip(prefixes, numbers)]
 
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
@@ -65,28 +66,79 @@ class KeyColumn:
         return int(rows[0]) if len(rows) else None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberedKeys:
+    """Keys that are one prefix and numbers of at least `width` digits, made when asked for."""
+
+    prefix: str
+    width: int
+    numbers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.prefix}{number:0{self.width}d}" for number in self.numbers.tolist())
+
+    def is_plain(self) -> bool:
+        """Whether every number has exactly `width` digits, and the prefix ends before them."""
+        is_short = 0 < self.width <= MAX_DIGITS and self.prefix.rstrip(DIGITS) == self.prefix
+        if not is_short or not len(self.numbers):
+            return False
+        return int(self.numbers.min()) >= 0 and int(self.numbers.max()) < 10**self.width
+
+
+@dataclass(slots=True)
+class KeyList:
+    """Keys that grow, held as they are stored: 16 bytes each."""
+
+    _prefixes: dict[tuple[str, int], int] = field(default_factory=dict)
+    _prefix: array[int] = field(default_factory=lambda: array("q"))
+    _number: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self._prefix)
+
+    def append(self, key: str) -> None:
+        """Add one key."""
+        text, width, number = split_key(key)
+        self._prefix.append(self._prefixes.setdefault((text, width), len(self._prefixes)))
+        self._number.append(number)
+
+    def extend(self, keys: Iterable[str] | NumberedKeys) -> None:
+        """Add many keys; numbers are taken as they are."""
+        if not isinstance(keys, NumberedKeys) or not keys.is_plain():
+            for key in keys:
+                self.append(key)
+            return
+        place = self._prefixes.setdefault((keys.prefix, keys.width), len(self._prefixes))
+        self._prefix.frombytes(np.full(len(keys), place, np.int64).tobytes())
+        self._number.frombytes(keys.numbers.astype(np.int64).tobytes())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of these keys."""
+        texts = [text.encode("utf-8", "surrogateescape") for text, _ in self._prefixes]
+        return {
+            "key_prefix": narrow_column(np.array(self._prefix, np.int64)),
+            "key_number": narrow_column(np.array(self._number, np.int64)),
+            "key_width": np.array([width for _, width in self._prefixes], np.uint8),
+            **pack_strings("key_text", texts),
+        }
+
+
 def split_key(key: str) -> tuple[str, int, int]:
     """Return (prefix, width, number): "a-007" gives ("a-", 3, 7), "a" gives ("a", 0, 0)."""
-    found = NUMBER.search(key)
-    if found is None:
+    width = min(len(key) - len(key.rstrip(DIGITS)), MAX_DIGITS)
+    if not width:
         return key, 0, 0
-    return key[: found.start()], len(found[0]), int(found[0])
+    return key[:-width], width, int(key[-width:])
 
 
 def pack_keys(keys: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return the arrays of these keys."""
-    prefixes: dict[tuple[str, int], int] = {}
-    prefix, number = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    for row, key in enumerate(keys):
-        text, width, number[row] = split_key(key)
-        prefix[row] = prefixes.setdefault((text, width), len(prefixes))
-    texts = [text.encode("utf-8", "surrogateescape") for text, _ in prefixes]
-    return {
-        "key_prefix": narrow_column(prefix),
-        "key_number": narrow_column(number),
-        "key_width": np.array([width for _, width in prefixes], np.uint8),
-        **pack_strings("key_text", texts),
-    }
+    grown = KeyList()
+    grown.extend(keys)
+    return grown.arrays()
 
 
 def open_keys(arrays: Arrays, num_rows: int) -> KeyColumn:

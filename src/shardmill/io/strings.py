@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,11 @@ class Strings:
         return str(self.raw(number), "utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
+        whole = bytes(self.data)
+        if not whole.isascii():
+            return (self[i] for i in range(len(self)))
+        text = whole.decode("ascii")
+        return (text[start:end] for start, end in pairwise(self.bounds))
 
     def raw(self, number: int) -> memoryview:
         """Return the UTF-8 bytes of a text."""

@@ -10,8 +10,14 @@ a longer one, and a size from 8 GiB on, goes to a PAX header (type 'x') in front
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.io.weave import Column, cells, constant, zeros
+
 BLOCK = 512
 MAX_OCTAL_SIZE = 8 << 30
+MAX_NAME_BYTES = 100
 END_OF_TAR = bytes(2 * BLOCK)
 
 _MODE_TO_SIZE = b"0000644\0" + b"0000000\0" * 2
@@ -33,7 +39,7 @@ def padded(size: int) -> int:
 
 def member_header(name: bytes, size: int) -> bytes:
     """Return all header blocks of a regular file: one, or three with a PAX header in front."""
-    if len(name) <= 100 and size < MAX_OCTAL_SIZE:
+    if len(name) <= MAX_NAME_BYTES and size < MAX_OCTAL_SIZE:
         return ustar_header(name, b"", size, b"0")
     split = _split(name)
     if split is not None and size < MAX_OCTAL_SIZE:
@@ -64,8 +70,40 @@ def ustar_header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
     )
 
 
+def header_columns(keys: Column, ending: bytes, sizes: NDArray[np.int64]) -> list[Column]:
+    """Return the headers of the members KEY + ending, to be woven; names and sizes must fit."""
+    num_rows = len(keys)
+    lengths = keys.lengths + len(ending)
+    digits = _octal(sizes, 11)
+    sums = (
+        _FIXED_SUM + sum(ending) + ord("0") + _byte_sums(keys) + digits.sum(axis=1, dtype=np.int64)
+    )
+    return [
+        keys,
+        constant(ending, num_rows),
+        zeros(MAX_NAME_BYTES - lengths),
+        constant(_MODE_TO_SIZE, num_rows),
+        cells(digits),
+        constant(b"\0" + _MTIME, num_rows),
+        cells(_octal(sums, 6)),
+        constant(b"\0 0" + _OWNER + bytes(167), num_rows),
+    ]
+
+
+def _octal(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Return the octal digits of each number, as a row of text."""
+    shifts = 3 * np.arange(width - 1, -1, -1)
+    return ((numbers[:, None] >> shifts & 7) + ord("0")).astype(np.uint8)
+
+
+def _byte_sums(column: Column) -> NDArray[np.int64]:
+    before = np.concatenate([[0], np.cumsum(column.data, dtype=np.int64)])
+    sums: NDArray[np.int64] = before[column.starts + column.lengths] - before[column.starts]
+    return sums
+
+
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    if len(name) <= 100:
+    if len(name) <= MAX_NAME_BYTES:
         return b"", name
     cut = name.rfind(b"/", 0, 156)
     if cut <= 0 or not 0 < len(name) - cut - 1 <= 100:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
+from shardmill.io.tarbatch import TarBatch
 from shardmill.io.tarheader import END_OF_TAR, member_header, padded, padding
 
 Content: TypeAlias = bytes | memoryview
@@ -89,6 +90,19 @@ class TarWriter:
         self.num_bytes += sample.num_bytes
         if len(self._pieces) >= MAX_PIECES or self._pending_bytes >= MAX_BATCH_BYTES:
             self._flush()
+        return start
+
+    def extend(self, batch: TarBatch) -> int | None:
+        """Append samples and return the offset of the first; None if a key is here already."""
+        if not self._taken.isdisjoint(batch.keys) or len(set(batch.keys)) < len(batch.keys):
+            return None
+        # Their names need no claim: they have a dot after the key, so they meet if keys do.
+        self._taken.update(batch.keys)
+        start = self.num_bytes
+        self._pieces.append(batch.content.data)
+        self._pending_bytes += len(batch.content)
+        self.num_bytes += len(batch.content)
+        self._flush()
         return start
 
     def close(self) -> None:

@@ -1,0 +1,288 @@
+/* Weaves rows of bytes from columns, and writes numbers as text.
+ *
+ * weave(columns, out) copies to `out`, row by row, the part of each column that belongs to the row.
+ * A column is (data, starts, lengths): row i is data[starts[i] : starts[i] + lengths[i]], both
+ * int64, of any stride, so that what all rows share is stored once. `out` must be just large enough.
+ *
+ * number_texts(values, itemsize, counts, separator, text, bounds) -> bytes written to `text`. Row i
+ * has the next counts[i] of the unsigned `values` of 1, 2, 4 or 8 bytes, each as decimal digits with
+ * the separator of 1 or 2 bytes after it. `text` must have room for as many digits as the largest of
+ * them may have (3, 5, 10 or 20) and 2 bytes more for each value, and 8 bytes more at its end.
+ * `bounds` gets the int64 byte at which each row begins, and the end.
+ *
+ * weave.py and numbertext.py have the same in Python.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    Py_buffer data, starts, lengths;
+} Column;
+
+static int64_t item(const Py_buffer *numbers, Py_ssize_t row)
+{
+    return *(const int64_t *)((const char *)numbers->buf + row * numbers->strides[0]);
+}
+
+static int open_numbers(PyObject *object, Py_buffer *numbers)
+{
+    if (PyObject_GetBuffer(object, numbers, PyBUF_STRIDES | PyBUF_FORMAT) < 0)
+        return -1;
+    if (numbers->ndim == 1 && numbers->itemsize == 8 && strchr("lq", numbers->format[0]) != NULL)
+        return 0;
+    PyBuffer_Release(numbers);
+    PyErr_SetString(PyExc_ValueError, "starts and lengths must be flat arrays of int64");
+    return -1;
+}
+
+static void close_column(Column *column)
+{
+    PyBuffer_Release(&column->data);
+    PyBuffer_Release(&column->starts);
+    PyBuffer_Release(&column->lengths);
+}
+
+static int open_column(PyObject *given, Column *column)
+{
+    PyObject *data, *starts, *lengths;
+    memset(column, 0, sizeof *column);
+    if (!PyArg_ParseTuple(given, "OOO", &data, &starts, &lengths))
+        return -1;
+    if (PyObject_GetBuffer(data, &column->data, PyBUF_SIMPLE) < 0 ||
+        open_numbers(starts, &column->starts) < 0 || open_numbers(lengths, &column->lengths) < 0)
+        return -1;
+    return 0;
+}
+
+/* Copies all rows; returns 0 if a row lies outside of its data, or `out` has another size. */
+static int copy_rows(const Column *columns, Py_ssize_t num_columns, Py_ssize_t num_rows, char *out,
+                     Py_ssize_t room)
+{
+    for (Py_ssize_t row = 0; row < num_rows; row++)
+        for (Py_ssize_t i = 0; i < num_columns; i++) {
+            int64_t start = item(&columns[i].starts, row), length = item(&columns[i].lengths, row);
+            if (start < 0 || length < 0 || length > room || start > columns[i].data.len ||
+                length > columns[i].data.len - start)
+                return 0;
+            memcpy(out, (const char *)columns[i].data.buf + start, (size_t)length);
+            out += length;
+            room -= length;
+        }
+    return room == 0;
+}
+
+static int same_rows(const Column *columns, Py_ssize_t num_columns)
+{
+    for (Py_ssize_t i = 0; i < num_columns; i++)
+        if (columns[i].starts.shape[0] != columns[0].starts.shape[0] ||
+            columns[i].lengths.shape[0] != columns[0].starts.shape[0])
+            return 0;
+    return 1;
+}
+
+static int weave_opened(const Column *columns, Py_ssize_t num_columns, Py_buffer *out)
+{
+    int whole = same_rows(columns, num_columns);
+    if (whole) {
+        Py_ssize_t num_rows = num_columns ? columns[0].starts.shape[0] : 0;
+        Py_BEGIN_ALLOW_THREADS
+        whole = copy_rows(columns, num_columns, num_rows, out->buf, out->len);
+        Py_END_ALLOW_THREADS
+    }
+    if (!whole)
+        PyErr_SetString(PyExc_ValueError, "the columns do not fit each other or their data");
+    return whole ? 0 : -1;
+}
+
+static int weave_all(PyObject *given, Py_buffer *out)
+{
+    Py_ssize_t num_columns = PySequence_Fast_GET_SIZE(given), num_open = 0;
+    Column *columns = PyMem_Calloc((size_t)num_columns + 1, sizeof(Column));
+    int result = -1;
+    if (columns == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (num_open < num_columns) {
+        int opened = open_column(PySequence_Fast_GET_ITEM(given, num_open), &columns[num_open]);
+        num_open++; /* half open ones are closed as well */
+        if (opened < 0)
+            goto done;
+    }
+    result = weave_opened(columns, num_columns, out);
+done:
+    for (Py_ssize_t i = 0; i < num_open; i++)
+        close_column(&columns[i]);
+    PyMem_Free(columns);
+    return result;
+}
+
+static PyObject *weave(PyObject *module, PyObject *args)
+{
+    PyObject *given, *columns;
+    Py_buffer out;
+    int result;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Ow*", &given, &out))
+        return NULL;
+    columns = PySequence_Fast(given, "columns must be a sequence");
+    result = columns == NULL ? -1 : weave_all(columns, &out);
+    Py_XDECREF(columns);
+    PyBuffer_Release(&out);
+    if (result < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+#define TABLE_SIZE 65536
+#define LAST_FOUR 10000
+
+/* The digits of each number of 16 bits, and how many they are in the eighth byte. */
+static char table[TABLE_SIZE][8];
+
+/* The last four digits of a larger number, zeros in front. */
+static char last_four[LAST_FOUR][4];
+
+static void fill_tables(void)
+{
+    char digits[8];
+    for (int number = 0; number < TABLE_SIZE; number++)
+        table[number][7] = (char)snprintf(table[number], 7, "%d", number);
+    for (int number = 0; number < LAST_FOUR; number++) {
+        snprintf(digits, sizeof digits, "%04d", number);
+        memcpy(last_four[number], digits, 4);
+    }
+}
+
+static uint64_t number_at(const void *values, Py_ssize_t itemsize, Py_ssize_t at)
+{
+    switch (itemsize) {
+    case 1:
+        return ((const uint8_t *)values)[at];
+    case 2:
+        return ((const uint16_t *)values)[at];
+    case 4:
+        return ((const uint32_t *)values)[at];
+    default:
+        return ((const uint64_t *)values)[at];
+    }
+}
+
+static char *put_number(char *to, uint64_t number)
+{
+    if (number >= TABLE_SIZE) {
+        to = put_number(to, number / LAST_FOUR);
+        memcpy(to, last_four[number % LAST_FOUR], 4);
+        return to + 4;
+    }
+    /* Eight bytes at once; what comes next covers those that were too many. */
+    memcpy(to, table[number], 8);
+    return to + table[number][7];
+}
+
+/* Masks are all single digits, which a compiler turns into a few steps for many. */
+static char *put_digits(char *to, const uint8_t *values, Py_ssize_t count, char separator)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        to[2 * i] = (char)('0' + values[i]);
+        to[2 * i + 1] = separator;
+    }
+    return to + 2 * count;
+}
+
+static int all_single(const uint8_t *values, Py_ssize_t count)
+{
+    uint8_t largest = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        largest = values[i] > largest ? values[i] : largest;
+    return largest < 10;
+}
+
+static char *put_row(char *to, const void *values, Py_ssize_t itemsize, Py_ssize_t at,
+                     Py_ssize_t count, const Py_buffer *separator)
+{
+    const char *ends = separator->buf;
+    if (itemsize == 1 && separator->len == 1 && all_single((const uint8_t *)values + at, count))
+        return put_digits(to, (const uint8_t *)values + at, count, ends[0]);
+    for (Py_ssize_t i = at; i < at + count; i++) {
+        to = put_number(to, number_at(values, itemsize, i));
+        to[0] = ends[0];
+        to[1] = ends[separator->len - 1];
+        to += separator->len;
+    }
+    return to;
+}
+
+static int texts_fit(const Py_buffer *values, Py_ssize_t itemsize, const Py_buffer *counts,
+                     const Py_buffer *separator, const Py_buffer *text, const Py_buffer *bounds)
+{
+    static const Py_ssize_t ROOM[9] = {0, 5, 7, 0, 12, 0, 0, 0, 22};
+    Py_ssize_t total = 0, num_rows = counts->len / 8;
+    if (itemsize < 1 || itemsize > 8 || ROOM[itemsize] == 0)
+        return 0;
+    for (Py_ssize_t i = 0; i < num_rows; i++) {
+        int64_t count = ((const int64_t *)counts->buf)[i];
+        if (count < 0 || count > values->len / itemsize - total)
+            return 0;
+        total += count;
+    }
+    return total == values->len / itemsize && bounds->len == 8 * (num_rows + 1) &&
+           (separator->len == 1 || separator->len == 2) && text->len >= ROOM[itemsize] * total + 8;
+}
+
+static Py_ssize_t put_rows(const Py_buffer *values, Py_ssize_t itemsize, const Py_buffer *counts,
+                           const Py_buffer *separator, char *text, int64_t *bounds)
+{
+    char *to = text;
+    Py_ssize_t at = 0, num_rows = counts->len / 8;
+    for (Py_ssize_t i = 0; i < num_rows; i++) {
+        Py_ssize_t count = (Py_ssize_t)((const int64_t *)counts->buf)[i];
+        bounds[i] = to - text;
+        to = put_row(to, values->buf, itemsize, at, count, separator);
+        at += count;
+    }
+    bounds[num_rows] = to - text;
+    return to - text;
+}
+
+static PyObject *number_texts(PyObject *module, PyObject *args)
+{
+    Py_buffer values, counts, separator, text, bounds;
+    Py_ssize_t itemsize, written = -1;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*ny*y*w*w*", &values, &itemsize, &counts, &separator, &text,
+                          &bounds))
+        return NULL;
+    if (texts_fit(&values, itemsize, &counts, &separator, &text, &bounds)) {
+        Py_BEGIN_ALLOW_THREADS
+        written = put_rows(&values, itemsize, &counts, &separator, text.buf, bounds.buf);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "the buffers do not fit each other");
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&counts);
+    PyBuffer_Release(&separator);
+    PyBuffer_Release(&text);
+    PyBuffer_Release(&bounds);
+    return written < 0 ? NULL : PyLong_FromSsize_t(written);
+}
+
+static PyMethodDef methods[] = {
+    {"weave", weave, METH_VARARGS, "Copy the rows of columns, one after the other, to a buffer."},
+    {"number_texts", number_texts, METH_VARARGS, "Write numbers as text; returns the bytes."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_weave", NULL, -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__weave(void)
+{
+    fill_tables();
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,45 @@
+"""Columns of JSON text, to be woven: quoted strings, numbers, lists and objects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from shardmill.io.weave import Column, constant, texts, weave
+
+
+def quoted(strings: Sequence[str]) -> Column:
+    """Return strings as JSON, with their quotes."""
+    return texts([orjson.dumps(string) for string in strings])
+
+
+def chosen(strings: Sequence[str], numbers: NDArray[Any]) -> Column:
+    """Return some of a few strings as JSON, by their numbers."""
+    return quoted(strings).taken(numbers.astype(np.int64))
+
+
+def json_object(fields: Mapping[str, Sequence[Column]], num_rows: int) -> list[Column]:
+    """Return an object whose fields are JSON already, in this order."""
+    columns, opening = [], b"{"
+    for name, content in fields.items():
+        columns += [constant(opening + orjson.dumps(name) + b":", num_rows), *content]
+        opening = b","
+    return [*columns, constant(b"}", num_rows)]
+
+
+def json_list(inside: Column) -> list[Column]:
+    """Return a list of what stands inside of it, commas included."""
+    return [constant(b"[", len(inside)), inside, constant(b"]", len(inside))]
+
+
+def joined(items: Sequence[Column], bounds: NDArray[np.int64]) -> Column:
+    """Return a column whose row i has the items bounds[i] to bounds[i + 1], with commas between."""
+    num_items = int(bounds[-1])
+    each = weave([*items, constant(b",", num_items)])
+    places = np.append(each.starts, len(each.data))[bounds]
+    # The comma after a row's last item is left out.
+    return Column(each.data, places[:-1], np.maximum(np.diff(places) - 1, 0))

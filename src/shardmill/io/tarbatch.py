@@ -1,0 +1,77 @@
+"""Many samples of the same members as the bytes of a tar, laid out in arrays and woven at once.
+
+The bytes are those of `plan_sample`, sample by sample. What needs a second look, such as a name
+that does not fit into one header, is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import SampleError
+from shardmill.io.names import Layout, check_ext, check_key, member_name
+from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
+from shardmill.io.weave import Column, lengths_of, texts, weave, zeros
+
+# The extension of a member, and its content as columns to be woven.
+Member = tuple[str, Sequence[Column]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarBatch:
+    """Samples that are laid out: offsets and sizes have a row a sample, a column a member.
+
+    `starts` and `offsets` count from the first header of the batch.
+    """
+
+    keys: Sequence[str]
+    exts: tuple[str, ...]
+    content: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def lay_out(
+    keys: Sequence[str], members: Sequence[Member], layout: Layout = "dotted"
+) -> TarBatch | None:
+    """Lay out samples that all have these members; None if one must be looked at by itself."""
+    exts = tuple(ext for ext, _ in members)
+    endings = [member_name("", ext, layout).encode() for ext in exts]
+    names = _plain_names(keys)
+    if names is None or not _are_plain(exts, endings):
+        return None
+    sizes = np.stack([lengths_of(columns) for _, columns in members], axis=1)
+    longest = int(names.lengths.max(initial=0)) + max(map(len, endings))
+    if longest > MAX_NAME_BYTES or int(sizes.max(initial=0)) >= MAX_OCTAL_SIZE:
+        return None
+    columns: list[Column] = []
+    for ending, size, (_, content) in zip(endings, sizes.T, members):
+        columns += [*header_columns(names, ending, size), *content, zeros(-size % BLOCK)]
+    woven = weave(columns)
+    taken = BLOCK + sizes + -sizes % BLOCK
+    offsets = woven.starts[:, None] + np.cumsum(taken, axis=1) - taken + BLOCK
+    return TarBatch(keys, exts, woven.data, woven.starts, offsets, sizes)
+
+
+def _plain_names(keys: Sequence[str]) -> Column | None:
+    """Return keys that can be names, seen at one glance; a '/' takes a second one."""
+    together = "".join(keys)
+    if not together.isprintable() or "." in together or "/" in together or not all(keys):
+        try:
+            for key in keys:
+                check_key(key)
+        except SampleError:
+            return None
+    return texts([key.encode() for key in keys])
+
+
+def _are_plain(exts: Sequence[str], endings: Sequence[bytes]) -> bool:
+    for ext in exts:
+        check_ext(ext)
+    # With a dot after the key no two names are the same, unless their keys and extensions are.
+    return len(set(exts)) == len(exts) > 0 and all(ending[0] == ord(".") for ending in endings)

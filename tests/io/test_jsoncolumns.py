@@ -1,0 +1,44 @@
+"""Columns of JSON: what a JSON reader makes of them is what was put in."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given
+from hypothesis.strategies import characters, integers, lists, text
+
+from shardmill.io.jsoncolumns import chosen, joined, json_list, json_object, quoted
+from shardmill.io.numbertext import numbers
+from shardmill.io.weave import Column, weave
+
+STRINGS = text(characters(exclude_categories=("Cs",)))
+
+
+def parsed(columns: list[Column]) -> list[object]:
+    woven = weave(columns)
+    return [json.loads(bytes(woven[row])) for row in range(len(woven))]
+
+
+@given(lists(lists(STRINGS, max_size=4), max_size=5))
+def test_lists_of_strings(rows: list[list[str]]) -> None:
+    strings = [string for row in rows for string in row]
+    bounds = np.cumsum([0, *map(len, rows)])
+    assert parsed(json_list(joined([quoted(strings)], bounds))) == rows
+
+
+@given(lists(integers(0, 1 << 50), max_size=6), STRINGS)
+def test_objects_keep_the_order_of_their_fields(values: list[int], name: str) -> None:
+    column = numbers(np.array(values, np.int64))
+    fields = {"b": [column], "a": json_list(column), name: [quoted([name] * len(values))]}
+    for value, found in zip(values, parsed(json_object(fields, len(values))), strict=True):
+        wanted = {"b": value, "a": [value], name: name}
+        assert (found, list(found)) == (wanted, list(wanted))  # type: ignore[call-overload]
+
+
+def test_some_of_a_few() -> None:
+    assert parsed([chosen(("text", "image"), np.array([1, 0, 1], np.uint8))]) == [
+        "image",
+        "text",
+        "image",
+    ]

@@ -1,0 +1,90 @@
+"""Weaving is joining rows; compiled and plain agree, and nothing is read outside of its data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import binary, integers, lists, tuples
+
+from shardmill.io.weave import (
+    Column,
+    _weave,
+    between,
+    cells,
+    constant,
+    texts,
+    weave,
+    weave_plainly,
+    zeros,
+)
+
+ROWS = integers(0, 6).flatmap(
+    lambda n: lists(lists(binary(max_size=9), min_size=n, max_size=n), min_size=1, max_size=4)
+)
+
+
+@given(ROWS)
+def test_rows_are_joined_in_order(contents: list[list[bytes]]) -> None:
+    columns = [texts(column) for column in contents]
+    woven = weave(columns)
+    assert [bytes(woven[row]) for row in range(len(woven))] == [
+        b"".join(row) for row in zip(*contents)
+    ]
+    plain = np.empty_like(woven.data)
+    weave_plainly(columns, plain)
+    assert plain.tobytes() == woven.data.tobytes()
+
+
+@given(lists(integers(0, 20), max_size=9), binary(min_size=1, max_size=5))
+def test_what_all_rows_share_is_stored_once(lengths: list[int], content: bytes) -> None:
+    counts = np.array(lengths, np.int64)
+    woven = weave([constant(content, len(lengths)), zeros(counts)])
+    assert woven.data.tobytes() == b"".join(content + bytes(n) for n in lengths)
+
+
+@given(lists(tuples(integers(0, 9), integers(0, 9)), max_size=9))
+def test_tables_and_parts_of_arrays_are_columns(pairs: list[tuple[int, int]]) -> None:
+    table = np.array(pairs, np.uint16).reshape(-1, 2)
+    bounds = 2 * np.arange(len(pairs) + 1)
+    flat = table.reshape(-1)
+    assert weave([cells(table)]).data.tobytes() == table.tobytes()
+    assert weave([between(flat, bounds)]).data.tobytes() == table.tobytes()
+    some = np.arange(len(pairs)) % 2 == 0
+    assert weave([cells(table).taken(some)]).data.tobytes() == table[some].tobytes()
+
+
+@pytest.mark.skipif(_weave is None, reason="there was no compiler")
+@pytest.mark.parametrize(
+    ("starts", "lengths", "room"),
+    [
+        ([0, 8], [4, 4], 8),
+        ([-1, 0], [4, 4], 8),
+        ([0, 0], [4, -4], 0),
+        ([0, 1 << 62], [4, 4], 8),
+        ([0, 4], [4, 1 << 62], 8),
+        ([0, 4], [4, 4], 7),
+        ([0, 4], [4, 4], 9),
+        ([0, 4], [4], 8),
+    ],
+)
+def test_what_does_not_fit_is_refused(starts: list[int], lengths: list[int], room: int) -> None:
+    data = np.zeros(8, np.uint8)
+    column = (data, np.array(starts, np.int64), np.array(lengths, np.int64))
+    with pytest.raises(ValueError, match="do not fit"):
+        _weave.weave([column], np.empty(room, np.uint8))
+
+
+@pytest.mark.skipif(_weave is None, reason="there was no compiler")
+def test_other_types_are_refused() -> None:
+    data, good = np.zeros(8, np.uint8), np.zeros(2, np.int64)
+    for bad in (np.zeros(2), np.zeros(2, np.int32), np.zeros((2, 2), np.int64)):
+        with pytest.raises(ValueError, match="int64"):
+            _weave.weave([(data, bad, good)], np.empty(0, np.uint8))
+    with pytest.raises(TypeError):
+        _weave.weave([(data, good)], np.empty(0, np.uint8))
+
+
+def test_a_row_is_a_view() -> None:
+    column = Column(np.arange(6, dtype=np.uint8), np.array([4, 0]), np.array([2, 3]))
+    assert [bytes(column[0]), bytes(column[1])] == [b"\x04\x05", b"\x00\x01\x02"]
