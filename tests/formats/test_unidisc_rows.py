@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import DrawFn, booleans, composite, integers, lists, sampled_from
 
 from shardmill.errors import FormatError
-from shardmill.formats.unidisc_rows import interleaved_rows, prefix_lengths
+from shardmill.formats.unidisc_rows import interleaved_rows
 from shardmill.model.space import TokenSpace
 
 SPACE = TokenSpace(text_size=100, specials={"image": 7}, num_codes=50)
@@ -67,7 +67,7 @@ def one_by_one(table: dict[str, Any]) -> list[list[tuple[list[int], list[tuple[i
 @settings(max_examples=300)
 @given(tables())
 def test_flat_rows_are_the_rows(table: dict[str, Any]) -> None:
-    flat = interleaved_rows(table, slice(None), SPACE, "raw")
+    flat = interleaved_rows(table, np.arange(len(table["input_ids"])), SPACE, "raw")
     wanted = one_by_one(table)
     documents = [document for row in wanted for document in row]
     assert flat.per_row.tolist() == [len(row) for row in wanted]
@@ -78,21 +78,15 @@ def test_flat_rows_are_the_rows(table: dict[str, Any]) -> None:
     assert list(zip(*columns)) == [span for _, media in documents for span in media]
 
 
-@given(integers(0, 4), sampled_from(WIDTHS), integers())
-def test_a_mask_is_a_prefix_or_not(count: int, width: int, seed: int) -> None:
-    random = np.random.default_rng(abs(seed))
-    mask = np.arange(width) < random.integers(0, width + 1, (count, 1))
-    lengths = prefix_lengths(np.ascontiguousarray(mask))
-    assert lengths is not None
-    assert lengths.tolist() == mask.sum(axis=1).tolist()
-    if count and width > 1:
-        row, place = random.integers(0, count), random.integers(0, width)
-        mask[row, place] = not mask[row, place]
-        is_prefix = bool((np.diff(mask.astype(int), axis=1) <= 0).all())
-        assert (prefix_lengths(np.ascontiguousarray(mask)) is not None) == is_prefix
-
-
 def test_an_id_below_zero_is_refused() -> None:
     table = {"input_ids": np.array([[-1]], "int16"), "modality": np.zeros((1, 1), "int8")}
     with pytest.raises(FormatError, match="the id -1"):
-        interleaved_rows(table, slice(None), SPACE, "raw")
+        interleaved_rows(table, np.arange(len(table["input_ids"])), SPACE, "raw")
+
+
+@pytest.mark.parametrize("name", ["modality", "attention_mask", "sample_ids"])
+def test_columns_of_other_shapes_are_refused(name: str) -> None:
+    table = {n: np.ones((2, 4), "int8") for n in ("input_ids", "modality")}
+    table[name] = np.ones((2, 3), "int8")
+    with pytest.raises(FormatError, match=rf"{name}: has the shape \(2, 3\)"):
+        interleaved_rows(table, np.arange(2), SPACE, "raw")

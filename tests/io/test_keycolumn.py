@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.io.arrays import Arrays
-from shardmill.io.keycolumn import open_keys, pack_keys, split_key
+from shardmill.io.keycolumn import KeyList, NumberedKeys, open_keys, pack_keys, split_key
 
 KEYS = st.lists(
     st.from_regex(r"[ab/é٣-]{0,3}[0-9]{0,25}", fullmatch=True), unique=True, max_size=12
@@ -35,3 +36,23 @@ def test_neighbours_are_read_together(keys: list[str]) -> None:
     column = open_keys(Arrays(Path("x"), "f", {}, pack_keys(keys)), len(keys))
     for start in range(len(keys) + 1):
         assert column.between(start, len(keys)) == keys[start:]
+
+
+@given(
+    prefix=st.sampled_from(["train-", "", "a1"]),
+    width=st.integers(0, 20),
+    numbers=st.lists(st.integers(-3, 2**63 - 1) | st.integers(0, 99), max_size=5),
+)
+def test_numbers_are_stored_like_the_keys_they_make(
+    prefix: str, width: int, numbers: list[int]
+) -> None:
+    keys = NumberedKeys(prefix, width, np.array(numbers, np.int64))
+    texts = [f"{prefix}{number:0{width}d}" for number in numbers]
+    assert list(keys) == texts
+    grown, wanted = KeyList(), KeyList()
+    for part in (["b-7"], keys, ["train-5"]):
+        grown.extend(part)
+    wanted.extend(["b-7", *texts, "train-5"])
+    assert len(grown) == len(texts) + 2
+    for name, column in wanted.arrays().items():
+        assert np.array_equal(grown.arrays()[name], column)

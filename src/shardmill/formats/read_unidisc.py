@@ -18,21 +18,28 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.formats.reader import Aspect, Block, Part, Record, stamp, with_codes
-from shardmill.formats.unidisc_parts import Ids, PartRows, choose_rows, find_parts
+from shardmill.formats.unidisc_parts import (
+    TOKEN_NAMES,
+    Ids,
+    PartRows,
+    UnidiscPart,
+    choose_rows,
+    find_parts,
+)
 from shardmill.formats.unidisc_rows import (
     CodeForm,
     FlatRows,
-    Table,
     interleaved_rows,
     paired_rows,
 )
-from shardmill.io.memmaps import META_NAME, open_memmaps
+from shardmill.io.keycolumn import NumberedKeys
+from shardmill.io.memmaps import META_NAME
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 
 # Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
-ROWS_AT_ONCE = 256
+TOKENS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +60,7 @@ class UnidiscReader:
 
     def holds(self) -> frozenset[Aspect]:
         """Return tokens and codes; documents if packs tell them; of pairs no order of the two."""
-        columns = open_memmaps(self._parts[0])
+        columns = self._parts[0].table
         known: set[Aspect] = {"words", "codes"}
         known |= {"tokens"} if "input_ids" in columns else set()
         known |= {"documents"} if "sample_ids" in columns else set()
@@ -65,65 +72,76 @@ class UnidiscReader:
 
     def parts(self) -> Iterator[Part]:
         """Yield a part for each part, named with the rows that are taken from it."""
-        for part in choose_rows(self._parts, self.ids):
+        for chosen in choose_rows(self._parts, self.ids):
             yield Part(
                 input={
-                    "part": part.folder.name,
-                    "stamps": _stamps(part.folder),
-                    "rows": xxhash.xxh3_64_hexdigest(part.rows.tobytes()),
+                    "part": chosen.part.name,
+                    "stamps": _stamps(chosen.part.folder),
+                    "rows": xxhash.xxh3_64_hexdigest(chosen.rows.tobytes()),
                 },
-                num_records=len(part.rows),
+                num_records=len(chosen.rows),
                 passed={
-                    "rows never written": part.num_unwritten,
-                    "ids of an earlier part": part.num_repeated,
+                    "rows never written": chosen.num_unwritten,
+                    "ids of an earlier part": chosen.num_repeated,
                 },
             )
 
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the rows of a part that no part before it has."""
-        for block in self.read_blocks(input):
+        for block in self._blocks(input, reuse=False):
             for record in block.records():
                 yield with_codes(record, self.space)
 
     def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
-        """Yield the same rows, many at a time."""
-        part = self._chosen[input["part"]]
-        digest = xxhash.xxh3_64_hexdigest(part.rows.tobytes())
-        if digest != input["rows"] or _stamps(part.folder) != input["stamps"]:
-            raise FormatError("was changed after it was listed", path=part.folder)
-        table = open_memmaps(part.folder)
-        for start in range(0, len(part.rows), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            flat = self._convert(table, neighbours(part.rows[some]), part.folder)
-            yield self._block(part, some, flat)
+        """Yield the same rows, many at a time, each block in the memory of the one before it."""
+        yield from self._blocks(input, reuse=True)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
-        return {str(part): _stamps(part) for part in self._parts}
+        return {str(part.folder): _stamps(part.folder) for part in self._parts}
 
     @cached_property
-    def _parts(self) -> list[Path]:
+    def _parts(self) -> list[UnidiscPart]:
         return find_parts(Path(self.dir), self.split, skip_broken=self.skip_broken)
 
     @cached_property
     def _chosen(self) -> dict[str, PartRows]:
         # Whether repeats are equal was looked at when the parts were listed.
         chosen = choose_rows(self._parts, self.ids or "global")
-        return {part.folder.name: part for part in chosen}
+        return {rows.part.name: rows for rows in chosen}
 
-    def _convert(self, table: Table, rows: Any, folder: Path) -> FlatRows:
+    def _blocks(self, input: Mapping[str, Any], *, reuse: bool) -> Iterator[Block]:
+        chosen = self._chosen[input["part"]]
+        digest = xxhash.xxh3_64_hexdigest(chosen.rows.tobytes())
+        if digest != input["rows"] or _stamps(chosen.part.folder) != input["stamps"]:
+            raise FormatError("was changed after it was listed", path=chosen.part.folder)
+        table = chosen.part.table
+        width = sum(table[name].shape[1] for name in TOKEN_NAMES if name in table)
+        step = max(1, TOKENS_AT_ONCE // max(1, width))
+        room = np.empty(step * width, self.space.dtype) if reuse else None
+        for start in range(0, len(chosen.rows), step):
+            some = slice(start, start + step)
+            flat = self._convert(chosen.part, chosen.rows[some], room)
+            yield self._block(chosen, some, flat)
+
+    def _convert(
+        self, part: UnidiscPart, numbers: NDArray[np.int64], room: NDArray[Any] | None
+    ) -> FlatRows:
+        table = part.table
         if "input_ids" in table and "modality" in table:
-            return interleaved_rows(table, rows, self.space, self.codes)
+            return interleaved_rows(table, numbers, self.space, self.codes, room)
         if {"txt_input_ids", "img_input_ids"} <= table.keys():
-            return paired_rows(table, rows, self.space, self.codes, end=self.end)
+            return paired_rows(table, numbers, self.space, self.codes, end=self.end)
         known = ", ".join(sorted(table))
-        raise FormatError(f"holds {known}, which is no layout of UniDisc's tokens", path=folder)
+        raise FormatError(
+            f"holds {known}, which is no layout of UniDisc's tokens", path=part.folder
+        )
 
-    def _block(self, part: PartRows, some: slice, flat: FlatRows) -> Block:
-        numbers, ids, name = part.rows[some], part.ids[some].tolist(), part.folder.name
-        keys = [f"{self.split}-{id_:08d}" for id_ in ids]
+    def _block(self, chosen: PartRows, some: slice, flat: FlatRows) -> Block:
+        name, numbers = chosen.part.name, chosen.rows[some]
+        keys = NumberedKeys(f"{self.split}-", 8, chosen.ids[some])
         if self.ids == "local":
-            keys = [f"{name}-{number:08d}" for number in numbers.tolist()]
+            keys = NumberedKeys(f"{name}-", 8, numbers)
         return Block(
             ids=flat.ids,
             lengths=flat.lengths,
@@ -133,12 +151,6 @@ class UnidiscReader:
             origin=Origin(source=Path(self.dir).name, path=name, row=0),
             rows=numbers,
         )
-
-
-def neighbours(rows: NDArray[np.int64]) -> Any:
-    """Return numbers that follow each other as a slice, which copies nothing."""
-    is_run = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1
-    return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
 
 def _stamps(part: Path) -> Any:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, SampleError
+from shardmill.io.keycolumn import NumberedKeys
 from shardmill.io.tokenfile import MEDIA_COLUMNS
 from shardmill.io.tokenwrite import MediaColumns
 from shardmill.model.codec import Plain
@@ -84,7 +85,7 @@ class Block:
     lengths: NDArray[np.int64]
     per_record: NDArray[np.int64]
     media: MediaColumns
-    keys: Sequence[str]
+    keys: Sequence[str] | NumberedKeys
     origin: Origin
     rows: NDArray[np.int64]
 

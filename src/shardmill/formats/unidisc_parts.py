@@ -28,38 +28,51 @@ TOKEN_NAMES = ("input_ids", "img_input_ids", "txt_input_ids")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class UnidiscPart:
+    """The folder of a part and its columns, mapped."""
+
+    folder: Path
+    table: dict[str, NDArray[Any]]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PartRows:
     """A part, the rows that are taken from it in order, and how many are not and why."""
 
-    folder: Path
+    part: UnidiscPart
     rows: NDArray[np.int64]
     ids: NDArray[np.int64]
     num_unwritten: int
     num_repeated: int
 
 
-def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[Path]:
+def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[UnidiscPart]:
     """Return the parts of a split: finished ones by number, then the temporary ones."""
     if is_memmap_folder(root):
-        return [root]
+        return [UnidiscPart(root, open_memmaps(root))]
     found = sorted((key, path) for path in root.iterdir() if (key := _sort_key(path, split)))
-    parts = [path for _, path in found if _is_whole(path, skip_broken=skip_broken)]
+    opened = (_open_part(path, skip_broken=skip_broken) for _, path in found)
+    parts = [part for part in opened if part is not None]
     if not parts:
         raise ConfigError(f"{root} holds no parts of split {split!r}, such as {split}_0")
     return parts
 
 
-def choose_rows(parts: Sequence[Path], ids: Ids | None) -> Iterator[PartRows]:
+def choose_rows(parts: Sequence[UnidiscPart], ids: Ids | None) -> Iterator[PartRows]:
     """Yield what is taken from each part; holds 9 bytes a row of all parts.
 
     With `ids` None rows of one id must hold the same tokens, because nothing else tells whether
     the parts count their samples together or each from 0.
     """
-    tables = [open_memmaps(part) for part in parts]
-    columns = [_id_column(part, table) for part, table in zip(parts, tables)]
+    columns = [_id_column(part) for part in parts]
     taken = _first_of_each(columns) if ids != "local" else [np.flatnonzero(c >= 0) for c in columns]
     if ids is None:
-        _check_repeats(parts, tables, columns, taken)
+        _check_repeats(parts, columns, taken)
     for part, column, rows in zip(parts, columns, taken):
         num_written = int((column >= 0).sum())
         yield PartRows(part, rows, column[rows], len(column) - num_written, num_written - len(rows))
@@ -73,23 +86,23 @@ def _sort_key(path: Path, split: str) -> tuple[bool, int, str] | None:
     return bool(found[1]), int(number) if number.isdecimal() else -1, number
 
 
-def _is_whole(part: Path, *, skip_broken: bool) -> bool:
+def _open_part(folder: Path, *, skip_broken: bool) -> UnidiscPart | None:
     try:
-        open_memmaps(part)
+        return UnidiscPart(folder, open_memmaps(folder))
     except FormatError as error:
-        if not part.name.startswith("tmp_"):
+        if not folder.name.startswith("tmp_"):
             raise
         if not skip_broken:
             hint = "; --from unidisc,skip_broken=true leaves this part out"
             raise FormatError(error.problem + hint, path=error.path) from error
-        return False
-    return True
+        return None
 
 
-def _id_column(part: Path, table: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+def _id_column(part: UnidiscPart) -> NDArray[np.int64]:
     """Return the id of each row, -1 where none was written."""
+    table = part.table
     if "idx" not in table:
-        raise FormatError("has no column 'idx': it was not written by UniDisc", path=part)
+        raise FormatError("has no column 'idx': it was not written by UniDisc", path=part.folder)
     ids = table["idx"].reshape(len(table["idx"]), -1)[:, 0].astype(np.int64)
     if "write_flag" in table:
         written = table["write_flag"].reshape(len(ids), -1)[:, 0]
@@ -108,8 +121,7 @@ def _first_of_each(columns: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int6
 
 
 def _check_repeats(
-    parts: Sequence[Path],
-    tables: Sequence[dict[str, NDArray[Any]]],
+    parts: Sequence[UnidiscPart],
     columns: Sequence[NDArray[np.int64]],
     taken: Sequence[NDArray[np.int64]],
 ) -> None:
@@ -124,7 +136,7 @@ def _check_repeats(
         left = np.flatnonzero(is_left)
         at = order[np.searchsorted(owner_ids, column[left], sorter=order)]
         for mine, other, theirs in _runs(left, owner_part[at], owner_row[at]):
-            differs = _differing_row(tables[number], mine, tables[other], theirs)
+            differs = _differing_row(parts[number].table, mine, parts[other].table, theirs)
             if differs is not None:
                 raise _conflict(int(column[mine][differs]), parts[other], parts[number])
 
@@ -155,7 +167,7 @@ def _differing_row(
     return None
 
 
-def _conflict(id_: int, first: Path, second: Path) -> ConfigError:
+def _conflict(id_: int, first: UnidiscPart, second: UnidiscPart) -> ConfigError:
     return ConfigError(
         f"id {id_} has other tokens in {second.name} than in {first.name}: choose "
         "--from unidisc,ids=global if it is one sample that was tokenized twice (the first is "

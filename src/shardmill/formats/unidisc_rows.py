@@ -5,8 +5,8 @@
     one modality   input_ids [N, L], modality [N, 1]
     packs          sample_ids [N, L] besides: the number of each token's document in its pack
 
-No step is taken a token: 60 % of a row of 3072 tokens is copied once, found again in `cuts`, the
-places where a document or a picture begins or ends, and shifted where it is a picture.
+A row is copied once, without its padding and with its codes shifted (paddedrows.py); everything
+else is arithmetic on the places where documents and pictures begin.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
+from shardmill.formats.paddedrows import IdRule, Rows, find_runs, join_ids, prefix_lengths
 from shardmill.io.tokenfile import MEDIA_COLUMNS
 from shardmill.io.tokenwrite import MediaColumns
 from shardmill.model.space import TokenSpace
@@ -26,9 +27,8 @@ from shardmill.model.tokenrow import MODALITIES
 Table: TypeAlias = dict[str, NDArray[Any]]
 CodeForm: TypeAlias = Literal["raw", "shifted"]
 IMAGE = MODALITIES["image"]
-WORD = 8
-FULL_WORD = np.uint64(0x0101010101010101)
 NAMES = ("codes",)
+WIDE = ("input_ids", "attention_mask", "modality", "sample_ids")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,32 +41,30 @@ class FlatRows:
     media: MediaColumns
 
 
-def interleaved_rows(table: Table, rows: Any, space: TokenSpace, codes: CodeForm) -> FlatRows:
-    """Return rows of text and pictures; `rows` is a slice or an array of numbers."""
-    padded, kinds = table["input_ids"][rows], table["modality"][rows]
-    mask = (
-        table["attention_mask"][rows] if "attention_mask" in table else np.ones(padded.shape, bool)
-    )
-    lengths = prefix_lengths(mask)
-    ids = _unsigned(_kept(padded, mask, lengths), space)
-    totals = mask.sum(axis=1, dtype=np.int64) if lengths is None else lengths
-    row_starts = np.cumsum(totals) - totals
-    if kinds.shape[1] == 1:
-        is_used = totals > 0  # an empty row begins where the next one does
-        cuts, kind_at = row_starts[is_used], kinds[is_used, 0]
-    elif lengths is None:
-        kept = kinds[mask]
-        cuts = np.union1d(row_starts[totals > 0], _changes(kept))
-        kind_at = kept[cuts]
-    else:
-        cuts, kind_at = _cuts_of_kinds(kinds, lengths, row_starts)
-    starts, per_row = row_starts, np.ones_like(totals)
-    if "sample_ids" in table:
-        changes = _changes(_kept(table["sample_ids"][rows], mask, lengths))
-        starts = np.union1d(row_starts[totals > 0], changes)
-        per_row = np.diff(np.searchsorted(starts, np.append(row_starts, len(ids))))
-    media = _shift_pictures(ids, (cuts, kind_at), starts, space, codes)
-    return FlatRows(ids, np.append(starts[1:], len(ids)) - starts, per_row, media)
+def interleaved_rows(
+    table: Table,
+    numbers: NDArray[np.int64],
+    space: TokenSpace,
+    codes: CodeForm,
+    room: NDArray[Any] | None = None,
+) -> FlatRows:
+    """Return rows of text and pictures; the ids lie in `room` if they have room there."""
+    rows, flat = _without_padding(table, numbers)
+    runs = _pictures(table, numbers, rows, flat)
+    total = int(rows.lengths.sum())
+    out = np.empty(total, space.dtype) if room is None or len(room) < total else room
+    rule = IdRule.of(space, is_shifted=codes == "shifted")
+    ids = join_ids(flat["input_ids"], rows, runs, rule, out)
+    starts, per_row = rows.starts, np.ones_like(rows.lengths)
+    first = starts[runs[:, 0]] + runs[:, 1]
+    ends = first + runs[:, 2]
+    if "sample_ids" in flat:
+        changes = _changes(rows.join(flat["sample_ids"]))
+        documents = np.union1d(starts[rows.lengths > 0], changes)
+        per_row = np.diff(np.searchsorted(documents, np.append(starts, total)))
+        starts, (first, ends) = documents, _cut(first, ends, documents)
+    media = _media_of(ids, starts, first, ends, space)
+    return FlatRows(ids, np.append(starts[1:], total) - starts, per_row, media)
 
 
 def paired_rows(
@@ -89,103 +87,73 @@ def paired_rows(
     return FlatRows(ids, lengths, ones, media)
 
 
-def prefix_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """Return how many values of each row are True if those are its first; None if not.
-
-    Eight values are looked at as one word: a row is a prefix if as many words are full as its
-    length allows, all of them in front, and the next one has its first bytes set.
-    """
-    num_rows, width = mask.shape
-    if width % WORD or not mask.flags.c_contiguous or not num_rows:
-        lengths = mask.sum(axis=1, dtype=np.int64)
-        is_prefix = bool((mask == (np.arange(width) < lengths[:, None])).all())
-        return lengths if is_prefix else None
-    words = mask.view(np.uint64)
-    num_full = (words == FULL_WORD).argmin(axis=1).astype(np.int64)
-    lengths = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
-    num_full[lengths == width] = words.shape[1]
-    rest = lengths - WORD * num_full
-    at = np.minimum(num_full, words.shape[1] - 1)
-    following = words[np.arange(num_rows), at]
-    wanted = FULL_WORD & ((np.uint64(1) << (rest % WORD * WORD).astype(np.uint64)) - np.uint64(1))
-    good = (num_full == words.shape[1]) | ((rest < WORD) & (following == wanted))
-    return lengths if bool(good.all()) else None
+def _without_padding(table: Table, numbers: NDArray[np.int64]) -> tuple[Rows, Table]:
+    """Return the rows in flat columns; nothing is copied unless a mask has gaps."""
+    wide = _wide_columns(table)
+    width, mask = wide["input_ids"].shape[1], wide.pop("attention_mask", None)
+    first, lengths = numbers * width, None
+    if mask is None:
+        lengths = np.full(len(first), width, np.int64)
+    elif mask.itemsize == 1:
+        lengths = prefix_lengths(mask.reshape(-1), first, width)
+    if lengths is not None:
+        return Rows(first, lengths), {name: column.reshape(-1) for name, column in wide.items()}
+    assert mask is not None
+    is_kept = mask[numbers] != 0
+    lengths = is_kept.sum(axis=1, dtype=np.int64)
+    flat = {name: column[numbers][is_kept] for name, column in wide.items()}
+    return Rows(np.cumsum(lengths) - lengths, lengths), flat
 
 
-def _kept(
-    padded: NDArray[Any], mask: NDArray[np.bool_], lengths: NDArray[np.int64] | None
-) -> NDArray[Any]:
-    """Return the values that are not padding, row after row."""
-    if lengths is None:
-        return padded[mask]
-    rows = [row[:length] for row, length in zip(padded, lengths.tolist())]
-    return np.concatenate(rows) if rows else padded.reshape(-1)
+def _wide_columns(table: Table) -> Table:
+    """Return the columns that have a value for each token; only modality may have one a row."""
+    shape = table["input_ids"].shape
+    wide = {name: table[name] for name in WIDE if name in table}
+    if wide["modality"].shape == (shape[0], 1):
+        del wide["modality"]
+    for name, column in wide.items():
+        if column.shape != shape:
+            raise FormatError(f"has the shape {column.shape}, input_ids has {shape}", path=name)
+    return wide
 
 
-def _unsigned(ids: NDArray[Any], space: TokenSpace) -> NDArray[Any]:
-    """Return ids of our own in the dtype of the space; one below 0 would be another id there."""
-    if len(ids) and int(ids.min()) < 0:
-        raise FormatError(f"holds the id {int(ids.min())} among its tokens", path="input_ids")
-    if ids.dtype.itemsize == space.dtype.itemsize:
-        return ids.view(space.dtype)
-    return ids.astype(space.dtype)
+def _pictures(
+    table: Table, numbers: NDArray[np.int64], rows: Rows, flat: Table
+) -> NDArray[np.int64]:
+    """Return the runs of codes in the rows: row, start and length."""
+    if "modality" in flat:
+        return find_runs(flat["modality"], rows, IMAGE)
+    is_picture = (table["modality"][numbers, 0] == IMAGE) & (rows.lengths > 0)
+    owner = np.flatnonzero(is_picture)
+    return np.stack([owner, np.zeros_like(owner), rows.lengths[owner]], axis=1)
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(values[1:] != values[:-1]) + 1
 
 
-def _cuts_of_kinds(
-    kinds: NDArray[Any], lengths: NDArray[np.int64], row_starts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return where a row begins or its modality changes, among what is kept, and what it is there.
-
-    Changes are looked for in words of eight values where that is possible: a word of zeros or ones
-    that equals the word before it has none.
-    """
-    width = kinds.shape[1]
-    flat = np.ascontiguousarray(kinds).reshape(-1)
-    places = _changes(flat) if width % WORD else _changes_in_words(flat)
-    row, column = np.divmod(np.union1d(np.arange(len(kinds)) * width, places), width)
-    is_kept = column < lengths[row]
-    row, column = row[is_kept], column[is_kept]
-    return row_starts[row] + column, kinds[row, column]
+def _cut(
+    first: NDArray[np.int64], ends: NDArray[np.int64], cuts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the runs from `first` to `ends` in pieces that no cut goes through."""
+    owner = np.searchsorted(first, cuts, side="left") - 1
+    inside = cuts[(owner >= 0) & (cuts < np.append(ends, 0)[owner])]
+    return np.sort(np.append(first, inside)), np.sort(np.append(ends, inside))
 
 
-def _changes_in_words(flat: NDArray[Any]) -> NDArray[np.int64]:
-    words = flat.view(np.uint64)
-    is_mixed = (words != 0) & (words != FULL_WORD)
-    is_mixed[1:] |= words[1:] != words[:-1]
-    first = np.flatnonzero(is_mixed)[:, None] * WORD
-    places = (first + np.arange(WORD + 1)).reshape(-1)
-    places = places[(places > 0) & (places < len(flat))]
-    is_change: NDArray[np.bool_] = flat[places] != flat[places - 1]
-    return places[is_change]
-
-
-def _shift_pictures(
+def _media_of(
     ids: NDArray[Any],
-    kinds: tuple[NDArray[np.int64], NDArray[Any]],
     starts: NDArray[np.int64],
+    first: NDArray[np.int64],
+    ends: NDArray[np.int64],
     space: TokenSpace,
-    codes: CodeForm,
 ) -> MediaColumns:
-    """Return the runs of codes, none across two documents, and shift them behind the text."""
-    changes, kind_at = kinds
-    cuts = np.union1d(starts[starts < len(ids)], changes)
-    ends = np.append(cuts[1:], len(ids))
-    is_picture = kind_at[np.searchsorted(changes, cuts, side="right") - 1] == IMAGE
-    first, last = cuts[is_picture], ends[is_picture]
-    if codes == "raw":
-        offset = ids.dtype.type(space.code_offset)
-        for start, end in zip(first.tolist(), last.tolist()):
-            picture = ids[start:end]
-            picture += offset
+    """Return the pictures as media of the documents that begin at `starts`."""
     owner = np.searchsorted(starts, first, side="right") - 1
     counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
     position = first - starts[owner]
     has_marker = (position > 0) & (ids[first - 1] == space.names.get("image", -1))
-    return _media_columns(counts, position, last - first, has_marker.astype(np.int64))
+    return _media_columns(counts, position, ends - first, has_marker.astype(np.int64))
 
 
 def _media_columns(

@@ -91,13 +91,22 @@ class TokenShard:
         return self.columns["num_fixed"]
 
     @property
+    def source_names(self) -> list[str]:
+        """The names that `source_numbers` counts in; the first is "", of rows without an origin."""
+        return ["", *self.spans.meta["sources"]]
+
+    @property
+    def source_numbers(self) -> NDArray[np.int64]:
+        """The number of the source of each row, 0 where a row has no origin."""
+        of_file = np.append(0, self.columns["origin_source"].astype(np.int64) + 1)
+        numbers: NDArray[np.int64] = of_file[self.columns["origin_file"]]
+        return numbers
+
+    @property
     def sources(self) -> list[str]:
         """The name of the source of each row, "" where a row has no origin."""
-        files = wide_column(
-            self.spans, "origin_source", len(open_strings(self.spans, "origin_path"))
-        )
-        names = [""] + [self.spans.meta["sources"][i] for i in files.tolist()]
-        return [names[file] for file in self.columns["origin_file"].tolist()]
+        names = self.source_names
+        return [names[number] for number in self.source_numbers.tolist()]
 
     def ids(self, row: int) -> NDArray[Any]:
         """Return the ids of a row, mapped and not copied."""

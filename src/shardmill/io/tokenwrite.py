@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError
 from shardmill.io.arrays import write_arrays
 from shardmill.io.columns import narrow_bounds, narrow_column
-from shardmill.io.keycolumn import pack_keys
+from shardmill.io.keycolumn import KeyList, NumberedKeys
 from shardmill.io.megatron import write_index
 from shardmill.io.strings import pack_strings
 from shardmill.io.tokenfile import FORMAT, MEDIA_COLUMNS
@@ -75,7 +75,7 @@ class TokenWriter:
     _bin: BinaryIO | None = None
     _lengths: array[int] = field(default_factory=_numbers)
     _documents: array[int] = field(default_factory=_numbers)
-    _keys: list[str] = field(default_factory=list)
+    _keys: KeyList = field(default_factory=KeyList)
     _num_loss: array[int] = field(default_factory=_numbers)
     _loss: array[int] = field(default_factory=_numbers)
     _num_media: array[int] = field(default_factory=_numbers)
@@ -126,7 +126,7 @@ class TokenWriter:
         self,
         ids: NDArray[Any],
         lengths: NDArray[Any],
-        keys: Sequence[str],
+        keys: Sequence[str] | NumberedKeys,
         origin: Origin,
         rows: Sequence[int],
         continues: NDArray[np.bool_] | None = None,
@@ -218,7 +218,7 @@ class TokenWriter:
             **{name: narrow_column(column) for name, column in narrow.items()},
             "loss_bounds": narrow_bounds(_int64(self._num_loss)),
             "media_bounds": narrow_bounds(_int64(self._num_media)),
-            **pack_keys(self._keys),
+            **self._keys.arrays(),
             **pack_strings("origin_path", [_encoded(path) for _, path in self._files]),
             **pack_strings(
                 "origin_name", [names.get(i, b"") for i in range(self.num_rows if names else 0)]

@@ -34,11 +34,12 @@ def _count_tokens(tally: Tally, shard: TokenShard) -> None:
     tally.count("visual tokens", int(shard.num_visual.sum(dtype=np.int64)))
     tally.count("loss tokens", int(shard.columns["loss_length"].sum(dtype=np.int64)))
     _observe(tally, "row tokens", lengths)
-    sources = np.array(shard.sources)
-    for name in np.unique(sources).tolist():
-        if name:
-            tally.count(f"source|{name}", int((sources == name).sum()))
-            tally.count(f"source tokens|{name}", int(lengths[sources == name].sum()))
+    sources = shard.source_numbers
+    for number, name in enumerate(shard.source_names):
+        tokens = lengths[sources == number]
+        if name and len(tokens):
+            tally.count(f"source|{name}", len(tokens))
+            tally.count(f"source tokens|{name}", int(tokens.sum()))
 
 
 def _count_codes(tally: Tally, shard: CodeShard) -> None:
