@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,14 @@ def test_a_shard_without_rows_is_no_problem(tmp_path: Path, files: str) -> None:
     else:
         found = datasets.load_dataset(out, split="train", cache_dir=str(tmp_path / "cache"))
     assert [row["key"] for row in found] == [row.key for row in ROWS[:3]]
+
+
+def test_keys_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    rows = [replace(ROWS[0], key="caf\udce9")]  # as surrogateescape reads b"caf\xe9"
+    tokens = write_token_folder(tmp_path / "tokens", [rows], SPACE)
+    stage = Export(input_dir=tokens, format=HuggingFaceFormat())
+    report = run_stage(stage, tmp_path / "out", workers=0)
+    assert "00000.spans: has keys that are not UTF-8" in str(report.failures)
 
 
 def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def test_flat_arrays_are_those_of_the_rows(
             *(n for n, row in enumerate(mine) if not row.continues),
             len(mine),
         ]
-        assert part.keys == [row.key for row in mine]
+        text, bounds = part.key_texts()
+        assert bounds.tolist() == np.cumsum([0, *(len(row.key) for row in mine)]).tolist()
+        assert text.tobytes().decode() == "".join(row.key for row in mine)
         assert part.ids.tolist() == [i for row in mine for i in row.ids.tolist()]
         masks = [mask_of(row.loss, len(row.ids)) for row in mine]
         assert part.loss_mask().tolist() == np.concatenate(masks).astype(int).tolist()
@@ -74,7 +76,7 @@ def test_flat_arrays_are_those_of_the_rows(
     gaps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6),
     rest=st.sampled_from([0, 3, 2000]),
 )
-def test_long_and_short_spans_are_painted_alike(gaps: list[tuple[int, int]], rest: int) -> None:
+def test_spans_are_painted_in_their_colours(gaps: list[tuple[int, int]], rest: int) -> None:
     wanted: list[int] = []
     starts, lengths = [], []
     for number, (gap, length) in enumerate(gaps):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError
 from shardmill.extras import need
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
@@ -30,6 +30,7 @@ from shardmill.formats.hf_files import (
     describe_files,
     schema_of,
     sequence,
+    string_array,
     value,
     write_table,
 )
@@ -39,7 +40,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
 NO_LABEL = -100
-BATCH_TOKENS = 1 << 19  # a column of a batch is written at once, and a mebibyte is cheapest
+BATCH_TOKENS = 1 << 20  # few calls, and the masks of a batch still fit into a cache
 TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows], NDArray[Any]]]] = {
     "loss_mask": ("uint8", lambda rows: rows.part.loss_mask()),
     "labels": ("int32", lambda rows: labels_of(rows)),
@@ -106,11 +107,20 @@ def labels_of(rows: TokenRows) -> NDArray[np.int32]:
 
 def _column(pa: Any, name: str, rows: TokenRows) -> Any:
     if name == "key":
-        keys = rows.part.keys
-        members = range(len(keys)) if rows.members is None else rows.members[:-1].tolist()
-        return pa.array([keys[member] for member in members], pa.string())
+        return _keys(pa, rows)
     if name == "lengths":
         members = np.arange(len(rows) + 1) if rows.members is None else rows.members
         return pa.ListArray.from_arrays(members.astype(np.int32), pa.array(rows.part.lengths))
     values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows)
     return pa.ListArray.from_arrays(rows.bounds.astype(np.int32), pa.array(values))
+
+
+def _keys(pa: Any, rows: TokenRows) -> Any:
+    members = None if rows.members is None else rows.members[:-1]
+    keys = string_array(*rows.part.key_texts(members))
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid as error:
+        path = rows.part.shard.spans.path
+        raise FormatError("has keys that are not UTF-8, as strings must be", path=path) from error
+    return keys

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from shardmill.extras import need
 from shardmill.io.atomic import write_file
@@ -55,12 +57,19 @@ def schema_of(features: Features) -> Any:
 
 def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]) -> int:
     """Write record batches to a file and return how many rows they have."""
-    num_rows = 0
-    with path.open("wb", buffering=0) as sink, _writer(sink, kind, schema) as writer:
+    pa, num_rows = need("pyarrow", extra="tables"), 0
+    with pa.OSFile(str(path), "wb") as sink, _writer(sink, kind, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             num_rows += batch.num_rows
     return num_rows
+
+
+def string_array(text: Any, bounds: NDArray[np.int64]) -> Any:
+    """Return an Arrow array of strings: string i is `text[bounds[i] : bounds[i + 1]]`, UTF-8."""
+    pa = need("pyarrow", extra="tables")
+    offsets = pa.py_buffer(bounds.astype(np.int32))
+    return pa.StringArray.from_buffers(len(bounds) - 1, offsets, pa.py_buffer(text))
 
 
 def describe_arrow(out_dir: Path, manifest: Manifest, features: Features) -> None:

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.keytext import key_texts
 from shardmill.io.columns import bounds_between
+from shardmill.io.populate import populate
+from shardmill.io.remoteids import RemoteIds
 from shardmill.io.tokenfile import TokenShard
 from shardmill.model.sample import SEGMENT_KINDS
 
 MAX_TOKENS = 1 << 22
 MAX_ROWS = 1 << 62
-LONG_RUN = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +50,11 @@ class TokenSlice:
     @property
     def ids(self) -> NDArray[Any]:
         """The ids of all rows, mapped and not copied."""
-        first = int(self.shard.offsets[self.start]) // self.shard.data.itemsize if len(self) else 0
-        return self.shard.data[first : first + self.num_tokens]
+        data = self.shard.data
+        first = int(self.shard.offsets[self.start]) // data.itemsize if len(self) else 0
+        if not isinstance(data, RemoteIds):
+            populate(data, first, first + self.num_tokens)
+        return data[first : first + self.num_tokens]
 
     @property
     def documents(self) -> NDArray[np.int64]:
@@ -58,10 +63,15 @@ class TokenSlice:
         first, last = np.searchsorted(bounds, [self.start, self.stop])
         return np.append(bounds[first:last] - self.start, len(self))
 
-    @property
-    def keys(self) -> list[str]:
-        """The key of each row."""
-        return self.shard.keys.between(self.start, self.stop)
+    def key_texts(
+        self, rows: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the keys of these rows, or of all, as UTF-8 with the bounds of each."""
+        wanted = slice(self.start, self.stop) if rows is None else rows + self.start
+        try:
+            return key_texts(self.shard.keys, wanted)
+        except ValueError as error:
+            raise FormatError(str(error), path=self.shard.spans.path) from error
 
     def loss_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token that is trained on, 0 for the others."""
@@ -138,16 +148,11 @@ def painted(
     gaps = np.append(starts, size) - np.concatenate([[0], ends])
     if (gaps < 0).any() or (ends < starts).any():
         raise ValueError("spans overlap, or lie outside their rows")
-    colours = np.broadcast_to(np.asarray(values, np.uint8), len(starts))
-    if size >= LONG_RUN * len(starts):
-        # Filling a long run at once is cheaper than any step a token.
-        painting = np.zeros(size, np.uint8)
-        for start, end, colour in zip(starts.tolist(), ends.tolist(), colours.tolist()):
-            painting[start:end] = colour
-        return painting
-    runs = np.stack([gaps[:-1], ends - starts], axis=1).reshape(-1)
-    pairs = np.stack([np.zeros_like(colours), colours], axis=1).reshape(-1)
-    return np.repeat(np.append(pairs, np.uint8(0)), np.append(runs, gaps[-1]))
+    runs = np.empty(2 * len(starts) + 1, np.int64)
+    runs[0::2], runs[1::2] = gaps, ends - starts
+    colours = np.zeros(len(runs), np.uint8)
+    colours[1::2] = values
+    return np.repeat(colours, runs)
 
 
 def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_rows: int) -> int:

@@ -1,0 +1,42 @@
+"""Asking for pages changes nothing but when they come."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardmill.io.megatron import map_bytes
+from shardmill.io.populate import populate
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (3000, 9000), (9999, 10_000)])
+def test_what_is_mapped_is_what_is_in_the_file(tmp_path: Path, start: int, stop: int) -> None:
+    wanted = np.arange(10_000, dtype="<u2")
+    (tmp_path / "x.bin").write_bytes(wanted.tobytes())
+    flat = np.frombuffer(map_bytes(tmp_path / "x.bin"), "<u2")
+    populate(flat, start, stop)
+    assert flat[start:stop].tolist() == wanted[start:stop].tolist()
+
+
+def test_arrays_of_memory_are_left_alone() -> None:
+    populate(np.arange(5), 0, 5)
+    populate(np.frombuffer(b"12", np.uint8), 0, 2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux what is mapped")
+def test_pages_are_there_before_they_are_touched(tmp_path: Path) -> None:
+    num_pages = 1000
+    (tmp_path / "x.bin").write_bytes(bytes(num_pages * mmap.PAGESIZE))
+    flat = np.frombuffer(map_bytes(tmp_path / "x.bin"), "<u2")
+    assert resident_kb(tmp_path / "x.bin") == 0
+    populate(flat, 0, len(flat))
+    assert resident_kb(tmp_path / "x.bin") in (0, num_pages * mmap.PAGESIZE // 1024)
+
+
+def resident_kb(path: Path) -> int:
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    next(line for line in lines if line.endswith(str(path)))
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
