@@ -54,6 +54,7 @@ VIEWS = [
     "#/item/pairs/spec",
     "#/item/tokens/overview",
     "#/item/tokens/rows",
+    "#/item/tokens/rows?q=0003",
     "#/item/tokens/row/16",
     "#/item/packs/packs",
     "#/item/packs/pack/1",

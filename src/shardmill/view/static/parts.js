@@ -91,6 +91,16 @@ export function pager(place, { at, step, total, shown, unit }) {
   );
 }
 
+export function foundPager(place, { shown, searched, next, unit }) {
+  const onward = { ...place, params: { ...place.params, at: next } };
+  return el(
+    "nav",
+    { class: "pager" },
+    el("span", { class: "where" }, `${count(shown)} found in ${count(searched)} ${unit}`),
+    next === null ? null : link(onward, { class: "button", "data-key": "next" }, "Go on"),
+  );
+}
+
 export function steps(place, number, total, unit) {
   const to = (other) => ({ ...place, name: String(other), params: {} });
   const button = (text, other, on, hint) =>

@@ -1,7 +1,7 @@
 // Rows of tokens: the list, and one row painted.
 
 import { el } from "./dom.js";
-import { empty, facts, field, key, note, numbers, pager, panel, steps } from "./parts.js";
+import { empty, facts, field, foundPager, key, note, numbers, pager, panel, steps } from "./parts.js";
 import { go, link } from "./route.js";
 import { strip } from "./strip.js";
 import { painted, tokenLegend, ways } from "./tokens.js";
@@ -13,33 +13,13 @@ export async function rowsView({ ask, route, page }) {
   const { q = "", source = "" } = route.params;
   const at = Number(route.params.at ?? 0) || 0;
   const answer = await ask("rows", { id: route.id, at, count: STEP, q, source });
+  const shown = answer.rows.length;
   const most = Math.max(1, ...answer.rows.map((row) => row.tokens));
   const filter = (other) => go({ id: route.id, view: "rows", params: { q, source, ...other } });
   const onward =
     q || source
-      ? el(
-          "nav",
-          { class: "pager" },
-          el(
-            "span",
-            { class: "where" },
-            `${count(answer.rows.length)} found in ${count(answer.searched - at)} rows`,
-          ),
-          answer.next === null
-            ? null
-            : link(
-                { ...route, params: { q, source, at: answer.next } },
-                { class: "button", "data-key": "next" },
-                "Go on",
-              ),
-        )
-      : pager(route, {
-          at,
-          step: STEP,
-          total: answer.total,
-          shown: answer.rows.length,
-          unit: "rows",
-        });
+      ? foundPager(route, { shown, searched: answer.searched - at, next: answer.next, unit: "rows" })
+      : pager(route, { at, step: STEP, total: answer.total, shown, unit: "rows" });
   return {
     title: `${page.name}: rows`,
     body: [
@@ -49,7 +29,7 @@ export async function rowsView({ ask, route, page }) {
         onward,
         field("Key holds …", q, (value) => filter({ q: value })),
       ),
-      answer.rows.length
+      shown
         ? el(
             "table",
             { class: "grid" },

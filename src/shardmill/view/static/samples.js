@@ -1,10 +1,9 @@
 // Samples as a wall of cards, filtered by source and key.
 
 import { el } from "./dom.js";
-import { empty, field, key, pager } from "./parts.js";
+import { empty, field, foundPager, key, pager } from "./parts.js";
 import { go, link } from "./route.js";
 import { thumb } from "./thumb.js";
-import { count } from "./words.js";
 
 const STEP = 48;
 
@@ -24,25 +23,16 @@ export async function samplesView({ ask, route, page }) {
     });
     cards.push(...answer.cards);
   }
+  const shown = cards.length;
   const filter = (other) => go({ id: route.id, view: "samples", params: { q, source, ...other } });
   const onward = filtered
-    ? el(
-        "nav",
-        { class: "pager" },
-        el(
-          "span",
-          { class: "where" },
-          `${count(cards.length)} found in ${count(answer.searched - at)} samples`,
-        ),
-        answer.next === null
-          ? null
-          : link(
-              { ...route, params: { q, source, at: answer.next } },
-              { class: "button", "data-key": "next" },
-              "Go on",
-            ),
-      )
-    : pager(route, { at, step: STEP, total: answer.total, shown: cards.length, unit: "samples" });
+    ? foundPager(route, {
+        shown,
+        searched: answer.searched - at,
+        next: answer.next,
+        unit: "samples",
+      })
+    : pager(route, { at, step: STEP, total: answer.total, shown, unit: "samples" });
   return {
     title: `${page.name}: samples`,
     body: [
