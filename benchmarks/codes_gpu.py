@@ -26,12 +26,16 @@ import torch
 from decode_images import photos
 from side_by_side import RESULTS_DIR
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from vq_checkpoints import random_tensors
+
 from shardmill.media.geometry import Square
 from shardmill.media.image import decode_picture, resize_crop
 from shardmill.tokens.vq.batches import BatchEncoder
 from shardmill.tokens.vq.live import PlainTokenizer
 from shardmill.tokens.vq.quantize import nearest_codes
-from shardmill.tokens.vq.shape import VqShape, expected_tensors
+from shardmill.tokens.vq.shape import VqShape
 from shardmill.tokens.vq.specs import ChameleonVq
 from shardmill.tokens.vq.weights import VqWeights, load_weights
 
@@ -43,22 +47,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPE = VqShape(base_channels=32, multipliers=(1, 1, 2), num_codes=256) if QUICK else VqShape()
 SIDE = 64 if QUICK else 512
 NUM_PHOTOS = 8 if QUICK else 96
-
-
-def random_weights(shape: VqShape) -> VqWeights:
-    """Return weights under which activations keep their size."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = {}
-    for name, dims in expected_tensors(shape, "encoder").items():
-        values = torch.randn(dims, generator=generator)
-        if len(dims) == 4:
-            values *= (dims[1] * dims[2] * dims[3]) ** -0.5
-        elif name.endswith(".weight") and len(dims) == 1:
-            values = 1 + 0.1 * values
-        elif name != "quantize.embedding.weight":
-            values *= 0.1
-        tensors[name] = values
-    return VqWeights(shape, tensors, has_decoder=False)
 
 
 def with_trained_codebook(weights: VqWeights, pixels: Any) -> VqWeights:
@@ -241,7 +229,11 @@ def main() -> None:
         folder = Path(place)
         pixels = photo_pixels(SIDE, NUM_PHOTOS)
         spec = save_checkpoint(
-            with_trained_codebook(random_weights(SHAPE), pixels), folder / "weights"
+            with_trained_codebook(
+                VqWeights(SHAPE, random_tensors(SHAPE, parts=["encoder"]), has_decoder=False),
+                pixels,
+            ),
+            folder / "weights",
         )
         assert load_weights(folder / "weights").shape == SHAPE
         sections = ["## Encoder and quantizer", *encoder_table(spec, pixels), ""]

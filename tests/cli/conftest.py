@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from invoked import invoke
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
 Shardmill = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,3 +32,13 @@ def shardmill(tmp_path: Path) -> Shardmill:
         return done
 
     return run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with texts as `shards`, their `tokens`, and `keys.txt`: one key, and no key."""
+    flags = ("--shape", "text", "--per-shard", 2, "--workers", 0)
+    invoke("ingest", DATA / "texts.jsonl", tmp_path / "shards", *flags)
+    invoke("tokenize", tmp_path / "shards", tmp_path / "tokens", "--workers", 0)
+    (tmp_path / "keys.txt").write_text("texts-00000001\nnobody\n")
+    return tmp_path

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from invoked import invoke_json
 from token_folder import write_token_folder
 
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
 from shardmill.io.megatron import open_index
 from shardmill.model.tokenrow import TokenRow
-
-
-def run(*words: object) -> dict[str, object]:
-    done = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    found: dict[str, object] = json.loads(done.output)
-    return found
 
 
 @pytest.fixture
@@ -31,10 +24,10 @@ def tokens(tmp_path: Path) -> Path:
 
 def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
     words = ("export", tokens, tmp_path / "out", "--format", "megatron,prefix=all", "--shards", 4)
-    first = run(*words, "--workers", 0)
+    first = invoke_json(*words, "--workers", 0)
     assert first["complete"] and first["done_now"] == 4 and first["samples_kept"] == 40
     assert len(open_index(tmp_path / "out" / "all.idx").lengths) == 40
-    assert run(*words)["done_now"] == 0
+    assert invoke_json(*words)["done_now"] == 0
 
 
 @pytest.mark.parametrize(

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
-from click.testing import CliRunner
+from invoked import invoke_json
 from token_folder import write_token_folder
 
-from shardmill.cli.main import cli
 from shardmill.io.receipts import open_manifest
 from shardmill.model.tokenrow import TokenRow
-
-
-def run(*words: object) -> dict[str, object]:
-    done = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0
-    found: dict[str, object] = json.loads(done.output)
-    return found
 
 
 def test_command_writes_packs_and_is_done_the_second_time(tmp_path: Path) -> None:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(1 + n % 7)) for n in range(40)]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    planned = run("plan", tokens, tmp_path / "p", "--capacity", 16)
+    planned = invoke_json("plan", tokens, tmp_path / "p", "--capacity", 16)
     for done_now in (1, 0):
-        done = run("pack", tokens, tmp_path / "p", tmp_path / "out", "--workers", 0)
+        done = invoke_json("pack", tokens, tmp_path / "p", tmp_path / "out", "--workers", 0)
         assert done["done_now"] == done_now
     manifest = open_manifest(tmp_path / "out")
     assert manifest.num_samples == 40

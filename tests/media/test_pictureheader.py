@@ -6,24 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_media import encode, picture, pixels
+from make_media import PICTURE_FORMATS, encode, picture, pixels
 from PIL import Image, ImageOps
 
 from shardmill.errors import SampleError
 from shardmill.media.sizes import Medium, probe
 
 DEMO = Path(__file__).parents[2] / "demo" / "data"
-
-
-FORMATS = {
-    "JPEG": "jpg",
-    "PNG": "png",
-    "GIF": "gif",
-    "WEBP": "webp",
-    "BMP": "bmp",
-    "TIFF": "tif",
-    "AVIF": "avif",
-}
 
 
 gray = pixels(33, 21)[:, :, 0]
@@ -54,12 +43,12 @@ def sides(medium: Medium) -> tuple[int, int]:
     return medium.size.width, medium.size.height
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PICTURE_FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (640, 480), (17, 3000)])
 def test_sizes_are_those_of_pillow(format: str, size: tuple[int, int]) -> None:
     content = picture(format, *size)
     medium = probe("image", content)
-    assert medium.ext == FORMATS[format]
+    assert medium.ext == PICTURE_FORMATS[format]
     assert sides(medium) == shown(content) == size
     assert probe("image", memoryview(content)) == medium
     assert medium.size.num_frames == 1
@@ -115,7 +104,7 @@ def test_a_picture_without_width_is_none() -> None:
         probe("image", content[:16] + bytes(4) + content[20:])
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PICTURE_FORMATS)
 def test_a_picture_cut_anywhere_is_read_or_rejected(format: str) -> None:
     content = picture(format)
     for length in range(0, min(len(content), 700), 3):

@@ -14,7 +14,12 @@ pytest.importorskip("transformers")
 
 import torch
 from film_chats import write_film_folder
-from hf_processors import chat_template, make_tokenizer, transformers
+from hf_processors import (
+    gemma3_processor,
+    internvl_processor,
+    llava_processor,
+    transformers,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pixel_folder import lengths_by, write_pixel_folder
@@ -35,51 +40,16 @@ IMAGE = 7
 
 
 def llava() -> Any:
-    from transformers import CLIPImageProcessor, LlavaProcessor
-
-    return LlavaProcessor(
-        CLIPImageProcessor(size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}),
-        make_tokenizer("<image>", bos=True),
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        # Two pictures stand side by side, so their runs touch.
-        chat_template=chat_template(image="<image>"),
-    )
+    return llava_processor(mark="<image>")  # two pictures side by side, so that their runs touch
 
 
 def gemma3() -> Any:
-    from transformers import Gemma3ImageProcessor, Gemma3Processor
-
-    tokenizer = make_tokenizer(
-        boi_token="<start_of_image>", image_token="<image_soft_token>", eoi_token="<end_of_image>"
-    )
-    return Gemma3Processor(
-        Gemma3ImageProcessor(size={"height": 28, "width": 28}),
-        tokenizer,
-        # The blank lines that the processor adds merge with these.
-        chat_template=chat_template(image="\n<start_of_image>\n"),
-        image_seq_length=4,
-    )
+    # The blank lines that the processor adds merge with these.
+    return gemma3_processor(mark="\n<start_of_image>\n")
 
 
 def internvl() -> Any:
-    from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
-
-    tokenizer = make_tokenizer(
-        start_image_token="<img>",
-        end_image_token="</img>",
-        context_image_token="<IMG_CONTEXT>",
-        video_token="<video>",
-    )
-    size = {"height": 28, "width": 28}
-    return InternVLProcessor(
-        GotOcr2ImageProcessor(size=size, max_patches=6),
-        tokenizer,
-        InternVLVideoProcessor(size=size, num_frames=5, do_sample_frames=True),
-        image_seq_length=4,
-        chat_template=chat_template(image="<IMG_CONTEXT>\n", video="<video>\n"),
-    )
+    return internvl_processor(num_frames=5, do_sample_frames=True)
 
 
 OTHERS = {llava: Llava, gemma3: Gemma3, internvl: InternVL}

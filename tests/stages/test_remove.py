@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_folder import finish_folder, shard_entry
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
 from shardmill.io.codefile import PictureCodes, open_codes, write_codes
-from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_samples
 from shardmill.io.tokenset import open_token_set
 from shardmill.model.manifest import Manifest
@@ -116,27 +116,13 @@ def test_codes_go_with_their_samples(tmp_path: Path) -> None:
     path = tmp_path / "in" / "shards" / "0.codes"
     made = [(f"k{n}", [PictureCodes("jpg", np.full((2, 2), n, np.uint8))]) for n in range(4)]
     write_codes(path, made, num_codes=9, factor=16, about={"weights": "w"})
-    from token_folder import _entry
-
-    manifest = Manifest(
-        stage={}, stage_digest="0", units_digest="0", num_in=4, num_kept=4, skipped={}, stats={},
-        shards=(replace_entry("0", 4, {"codes": _entry(tmp_path / "in", "0.codes")}),),
-    )  # fmt: skip
-    ledger = Ledger(tmp_path / "in", "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(manifest)
+    finish_folder(tmp_path / "in", [shard_entry(tmp_path / "in", "0", 4, ("codes",))])
     done = remove(tmp_path / "in", ["k1"], tmp_path / "out")
     shard = open_codes(tmp_path / "out" / done.shards[0].files["codes"].path)
     assert list(shard.keys) == ["k0", "k2", "k3"]
     assert shard.pictures(1)[0].codes.tolist() == [[2, 2], [2, 2]]
     assert shard.arrays.meta["weights"] == "w"
     assert done.stats["codes"] == 12
-
-
-def replace_entry(name: str, count: int, files: dict[str, object]) -> object:
-    from shardmill.model.manifest import ShardEntry
-
-    return replace(ShardEntry(name, count, {}), files=files)
 
 
 def test_a_shard_may_lose_all_its_samples(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ said, show the frames that the mode takes of its own clips, in order, and nothin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,18 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from invoked import invoke_json
 
 pytest.importorskip("torch")
 pytest.importorskip("av")
 
 import video_world as raw
-from click.testing import CliRunner
 from numbered_video import read_number
 from video_world import CAPTIONS, LONG, SHORT, World
 from vq_checkpoints import write_original
 from web_server import serving
 
-from shardmill.cli.main import cli
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_samples
 from shardmill.io.tokenset import open_token_set
@@ -130,23 +128,16 @@ CASES = {
 }
 
 
-def shardmill(*words: object) -> dict[str, Any]:
-    """Run a command in this process and return its report."""
-    done = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, f"{words}\n{done.output}"
-    return json.loads(done.stdout)
-
-
 def make_samples(case: Case, folder: Path) -> Path:
     """Ingest the rows of a case and take its frames; return the folder of samples."""
     world = World(folder / "raw")
     table = case.write(world)
     root = () if table.suffix == ".tar" else ("--media-root", world.media)
-    shardmill("ingest", table, folder / "samples", *case.ingest, *root, "--workers", 0)
+    invoke_json("ingest", table, folder / "samples", *case.ingest, *root, "--workers", 0)
     if case.frames is None:
         return folder / "samples"
     frames = folder / "frames"
-    shardmill("frames", folder / "samples", frames, *case.frames, "--workers", 0)
+    invoke_json("frames", folder / "samples", frames, *case.frames, "--workers", 0)
     return frames
 
 
@@ -155,8 +146,8 @@ def make_packs(case: Case, samples: Path, folder: Path, *words: object) -> Packe
     recipe = words or ("--recipe", folder / "recipe.toml")
     tokens, plan = folder / "tokens", folder / "packs.plan"
     flags = ("--template", case.template, "--max-length", CAPACITY, "--workers", 0)
-    shardmill("tokenize", samples, tokens, *recipe, *flags)
-    shardmill("plan", tokens, plan, "--capacity", CAPACITY)
+    invoke_json("tokenize", samples, tokens, *recipe, *flags)
+    invoke_json("plan", tokens, plan, "--capacity", CAPACITY)
     if case.kinds == {"video"}:
         return PackedDataset.from_tokens(plan, tokens)
     return PackedDataset(plan, PictureReader.open(tokens, samples, resolution=raw.SIDE))
@@ -215,10 +206,10 @@ def test_videos_come_from_a_store_by_root_or_by_url(tmp_path: Path) -> None:
         rows = [("a.mp4", CAPTIONS[0]), (f"{url}/b.mp4", CAPTIONS[1]), ("gone.mp4", "none")]
         table = world.rows("own.jsonl", [{"video_path": p, "value": text} for p, text in rows])
         root = ("--media-root", f"{url}/bucket", "--workers", 0)
-        report = shardmill("ingest", table, tmp_path / "samples", *root, "--max-skip-rate", 0.5)
+        report = invoke_json("ingest", table, tmp_path / "samples", *root, "--max-skip-rate", 0.5)
     assert sum(report["total"]["skipped"].values()) == 1
     flags = ("--sampler", "uniform,count=12", "--workers", 0)
-    shardmill("frames", tmp_path / "samples", tmp_path / "frames", *flags)
+    invoke_json("frames", tmp_path / "samples", tmp_path / "frames", *flags)
     case = Case(raw.own_rows, (), UN, BOTH, [uniform(SHORT)] * 2)
     packs = make_packs(case, tmp_path / "frames", tmp_path)
     assert numbers_of(packs[0].tensors["pixel_values"])[:12] == uniform(SHORT)
@@ -235,7 +226,7 @@ def test_codes_stand_for_frames_in_order(
     samples = make_samples(case, tmp_path)
     tokenizer = f"chameleon,weights={tmp_path / 'weights'}"
     flags = ("--tokenizer", tokenizer, "--resolution", 32, "--workers", 0)
-    shardmill("codes", samples, tmp_path / "codes", *flags)
+    invoke_json("codes", samples, tmp_path / "codes", *flags)
     recipe = tmp_path / "codes.toml"
     recipe.write_text(
         '[space]\nadded = ["boi", "eoi"]\nnum_codes = 300\n'

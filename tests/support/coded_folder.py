@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
+from finished_folder import finish_folder, shard_entry
 from samples_for_tests import store_samples
 
 from shardmill.io.codefile import PictureCodes, write_codes
-from shardmill.io.receipts import Ledger, open_manifest
-from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
+from shardmill.io.receipts import open_manifest
 from shardmill.model.sample import Document, Sample, Segment
 
 NUM_CODES = 8192
@@ -58,25 +58,5 @@ def store_coded(
         ]
         path = folder / "codes" / "shards" / f"{shard.name}.codes"
         write_codes(path, rows, num_codes=NUM_CODES, factor=FACTOR)
-        content = path.read_bytes()
-        entry = FileEntry(f"shards/{path.name}", len(content), xxhash.xxh3_64_hexdigest(content))
-        shards.append(ShardEntry(shard.name, len(rows), {"codes": entry}))
-    _finish(folder / "codes", shards)
-    return folder / "samples", folder / "codes"
-
-
-def _finish(folder: Path, shards: Sequence[ShardEntry]) -> None:
-    num_samples = sum(shard.num_samples for shard in shards)
-    manifest = Manifest(
-        stage={},
-        stage_digest="0",
-        units_digest="0",
-        num_in=num_samples,
-        num_kept=num_samples,
-        skipped={},
-        stats={},
-        shards=tuple(shards),
-    )
-    ledger = Ledger(folder, "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(manifest)
+        shards.append(shard_entry(folder / "codes", shard.name, len(rows), ("codes",)))
+    return folder / "samples", finish_folder(folder / "codes", shards)

@@ -86,6 +86,54 @@ def _corpus() -> list[str]:
     return corpus + ["\n" * n for n in range(1, 9)] * 20 + ["Frame1: <3.5 seconds>"] * 5
 
 
+def llava_processor(mark: str = "<image>\n") -> Any:
+    """Return LLaVA's processor for pictures of 42 x 42, each at a mark."""
+    loaded = transformers()
+    return loaded.LlavaProcessor(
+        loaded.CLIPImageProcessor(
+            size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}
+        ),
+        make_tokenizer("<image>", bos=True),
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=chat_template(image=mark),
+    )
+
+
+def gemma3_processor(mark: str = "<start_of_image>") -> Any:
+    """Return Gemma 3's processor for pictures of 28 x 28 and four tokens, each at a mark."""
+    loaded = transformers()
+    tokenizer = make_tokenizer(
+        boi_token="<start_of_image>", image_token="<image_soft_token>", eoi_token="<end_of_image>"
+    )
+    return loaded.Gemma3Processor(
+        loaded.Gemma3ImageProcessor(size={"height": 28, "width": 28}),
+        tokenizer,
+        chat_template=chat_template(image=mark),
+        image_seq_length=4,
+    )
+
+
+def internvl_processor(**video: Any) -> Any:
+    """Return InternVL's processor for tiles of 28 x 28 and four tokens; `video` sets its videos."""
+    loaded = transformers()
+    tokenizer = make_tokenizer(
+        start_image_token="<img>",
+        end_image_token="</img>",
+        context_image_token="<IMG_CONTEXT>",
+        video_token="<video>",
+    )
+    size = {"height": 28, "width": 28}
+    return loaded.InternVLProcessor(
+        loaded.GotOcr2ImageProcessor(size=size, max_patches=6),
+        tokenizer,
+        loaded.InternVLVideoProcessor(size=size, **video),
+        image_seq_length=4,
+        chat_template=chat_template(image="<IMG_CONTEXT>\n", video="<video>\n"),
+    )
+
+
 @dataclass(frozen=True)
 class Chat:
     """A random conversation: messages for a template, and the sizes of its media by kind."""

@@ -9,6 +9,17 @@ from typing import Any
 
 import numpy as np
 
+# What Pillow calls a format -> the extension that it has in a shard
+PICTURE_FORMATS = {
+    "JPEG": "jpg",
+    "PNG": "png",
+    "GIF": "gif",
+    "WEBP": "webp",
+    "BMP": "bmp",
+    "TIFF": "tif",
+    "AVIF": "avif",
+}
+
 
 def pixels(width: int, height: int, seed: int = 0) -> np.ndarray:
     """Return a smooth picture that differs from seed to seed."""

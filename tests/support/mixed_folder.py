@@ -9,15 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from finished_folder import finish_folder, shard_entry
 from make_media import clip, picture
 from samples_for_tests import store_samples
-from token_folder import _entry, write_token_folder
+from token_folder import write_token_folder
 
 from shardmill.io.codefile import PictureCodes, write_codes
 from shardmill.io.plans import write_plan
-from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.io.tokenlengths import token_lengths
-from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
@@ -143,15 +142,5 @@ def _write_codes(folder: Path, samples: list[Sample]) -> Path:
         ]
         path = folder / "shards" / f"{name}.codes"
         write_codes(path, made, num_codes=SPACE.num_codes, factor=16)
-        files = {"codes": _entry(folder, f"{name}.codes")}
-        entries.append(ShardEntry(name, len(some), files))
-    total = len(samples)
-    manifest = Manifest(
-        stage={}, stage_digest="0", units_digest="0", num_in=total, num_kept=total, skipped={},
-        stats={}, shards=tuple(entries),
-    )  # fmt: skip
-    ledger = Ledger(folder, "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(manifest)
-    assert open_manifest(folder).num_samples == total
-    return folder
+        entries.append(shard_entry(folder, name, len(some), ("codes",)))
+    return finish_folder(folder, entries)

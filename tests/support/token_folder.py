@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import xxhash
+from finished_folder import finish_folder, shard_entry
 
-from shardmill.io.receipts import Ledger
 from shardmill.io.tokenwrite import TokenWriter
-from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 
@@ -29,25 +27,5 @@ def write_token_folder(
         ) as out:  # type: ignore[misc]
             for row in rows:
                 out.append(row)
-        files = {role: _entry(folder, f"{name}.{role}") for role in ("bin", "idx", "spans")}
-        entries.append(ShardEntry(name, len(rows), files))
-    num_rows = sum(map(len, shards))
-    manifest = Manifest(
-        stage={},
-        stage_digest="0",
-        units_digest="0",
-        num_in=num_rows,
-        num_kept=num_rows,
-        skipped={},
-        stats={},
-        shards=tuple(entries),
-    )
-    ledger = Ledger(folder, "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(manifest)
-    return folder
-
-
-def _entry(folder: Path, name: str) -> FileEntry:
-    content = (folder / "shards" / name).read_bytes()
-    return FileEntry(f"shards/{name}", len(content), xxhash.xxh3_64_hexdigest(content))
+        entries.append(shard_entry(folder, name, len(rows), ("bin", "idx", "spans")))
+    return finish_folder(folder, entries)

@@ -7,15 +7,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-import xxhash
 from click.testing import CliRunner
+from finished_folder import finish_folder, shard_entry
 from PIL import Image
 from sample_folder import write_sample_folder
 
 from shardmill.cli.main import cli
 from shardmill.io.codefile import PictureCodes, write_codes
-from shardmill.io.receipts import Ledger
-from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
@@ -82,20 +80,5 @@ def make_codes(folder: Path) -> Path:
     rows = [(f"k{n}", [PictureCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
     (folder / "shards").mkdir(parents=True)
     write_codes(folder / "shards" / "0.codes", rows, num_codes=NUM_CODES, factor=16)
-    content = (folder / "shards" / "0.codes").read_bytes()
-    file = FileEntry("shards/0.codes", len(content), xxhash.xxh3_64_hexdigest(content))
-    ledger = Ledger(folder, "test")
-    ledger.draft_dir.mkdir(parents=True)
-    ledger.write_manifest(
-        Manifest(
-            stage={"kind": "shardmill.stages.codes:EncodePictures"},
-            stage_digest="0",
-            units_digest="0",
-            num_in=20,
-            num_kept=20,
-            skipped={},
-            stats={},
-            shards=(ShardEntry("0", 20, {"codes": file}),),
-        )
-    )
-    return folder
+    stage = {"kind": "shardmill.stages.codes:EncodePictures"}
+    return finish_folder(folder, [shard_entry(folder, "0", len(rows), ("codes",))], stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ SMALL_LLAMAGEN = VqShape(
 )
 
 
-def random_tensors(shape: VqShape, seed: int = 0) -> dict[str, Any]:
+def random_tensors(
+    shape: VqShape, seed: int = 0, parts: Sequence[str] = ("encoder", "decoder")
+) -> dict[str, Any]:
     """Return weights under which activations keep their size and many codes are used."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for part in ("encoder", "decoder"):
+    for part in parts:
         for name, dims in expected_tensors(shape, part).items():
             values = torch.randn(dims, generator=generator)
             if len(dims) == 4:

@@ -11,6 +11,7 @@ import pytest
 from hf_processors import (
     WORDS,
     chat_template,
+    gemma3_processor,
     make_tokenizer,
     random_chat,
     their_length,
@@ -134,19 +135,7 @@ def test_tokens_that_the_tokenizer_adds_are_counted(tmp_path: Path) -> None:
 
 
 def test_blank_lines_around_pictures_merge_as_in_the_processor(tmp_path: Path) -> None:
-    transformers()
-    from transformers import Gemma3ImageProcessor, Gemma3Processor
-
-    tokenizer = make_tokenizer(
-        boi_token="<start_of_image>", image_token="<image_soft_token>", eoi_token="<end_of_image>"
-    )
-    processor = Gemma3Processor(
-        Gemma3ImageProcessor(size={"height": 28, "width": 28}),
-        tokenizer,
-        chat_template=chat_template(image="<start_of_image>"),
-        image_seq_length=4,
-    )
-    check(Gemma3(num_tokens=4), processor, tmp_path)
+    check(Gemma3(num_tokens=4), gemma3_processor(), tmp_path)
 
 
 def test_the_real_tokenizer_with_real_texts_equals_the_processor(

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hf_processors import chat_template, compare, make_tokenizer, transformers
+from hf_processors import compare, gemma3_processor, llava_processor, transformers
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import MediaSize
@@ -16,17 +16,7 @@ def picture(rng: random.Random) -> MediaSize:
 
 
 def test_llava_equals_its_processor() -> None:
-    transformers()
-    from transformers import CLIPImageProcessor, LlavaProcessor
-
-    processor = LlavaProcessor(
-        CLIPImageProcessor(size={"shortest_edge": 42}, crop_size={"height": 42, "width": 42}),
-        make_tokenizer("<image>", bos=True),
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=chat_template(image="<image>\n"),
-    )
+    processor = llava_processor()
     compare(Llava(height=42, width=42), processor, image=picture, num_chats=200)
     processor.vision_feature_select_strategy = "full"
     compare(Llava(height=42, width=42, select="full"), processor, image=picture, num_chats=50)
@@ -39,21 +29,9 @@ def test_llava_has_576_tokens() -> None:
 
 @pytest.mark.parametrize("pan_and_scan", [False, True])
 def test_gemma3_equals_its_processor(pan_and_scan: bool) -> None:
-    transformers()
-    from transformers import Gemma3ImageProcessor, Gemma3Processor
-
-    tokenizer = make_tokenizer(
-        boi_token="<start_of_image>", image_token="<image_soft_token>", eoi_token="<end_of_image>"
-    )
-    processor = Gemma3Processor(
-        Gemma3ImageProcessor(size={"height": 28, "width": 28}),
-        tokenizer,
-        chat_template=chat_template(image="<start_of_image>"),
-        image_seq_length=4,
-    )
     rule = Gemma3(num_tokens=4, pan_and_scan=pan_and_scan, min_crop_size=90)
     settings = {"do_pan_and_scan": pan_and_scan, "pan_and_scan_min_crop_size": 90}
-    compare(rule, processor, image=picture, num_chats=200, image_settings=settings)
+    compare(rule, gemma3_processor(), image=picture, num_chats=200, image_settings=settings)
 
 
 def test_crops_of_gemma3_equal_those_of_its_processor() -> None:

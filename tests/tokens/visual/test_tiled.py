@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hf_processors import chat_template, compare, make_tokenizer, transformers
+from hf_processors import compare, internvl_processor
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import MediaSize
@@ -22,23 +22,7 @@ def film(rng: random.Random) -> MediaSize:
 
 @pytest.fixture(scope="module")
 def processor() -> Any:
-    transformers()
-    from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
-
-    tokenizer = make_tokenizer(
-        start_image_token="<img>",
-        end_image_token="</img>",
-        context_image_token="<IMG_CONTEXT>",
-        video_token="<video>",
-    )
-    size = {"height": 28, "width": 28}
-    return InternVLProcessor(
-        GotOcr2ImageProcessor(size=size, max_patches=6),
-        tokenizer,
-        InternVLVideoProcessor(size=size),
-        image_seq_length=4,
-        chat_template=chat_template(image="<IMG_CONTEXT>\n", video="<video>\n"),
-    )
+    return internvl_processor()
 
 
 @pytest.mark.parametrize("num_frames", [None, 5])
