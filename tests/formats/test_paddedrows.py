@@ -14,9 +14,9 @@ from shardmill.formats import paddedrows
 from shardmill.formats.paddedrows import (
     IdRule,
     Rows,
+    copy_ids,
     find_runs,
-    join_ids,
-    plain_join,
+    plain_copy,
     plain_lengths,
     plain_runs,
     prefix_lengths,
@@ -86,19 +86,25 @@ def test_there_is_room_for_any_number_of_runs() -> None:
     assert runs.tolist() == [[0, 2 * k + 1, 1] for k in range(40)]
 
 
-@pytest.mark.parametrize("join", [join_ids, plain_join])
+@pytest.mark.parametrize("copy", [copy_ids, plain_copy])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
-@given(drawn=rows_of_values(), seed=integers(0, 2**32))
-def test_ids_are_joined_and_runs_shifted(
-    join: Any, source: str, target: str, drawn: tuple[Any, Rows], seed: int
+@given(drawn=rows_of_values(), gap=integers(0, 2), seed=integers(0, 2**32))
+def test_ids_are_copied_and_runs_shifted(
+    copy: Any, source: str, target: str, drawn: tuple[Any, Rows], gap: int, seed: int
 ) -> None:
     kinds, rows = drawn
     ids = np.random.default_rng(seed).integers(0, 50, len(kinds)).astype(source)
-    out = np.empty(int(rows.lengths.sum()), target)
-    found = join(ids, rows, plain_runs(kinds, rows, 1), RULE, out)
-    assert found.dtype == np.dtype(target)
-    assert np.array_equal(found, rows.join(ids) + 100 * (rows.join(kinds) == 1))
+    count = len(rows.lengths)
+    to = rows.starts + gap * np.arange(count)
+    out = np.full(int(rows.lengths.sum()) + gap * count, 7, target)
+    copy(ids, rows, plain_runs(kinds, rows, 1), RULE, out, to)
+    shifted = ids.astype(int) + 100 * (kinds == 1)
+    wanted = [
+        [*shifted[first : first + length].tolist(), *[7] * gap]
+        for first, length in zip(rows.first.tolist(), rows.lengths.tolist())
+    ]
+    assert out.tolist() == [id_ for row in wanted for id_ in row]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -122,16 +128,17 @@ def test_ids_outside_of_the_space_are_named(
     ids[place] = value
     rows, runs = Rows(np.array([0]), np.array([3])), np.array([[0, 1, 1]])
     with pytest.raises(FormatError, match=message):
-        join_ids(ids, rows, runs, RULE, np.empty(3, target))
+        copy_ids(ids, rows, runs, RULE, np.empty(3, target), np.array([0]))
 
 
 def test_a_space_without_codes_has_rows_of_text() -> None:
     rule = IdRule.of(TokenSpace(text_size=9), is_shifted=False)
     rows, ids = Rows(np.array([1]), np.array([2])), np.array([0, 8, 7], np.int16)
-    none = np.empty((0, 3), np.int64)
-    assert join_ids(ids, rows, none, rule, np.empty(2, "<u2")).tolist() == [8, 7]
+    out, to = np.empty(2, "<u2"), np.array([0])
+    copy_ids(ids, rows, np.empty((0, 3), np.int64), rule, out, to)
+    assert out.tolist() == [8, 7]
     with pytest.raises(FormatError, match="the code 8 in a picture, the token space has 0"):
-        join_ids(ids, rows, np.array([[0, 0, 1]]), rule, np.empty(2, "<u2"))
+        copy_ids(ids, rows, np.array([[0, 0, 1]]), rule, out, to)
 
 
 @needs_compiler
@@ -147,13 +154,14 @@ def test_a_space_without_codes_has_rows_of_text() -> None:
         {"runs": [[0, -1, 1]]},
         {"runs": [[1, 0, 1]]},
         {"runs": [[0, 1, 1], [0, 0, 1]]},
-        {"out": 2},
+        {"to": [1]},
+        {"to": [-1]},
+        {"to": []},
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
-    at = {"first": [0], "lengths": [3], "runs": [[0, 1, 1]], "out": 3, **change}
-    numbers = (np.array(at[name], np.int64) for name in ("first", "lengths", "runs"))
-    first, lengths, runs = numbers
-    ids, out = np.zeros(3, np.uint16), np.empty(at["out"], np.uint16)
+    at = {"first": [0], "lengths": [3], "runs": [[0, 1, 1]], "to": [0], **change}
+    first, lengths, runs, to = (np.array(numbers, np.int64) for numbers in at.values())
+    ids, out = np.zeros(3, np.uint16), np.empty(3, np.uint16)
     with pytest.raises(ValueError, match="do not fit"):
-        paddedrows._paddedrows.join_rows(ids, 2, first, lengths, runs, out, 2, 9, 9, 0)
+        paddedrows._paddedrows.copy_rows(ids, 2, first, lengths, runs, to, out, 2, 9, 9, 0)

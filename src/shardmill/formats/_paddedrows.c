@@ -1,14 +1,15 @@
-/* Padded rows without their padding: how long they are, where a value stands, and their ids joined.
+/* Padded rows without their padding: how long they are, where a value stands, and a copy of their ids.
  *
  * A row is `width` or `lengths[i]` values from `first[i]` on, in a buffer that may be a whole
- * mapped file. `first`, `lengths` and `runs` are int64; a run is (row, start in the row, length),
- * in order. paddedrows.py has the same in numpy.
+ * mapped file. `first`, `lengths`, `runs` and `to` are int64; a run is (row, start in the row,
+ * length), in order. paddedrows.py has the same in numpy.
  *
  * prefix_lengths(mask, first, width, lengths) -> False if some row is not ones and then zeros
  * find_runs(values, first, lengths, value, runs) -> number of runs; stores as many as have room
- * join_rows(ids, size, first, lengths, runs, out, out_size, last, run_last, shift)
- *     -> False if an id is above `last`, or one in a run above `run_last`; those in runs get
- *     `shift` more. Ids are read unsigned, so that one below zero is above any last.
+ * copy_rows(ids, size, first, lengths, runs, to, out, out_size, last, run_last, shift)
+ *     -> False if an id is above `last`, or one in a run above `run_last`. Row i goes to out[to[i]]
+ *     and on, its runs get `shift` more. Ids are read unsigned, so that one below zero is above
+ *     any last.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -97,43 +98,40 @@ static Copy copy_of(Py_ssize_t size, Py_ssize_t out_size)
 }
 
 /* Returns 1 if all is well, 0 if an id is too large, -1 if runs do not fit the rows. */
-static int join(const void *ids, const int64_t *first, const int64_t *lengths, int64_t num_rows,
-                const Run *run, const Run *last_run, void *out, Copy copy, uint32_t last,
-                uint32_t run_last, uint32_t shift)
+static int copy_all(const void *ids, const int64_t *first, const int64_t *lengths,
+                    int64_t num_rows, const Run *run, const Run *last_run, const int64_t *to,
+                    void *out, Copy copy, uint32_t last, uint32_t run_last, uint32_t shift)
 {
-    int64_t to = 0;
     int good = 1;
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t at = 0;
         for (; run < last_run && run->row == i; run++) {
             if (run->start < at || run->length < 0 || run->length > lengths[i] - run->start)
                 return -1;
-            good &= copy(ids, first[i] + at, run->start - at, out, to + at, last, 0);
+            good &= copy(ids, first[i] + at, run->start - at, out, to[i] + at, last, 0);
             at = run->start + run->length;
-            good &= copy(ids, first[i] + run->start, run->length, out, to + run->start, run_last,
-                         shift);
+            good &= copy(ids, first[i] + run->start, run->length, out, to[i] + run->start,
+                         run_last, shift);
         }
-        good &= copy(ids, first[i] + at, lengths[i] - at, out, to + at, last, 0);
-        to += lengths[i];
+        good &= copy(ids, first[i] + at, lengths[i] - at, out, to[i] + at, last, 0);
     }
     return run == last_run ? good : -1;
 }
 
-/* Whether every row lies in `count` values, and how many all of them have; -1 if not. */
-static int64_t total_of(const Py_buffer *first, const Py_buffer *lengths, int64_t width,
-                        int64_t count)
+/* Whether every row lies in `count` values. */
+static int are_inside(const Py_buffer *first, const Py_buffer *lengths, int64_t width,
+                      int64_t count)
 {
-    int64_t total = 0, num_rows = first->len / 8;
+    int64_t num_rows = first->len / 8;
     const int64_t *begin = first->buf, *length = lengths ? lengths->buf : NULL;
     if (lengths && lengths->len != first->len)
-        return -1;
+        return 0;
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t wanted = length ? length[i] : width;
         if (wanted < 0 || begin[i] < 0 || begin[i] > count || wanted > count - begin[i])
-            return -1;
-        total += wanted;
+            return 0;
     }
-    return total;
+    return 1;
 }
 
 static PyObject *refuse(void)
@@ -150,7 +148,7 @@ static PyObject *prefix_lengths(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "y*y*nw*", &mask, &first, &width, &lengths))
         return NULL;
-    if (lengths.len == first.len && total_of(&first, NULL, width, mask.len) >= 0) {
+    if (lengths.len == first.len && are_inside(&first, NULL, width, mask.len)) {
         Py_BEGIN_ALLOW_THREADS
         good = measure(mask.buf, first.buf, first.len / 8, width, lengths.buf);
         Py_END_ALLOW_THREADS
@@ -169,7 +167,7 @@ static PyObject *find_runs(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "y*y*y*bw*", &values, &first, &lengths, &value, &runs))
         return NULL;
-    if (total_of(&first, &lengths, 0, values.len) >= 0) {
+    if (are_inside(&first, &lengths, 0, values.len)) {
         Py_BEGIN_ALLOW_THREADS
         count = look_for_runs(values.buf, first.buf, lengths.buf, first.len / 8, value, runs.buf,
                               runs.len / (Py_ssize_t)sizeof(Run));
@@ -182,29 +180,31 @@ static PyObject *find_runs(PyObject *module, PyObject *args)
     return count < 0 ? refuse() : PyLong_FromLongLong(count);
 }
 
-static PyObject *join_rows(PyObject *module, PyObject *args)
+static PyObject *copy_rows(PyObject *module, PyObject *args)
 {
-    Py_buffer ids, first, lengths, runs, out;
+    Py_buffer ids, first, lengths, runs, to, out;
     Py_ssize_t size, out_size;
     unsigned int last, run_last, shift;
     int good = -1;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*ny*y*y*w*nIII", &ids, &size, &first, &lengths, &runs, &out,
-                          &out_size, &last, &run_last, &shift))
+    if (!PyArg_ParseTuple(args, "y*ny*y*y*y*w*nIII", &ids, &size, &first, &lengths, &runs, &to,
+                          &out, &out_size, &last, &run_last, &shift))
         return NULL;
     Copy copy = copy_of(size, out_size);
-    int64_t total = copy ? total_of(&first, &lengths, 0, ids.len / size) : -1;
-    if (total >= 0 && total <= out.len / out_size) {
+    if (copy && are_inside(&first, &lengths, 0, ids.len / size) &&
+        are_inside(&to, &lengths, 0, out.len / out_size)) {
         const Run *run = runs.buf;
         Py_BEGIN_ALLOW_THREADS
-        good = join(ids.buf, first.buf, lengths.buf, first.len / 8, run,
-                    run + runs.len / (Py_ssize_t)sizeof(Run), out.buf, copy, last, run_last, shift);
+        good = copy_all(ids.buf, first.buf, lengths.buf, first.len / 8, run,
+                        run + runs.len / (Py_ssize_t)sizeof(Run), to.buf, out.buf, copy, last,
+                        run_last, shift);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&ids);
     PyBuffer_Release(&first);
     PyBuffer_Release(&lengths);
     PyBuffer_Release(&runs);
+    PyBuffer_Release(&to);
     PyBuffer_Release(&out);
     return good < 0 ? refuse() : PyBool_FromLong(good);
 }
@@ -212,7 +212,7 @@ static PyObject *join_rows(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"prefix_lengths", prefix_lengths, METH_VARARGS, "Measure rows of ones and then zeros."},
     {"find_runs", find_runs, METH_VARARGS, "Find where a value stands; returns how many runs."},
-    {"join_rows", join_rows, METH_VARARGS, "Join rows and shift their runs."},
+    {"copy_rows", copy_rows, METH_VARARGS, "Copy rows and shift their runs."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""Padded rows without their padding: the ids of many rows joined, those of pictures shifted.
+"""Padded rows without their padding: the ids of many rows copied, those of pictures shifted.
 
 A row is named by the place of its first value in a flat array, which may be a whole mapped file, so
 that rows are copied once, from where they lie to where they are written from. The three loops are
@@ -107,31 +107,33 @@ def plain_runs(values: NDArray[Any], rows: Rows, value: int) -> NDArray[np.int64
     return np.stack([owner[begin], begin - rows.starts[owner[begin]], last - begin + 1], axis=1)
 
 
-def join_ids(
+def copy_ids(
     ids: NDArray[Any],
     rows: Rows,
     runs: NDArray[np.int64],
     rule: IdRule,
     out: NDArray[Any],
-) -> NDArray[Any]:
-    """Return the ids of the rows, runs shifted, in the dtype of `out`, which they may lie in."""
-    size, out_size = ids.dtype.itemsize, out.dtype.itemsize
-    if _paddedrows is not None and size in (2, 4) and (rule.run_size or not len(runs)):
+    to: NDArray[np.int64],
+) -> None:
+    """Copy the ids of row i to `out[to[i]]` and on, its runs shifted."""
+    if _paddedrows is not None and ids.itemsize in (2, 4) and (rule.run_size or not len(runs)):
         most = int(np.iinfo(ids.dtype).max)
         last, run_last = min(rule.size - 1, most), max(0, min(rule.run_size - 1, most))
-        place = (ids, size, rows.first, rows.lengths, np.ascontiguousarray(runs), out, out_size)
-        if _paddedrows.join_rows(*place, last, run_last, rule.shift):
-            return out[: int(rows.lengths.sum())]
-    return plain_join(ids, rows, runs, rule, out)
+        source = (ids, ids.itemsize, rows.first, rows.lengths, np.ascontiguousarray(runs))
+        target = (to, out, out.itemsize)
+        if _paddedrows.copy_rows(*source, *target, last, run_last, rule.shift):
+            return
+    plain_copy(ids, rows, runs, rule, out, to)
 
 
-def plain_join(
+def plain_copy(
     ids: NDArray[Any],
     rows: Rows,
     runs: NDArray[np.int64],
     rule: IdRule,
     out: NDArray[Any],
-) -> NDArray[Any]:
+    to: NDArray[np.int64],
+) -> None:
     """Do the same in numpy; ids that the rule does not allow are a `FormatError`."""
     joined = rows.join(ids).astype(np.int64)
     begin = rows.starts[runs[:, 0]] + runs[:, 1]
@@ -142,7 +144,7 @@ def plain_join(
     _check(joined[~is_code], rule.size, "id", "among its tokens")
     _check(joined[is_code], rule.run_size, "code", "in a picture")
     joined[is_code] += rule.shift
-    return joined.astype(out.dtype)
+    out[np.arange(len(joined)) + np.repeat(to - rows.starts, rows.lengths)] = joined
 
 
 def _check(values: NDArray[np.int64], size: int, what: str, where: str) -> None:

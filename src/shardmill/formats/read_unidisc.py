@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.formats.reader import Aspect, Block, Part, Record, stamp, with_codes
+from shardmill.formats.unidisc_pairs import paired_rows
 from shardmill.formats.unidisc_parts import (
     TOKEN_NAMES,
     Ids,
@@ -26,12 +27,7 @@ from shardmill.formats.unidisc_parts import (
     choose_rows,
     find_parts,
 )
-from shardmill.formats.unidisc_rows import (
-    CodeForm,
-    FlatRows,
-    interleaved_rows,
-    paired_rows,
-)
+from shardmill.formats.unidisc_rows import CodeForm, FlatRows, interleaved_rows
 from shardmill.io.keycolumn import NumberedKeys
 from shardmill.io.memmaps import META_NAME
 from shardmill.model.sample import Origin
@@ -115,9 +111,9 @@ class UnidiscReader:
         digest = xxhash.xxh3_64_hexdigest(chosen.rows.tobytes())
         if digest != input["rows"] or _stamps(chosen.part.folder) != input["stamps"]:
             raise FormatError("was changed after it was listed", path=chosen.part.folder)
-        table = chosen.part.table
-        width = sum(table[name].shape[1] for name in TOKEN_NAMES if name in table)
-        step = max(1, TOKENS_AT_ONCE // max(1, width))
+        # A pair has a marker and an end besides.
+        width = _width(chosen.part) + 2
+        step = max(1, TOKENS_AT_ONCE // width)
         room = np.empty(step * width, self.space.dtype) if reuse else None
         for start in range(0, len(chosen.rows), step):
             some = slice(start, start + step)
@@ -131,7 +127,7 @@ class UnidiscReader:
         if "input_ids" in table and "modality" in table:
             return interleaved_rows(table, numbers, self.space, self.codes, room)
         if {"txt_input_ids", "img_input_ids"} <= table.keys():
-            return paired_rows(table, numbers, self.space, self.codes, end=self.end)
+            return paired_rows(table, numbers, self.space, self.codes, room, end=self.end)
         known = ", ".join(sorted(table))
         raise FormatError(
             f"holds {known}, which is no layout of UniDisc's tokens", path=part.folder
@@ -151,6 +147,15 @@ class UnidiscReader:
             origin=Origin(source=Path(self.dir).name, path=name, row=0),
             rows=numbers,
         )
+
+
+def _width(part: UnidiscPart) -> int:
+    """Return how many tokens a row has at most."""
+    columns = {name: part.table[name] for name in TOKEN_NAMES if name in part.table}
+    for name, column in columns.items():
+        if column.ndim != 2:
+            raise FormatError(f"has a tensor {name!r} of shape {column.shape}", path=part.folder)
+    return sum(column.shape[1] for column in columns.values())
 
 
 def _stamps(part: Path) -> Any:

@@ -1,7 +1,6 @@
 """UniDisc's padded rows as flat documents of a token space, many rows at a time.
 
     interleaved    input_ids, attention_mask, modality [N, L]: text ids and raw codes, padded
-    paired         txt_input_ids, txt_attention_mask [N, T] and img_input_ids [N, I], raw codes
     one modality   input_ids [N, L], modality [N, 1]
     packs          sample_ids [N, L] besides: the number of each token's document in its pack
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.formats.paddedrows import IdRule, Rows, find_runs, join_ids, prefix_lengths
+from shardmill.formats.paddedrows import IdRule, Rows, copy_ids, find_runs, prefix_lengths
 from shardmill.io.tokenfile import MEDIA_COLUMNS
 from shardmill.io.tokenwrite import MediaColumns
 from shardmill.model.space import TokenSpace
@@ -49,13 +48,12 @@ def interleaved_rows(
     room: NDArray[Any] | None = None,
 ) -> FlatRows:
     """Return rows of text and pictures; the ids lie in `room` if they have room there."""
-    rows, flat = _without_padding(table, numbers)
+    rows, flat = without_padding(table, numbers)
     runs = _pictures(table, numbers, rows, flat)
-    total = int(rows.lengths.sum())
-    out = np.empty(total, space.dtype) if room is None or len(room) < total else room
+    starts, per_row, total = rows.starts, np.ones_like(rows.lengths), int(rows.lengths.sum())
+    ids = place_for(total, space, room)
     rule = IdRule.of(space, is_shifted=codes == "shifted")
-    ids = join_ids(flat["input_ids"], rows, runs, rule, out)
-    starts, per_row = rows.starts, np.ones_like(rows.lengths)
+    copy_ids(flat["input_ids"], rows, runs, rule, ids, starts)
     first = starts[runs[:, 0]] + runs[:, 1]
     ends = first + runs[:, 2]
     if "sample_ids" in flat:
@@ -67,27 +65,14 @@ def interleaved_rows(
     return FlatRows(ids, np.append(starts[1:], total) - starts, per_row, media)
 
 
-def paired_rows(
-    table: Table, rows: Any, space: TokenSpace, codes: CodeForm, *, end: bool
-) -> FlatRows:
-    """Return pairs as text without end, marker, codes and, with `end`, the end."""
-    text, pictures = table["txt_input_ids"][rows], table["img_input_ids"][rows]
-    mask = table["txt_attention_mask"][rows] if "txt_attention_mask" in table else text >= 0
-    pictures = space.code_ids(pictures) if codes == "raw" else pictures
-    marker = [space.names["image"]] if "image" in space.names else []
-    last = [space.special("eos")] if end else []
-    words = [_without_end(row[is_word], last) for row, is_word in zip(text, mask.astype(bool))]
-    parts = [part for pair in zip(words, pictures) for part in (pair[0], marker, pair[1], last)]
-    ids = np.concatenate([*parts, np.empty(0, np.int64)]).astype(space.dtype)
-    num_words = np.array([len(row) for row in words], np.int64)
-    lengths = num_words + len(marker) + pictures.shape[1] + len(last)
-    ones = np.ones_like(num_words)
-    before = len(marker) * ones
-    media = _media_columns(ones, num_words + before, pictures.shape[1] * ones, before)
-    return FlatRows(ids, lengths, ones, media)
+def place_for(count: int, space: TokenSpace, room: NDArray[Any] | None) -> NDArray[Any]:
+    """Return where so many ids may be written: in `room` if they have room there."""
+    if room is None or len(room) < count:
+        return np.empty(count, space.dtype)
+    return room[:count]
 
 
-def _without_padding(table: Table, numbers: NDArray[np.int64]) -> tuple[Rows, Table]:
+def without_padding(table: Table, numbers: NDArray[np.int64]) -> tuple[Rows, Table]:
     """Return the rows in flat columns; nothing is copied unless a mask has gaps."""
     wide = _wide_columns(table)
     width, mask = wide["input_ids"].shape[1], wide.pop("attention_mask", None)
@@ -109,7 +94,7 @@ def _wide_columns(table: Table) -> Table:
     """Return the columns that have a value for each token; only modality may have one a row."""
     shape = table["input_ids"].shape
     wide = {name: table[name] for name in WIDE if name in table}
-    if wide["modality"].shape == (shape[0], 1):
+    if "modality" in wide and wide["modality"].shape == (shape[0], 1):
         del wide["modality"]
     for name, column in wide.items():
         if column.shape != shape:
@@ -153,15 +138,16 @@ def _media_of(
     counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
     position = first - starts[owner]
     has_marker = (position > 0) & (ids[first - 1] == space.names.get("image", -1))
-    return _media_columns(counts, position, ends - first, has_marker.astype(np.int64))
+    return media_columns(counts, position, ends - first, has_marker.astype(np.int64))
 
 
-def _media_columns(
+def media_columns(
     counts: NDArray[np.int64],
     position: NDArray[np.int64],
     length: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> MediaColumns:
+    """Return pictures as media: `counts` of them in each row, square if they can be."""
     side = np.floor(np.sqrt(length) + 0.5).astype(np.int64)
     is_square = side * side == length
     ones = np.ones_like(length)
@@ -170,7 +156,3 @@ def _media_columns(
     columns = dict.fromkeys(MEDIA_COLUMNS, zeros)
     columns |= {"position": position, "length": length, "before": before, "kind": IMAGE * ones}
     return MediaColumns(counts, columns, np.stack(grid, axis=1), NAMES)
-
-
-def _without_end(words: NDArray[Any], last: list[int]) -> NDArray[Any]:
-    return words[:-1] if last and words[-1:].tolist() == last else words
