@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shardmill.cli.main import cli
+from shardmill.cli.quote import Estimate
+from shardmill.cli.run import print_quote
 from shardmill.io.receipts import open_manifest
 
 RECIPE = """
@@ -113,6 +115,36 @@ def test_a_quote_reads_as_a_table(recipe: Path) -> None:
     unpriced = recipe.with_name("unpriced.toml")
     unpriced.write_text(RECIPE.replace("[prices]\ncpu_hour = 3600\ngb_month = 1e9\n", ""))
     assert "give [prices]" in invoke("run", unpriced, "--quote").output
+
+
+@pytest.mark.parametrize(
+    ("crowded", "said"), [(False, ", bound by disk or network\n"), (True, "%\n")]
+)
+def test_a_quote_tells_what_binds_only_if_it_knows(
+    capsys: pytest.CaptureFixture[str], crowded: bool, said: str
+) -> None:
+    estimate = Estimate(
+        step="ingest raw shards",
+        scale=1.0,
+        num_tried=1,
+        num_units=9,
+        num_samples=90,
+        num_workers=2,
+        seconds=3.0,
+        num_bytes=1000,
+        busy=0.1,
+        crowded=crowded,
+        on_gpu=False,
+        prices={},
+    )
+    print_quote([estimate])
+    (slowest,) = (line for line in capsys.readouterr().out.splitlines(True) if "slowest" in line)
+    assert slowest.endswith(said)
+
+
+def test_a_recipe_that_writes_nothing_has_no_quote(recipe: Path) -> None:
+    recipe.write_text('[[step]]\nverb = "status"\nin = "shards"\n')
+    assert "nothing to try" in str(invoke("run", recipe, "--quote").exception)
 
 
 def test_a_quote_that_cannot_be_made_names_the_step(recipe: Path) -> None:

@@ -65,12 +65,12 @@ class Estimate:
         return self.worker_hours * self.prices.get(kind, 0.0)
 
     @property
-    def bound(self) -> str:
-        """What limits the step."""
+    def bound(self) -> str | None:
+        """What limits the step, None if it cannot be told."""
         if self.busy >= BUSY:
             return "processors"
         if self.crowded:  # others took the processors, so waiting for them tells nothing
-            return "unknown"
+            return None
         return "GPU" if self.on_gpu else "disk or network"
 
 

@@ -15,6 +15,7 @@ from shardmill.cli.main import cli
 from shardmill.cli.options import json_option
 from shardmill.cli.quote import NUM_UNITS, Estimate, quote
 from shardmill.cli.recipe import Recipe, Step, read_recipe
+from shardmill.errors import ConfigError
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")
 
@@ -70,6 +71,8 @@ def _quote(recipe: Recipe, num_units: int, as_json: bool) -> None:
     for estimate in quote(recipe, _command, num_units=num_units):
         click.echo(f"tried {estimate.step}", err=True)
         estimates.append(estimate)
+    if not estimates:
+        raise ConfigError("no step of the recipe writes anything: there is nothing to try")
     if as_json:
         console.print_json({"steps": [_plain(estimate) for estimate in estimates]})
     else:
@@ -89,10 +92,11 @@ def print_quote(estimates: Sequence[Estimate]) -> None:
     num_bytes = sum(estimate.num_bytes for estimate in estimates)
     slowest = max(estimates, key=lambda estimate: estimate.seconds)
     share = wording.percent(slowest.seconds / max(seconds, 1e-9))
+    bound = f", bound by {slowest.bound}" if slowest.bound is not None else ""
     console.facts(
         [
             ("time", f"{wording.duration(seconds)} on this machine"),
-            ("slowest", f"{slowest.step}: {share}, bound by {slowest.bound}"),
+            ("slowest", f"{slowest.step}: {share}{bound}"),
             ("storage", wording.size(num_bytes)),
             *_money(estimates, num_bytes),
         ]
@@ -108,7 +112,7 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         wording.duration(estimate.seconds),
         wording.size(estimate.num_bytes),
         f"{estimate.cost:,.2f}" if estimate.prices else "-",
-        estimate.bound,
+        estimate.bound or "unknown",
         estimate.step,
     )
 
