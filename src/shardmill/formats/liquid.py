@@ -33,9 +33,13 @@ from shardmill.formats.hf_files import (
 )
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
+from shardmill.io.jsoncolumns import chosen, json_object, quoted
+from shardmill.io.numbertext import number_lists, numbers
+from shardmill.io.weave import Column, constant, texts, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
+DATA_TYPES = ("text_pretrain", "image_text")  # without codes and with them
 SQUARE = 512
 CHARACTERS_A_CODE = 4
 SIZES = ("width", "height")
@@ -67,8 +71,7 @@ class LiquidFormat(Format):
         batches = pair_batches(source, piece, tally, self._size)
         path = draft.file(piece.name, self.files)
         if self.files == "jsonl":
-            with path.open("wb", buffering=1 << 20) as file:
-                file.writelines(line for batch in batches for line in self._lines(batch))
+            write_rows(path, map(self._lines, batches))
         else:
             schema = schema_of(FEATURES)
             write_table(path, self.files, schema, (self._table(b, schema) for b in batches))
@@ -99,24 +102,36 @@ class LiquidFormat(Format):
             columns |= {name: pa.array(_sizes(batch, name), pa.string()) for name in SIZES}
         return pa.record_batch([columns[name] for name in FEATURES], schema=schema)
 
-    def _lines(self, batch: PairBatch) -> Iterator[bytes]:
-        """Yield the rows as lines of JSON, with their columns in the same order."""
-        no: list[Any] = [NONE] * len(batch)
-        columns: dict[str, list[Any]] = {
+    def _lines(self, batch: PairBatch) -> list[Column]:
+        """Return the rows as lines of JSON, to be woven, with their columns in the same order."""
+        no = [constant(orjson.dumps(NONE), len(batch))]
+        fields: dict[str, list[Column]] = {
             **dict.fromkeys(FEATURES, no),
-            "data_type": _data_types(batch),
-            "text": batch.texts(),
-            "length": _lengths(batch).tolist(),
-            self.column: code_texts(batch.codes, batch.num_codes).to_pylist(),
+            "data_type": [data_types_json(batch)],
+            "text": [quoted(batch.texts())],
+            "length": [numbers(_lengths(batch))],
+            self.column: _codes_json(batch),
         }
         if self._size is None:
-            columns |= {name: _sizes(batch, name) for name in SIZES}
-        for row in zip(*columns.values()):
-            yield orjson.dumps(dict(zip(columns, row)), option=orjson.OPT_APPEND_NEWLINE)
+            fields |= {name: [quoted(_sizes(batch, name))] for name in SIZES}
+        return [*json_object(fields, len(batch)), constant(b"\n", len(batch))]
+
+
+def data_types_json(batch: PairBatch) -> Column:
+    """Return the type of each row, as JSON."""
+    return chosen(DATA_TYPES, batch.num_codes > 0)
 
 
 def _data_types(batch: PairBatch) -> list[str]:
-    return ["image_text" if count else "text_pretrain" for count in batch.num_codes.tolist()]
+    return [DATA_TYPES[count > 0] for count in batch.num_codes.tolist()]
+
+
+def _codes_json(batch: PairBatch) -> list[Column]:
+    """Return the text of a list of codes, or of none, as strings."""
+    listed = number_lists(batch.codes, batch.code_bounds, b", ")
+    has_codes = (batch.num_codes > 0).astype(np.int64)
+    opening, closing = texts([b'"' + NONE.encode(), b'"[']), texts([b'"', b']"'])
+    return [opening.taken(has_codes), listed, closing.taken(has_codes)]
 
 
 def _lengths(batch: PairBatch) -> NDArray[np.int64]:

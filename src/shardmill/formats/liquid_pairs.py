@@ -15,15 +15,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from shardmill.errors import SampleError
-from shardmill.formats.codetext import code_texts
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import describe_files
 from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.liquid import data_types_json
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.formats.pairrows import PairRow, iter_pairs
+from shardmill.io.jsoncolumns import json_object, quoted
+from shardmill.io.numbertext import number_lists
+from shardmill.io.weave import Column, texts, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -41,12 +45,13 @@ class LiquidPairsFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit, and their pictures if there are no codes."""
-        with draft.file(piece.name, ROLE).open("wb", buffering=1 << 20) as file:
-            if source.codes is None:
+        path = draft.file(piece.name, ROLE)
+        if source.codes is None:
+            with path.open("wb", buffering=1 << 20) as file:
                 file.writelines(_pictured_lines(source, piece, draft, tally))
-            else:
-                for batch in pair_batches(source, piece, tally, None):
-                    file.writelines(_coded_lines(batch))
+        else:
+            batches = pair_batches(source, piece, tally, None)
+            write_rows(path, map(_coded_lines, batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -54,13 +59,16 @@ class LiquidPairsFormat(Format):
         describe_files(out_dir, ROLE)
 
 
-def _coded_lines(batch: PairBatch) -> Iterator[bytes]:
-    codes = code_texts(batch.codes, batch.num_codes).cast("binary").to_pylist()
-    for text, num_codes, listed in zip(batch.texts(), batch.num_codes.tolist(), codes):
-        if num_codes:
-            yield _line("image_text", text, vq_code=orjson.Fragment(listed))
-        else:
-            yield _line("text_pretrain", text)
+def _coded_lines(batch: PairBatch) -> list[Column]:
+    has_codes = (batch.num_codes > 0).astype(np.int64)
+    opening, closing = texts([b"", b',"vq_code":[']), texts([b"}\n", b"]}\n"])
+    fields = {"data_type": [data_types_json(batch)], "text": [quoted(batch.texts())]}
+    return [
+        *json_object(fields, len(batch))[:-1],
+        opening.taken(has_codes),
+        number_lists(batch.codes, batch.code_bounds),
+        closing.taken(has_codes),
+    ]
 
 
 def _pictured_lines(

@@ -51,6 +51,11 @@ class PairBatch:
         before = np.concatenate([[0], np.cumsum(begins)])
         return np.diff(before[self.text_bounds])
 
+    @property
+    def code_bounds(self) -> NDArray[np.int64]:
+        """Where the codes of each row begin, and the end."""
+        return np.concatenate([[0], np.cumsum(self.num_codes)])
+
     def texts(self) -> list[str]:
         """Return each text."""
         bounds = self.text_bounds.tolist()

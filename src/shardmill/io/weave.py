@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,13 @@ def weave(columns: Sequence[Column]) -> Column:
     else:
         _weave.weave([(c.data, c.starts, c.lengths) for c in columns], out)
     return Column(out, _starts(lengths), lengths)
+
+
+def write_rows(path: Path, batches: Iterable[Sequence[Column]]) -> None:
+    """Write a file of rows, each batch of them given by its columns."""
+    with path.open("wb") as file:
+        for columns in batches:
+            file.write(weave(columns).data.data)
 
 
 def weave_plainly(columns: Sequence[Column], out: NDArray[np.uint8]) -> None:
