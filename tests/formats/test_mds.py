@@ -43,6 +43,11 @@ def test_videos_and_other_pictures_are_rejects(mixed: Mixed, tmp_path: Path) -> 
     manifest = open_manifest(tmp_path / "out")
     assert manifest.skipped == {"not a JPEG": 2}
     assert manifest.num_kept == 6
+    # The room that rejected samples leave in the head of a shard is no sample.
+    reader = MdsReader(dir=str(tmp_path / "out"), space=TokenSpace(text_size=1 << 20))
+    found = [record for part in reader.parts() for record in reader.read(part.input)]
+    kept = [row for row in mixed.rows if all(span.name.endswith("jpg") for span in row.media)]
+    assert [record.ids().tolist() for record in found] == [row.ids.tolist() for row in kept]
 
 
 def test_a_shard_too_large_for_the_format_is_refused(
