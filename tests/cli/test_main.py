@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from invoked import invoke
 
 from shardmill.cli.main import VERBS, cli
 
@@ -48,6 +52,27 @@ def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
     assert run.returncode == 2
     assert "no/such/file.jsonl" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_pipe_that_closes_early_ends_a_verb_in_silence(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """More is shown than a pipe holds, so that the verb writes after its reader has gone."""
+    rows = (json.dumps({"text": f"{n} " * 900}) + "\n" for n in range(200))
+    (tmp_path / "texts.jsonl").write_text("".join(rows))
+    invoke("ingest", tmp_path / "texts.jsonl", tmp_path / "shards", "--workers", 0)
+    words = ("show", str(tmp_path / "shards"), "--count", "200", *flags)
+    with subprocess.Popen(
+        [sys.executable, "-m", "shardmill.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as shown:
+        assert shown.stdout is not None and shown.stderr is not None
+        shown.stdout.readline()
+        shown.stdout.close()
+        assert shown.stderr.read() == b""
+    assert shown.returncode == 128 + signal.SIGPIPE
 
 
 def test_a_mistyped_verb_is_guessed() -> None:

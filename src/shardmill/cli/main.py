@@ -11,7 +11,7 @@ import signal
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -68,6 +68,10 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+class ReaderGone(Exception):
+    """Nobody reads what is printed any more: `shardmill show ... | head`."""
+
+
 class VerbGroup(click.Group):
     """A group that knows its verbs by name and imports one when it is called."""
 
@@ -89,6 +93,12 @@ class VerbGroup(click.Group):
         if args[0] not in VERBS and near and not args[0].startswith("-"):
             ctx.fail(f"there is no verb {args[0]!r}: did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would end with 1, as if the verb had failed
+            raise ReaderGone from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -123,7 +133,18 @@ def main() -> NoReturn:
     except ShardmillError as error:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
         sys.exit(2)
-    except BrokenPipeError:  # `shardmill show ... | head`
-        sys.stderr.close()
-        sys.exit(0)
+    except ReaderGone:
+        _end_unread()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_unread() -> NoReturn:
+    """End in silence, with the status that a shell gives to what SIGPIPE killed.
+
+    The signal itself stays ignored: it would also kill a run whose store closes a connection.
+    """
+    # What is still buffered must not go into the broken pipe when the interpreter ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    sys.exit(128 + signal.SIGPIPE)

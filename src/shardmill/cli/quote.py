@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from shardmill.cli.recipe import Find, Recipe, Step
+from shardmill.cli.recipe import Find, Recipe, Step, call
 from shardmill.cli.trial import Trial
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.run.cpus import count_cpus
@@ -98,7 +98,7 @@ def _run_quietly(step: Step, places: Mapping[str, str], find: Find, trial: Trial
     began = time.monotonic()
     try:
         with redirect_stdout(io.StringIO()):
-            code = command.main(_moved(step, places).words(), obj=trial, standalone_mode=False)
+            code = call(command, _moved(step, places).words(), obj=trial)
     except (ShardmillError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConfigError(f"the trial of `{step.title}` failed: {message}") from error

@@ -16,7 +16,7 @@ the verb itself reads and checks it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -87,6 +87,18 @@ def _step(table: Any, shared: Mapping[str, Any], find: Find, where: str) -> Step
     _check_names(flags, known, where=f"{where} ({verb})")
     flags = {name: value for name, value in shared.items() if name in known} | flags
     return Step(verb=str(verb), inputs=tuple(inputs), out=out, flags=flags)
+
+
+def call(command: click.Command, words: Sequence[str], *, obj: object = None) -> int:
+    """Run a command as if its words were typed, and return its exit code."""
+    context = click.get_current_context()
+    name = f"{context.find_root().info_name} {command.name}"
+    try:
+        with command.make_context(name, [*words], obj=obj, color=context.color) as inner:
+            command.invoke(inner)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    return 0
 
 
 def flag_names(command: click.Command) -> set[str]:

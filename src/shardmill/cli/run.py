@@ -14,7 +14,7 @@ from shardmill.cli import console
 from shardmill.cli.main import cli
 from shardmill.cli.options import json_option
 from shardmill.cli.quote import NUM_UNITS, Estimate, quote
-from shardmill.cli.recipe import Recipe, Step, read_recipe
+from shardmill.cli.recipe import Recipe, Step, call, read_recipe
 from shardmill.errors import ConfigError
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")
@@ -60,7 +60,7 @@ def _run_all(steps: Sequence[Step], as_json: bool) -> None:
         if not as_json:
             console.heading(f"{number}/{len(steps)}  {step.title}")
         words = [*(["--json"] if as_json else []), *step.words()]
-        code = command.main(words, prog_name=f"shardmill {step.verb}", standalone_mode=False)
+        code = call(command, words)
         if code:
             console.say("✗", f"stopped at step {number}; mend it and run the recipe again")
             click.get_current_context().exit(code)
