@@ -18,7 +18,7 @@ GRID_AXES = 3
 
 def lengths_json(batch: PackedBatch) -> list[Column]:
     """Return the lengths of the documents."""
-    return json_list(number_lists(batch.rows.part.lengths, batch.documents))
+    return [number_lists(batch.rows.part.lengths, batch.documents, around=b"[]")]
 
 
 def keys_json(batch: PackedBatch) -> list[Column]:
@@ -28,12 +28,12 @@ def keys_json(batch: PackedBatch) -> list[Column]:
 
 def ids_json(batch: PackedBatch) -> list[Column]:
     """Return the ids of all tokens."""
-    return json_list(number_lists(batch.rows.ids, batch.rows.bounds))
+    return [number_lists(batch.rows.ids, batch.rows.bounds, around=b"[]")]
 
 
 def mask_json(batch: PackedBatch) -> list[Column]:
     """Return 1 for each token that is learned, 0 for the others."""
-    return json_list(number_lists(batch.rows.part.loss_mask(), batch.rows.bounds))
+    return [number_lists(batch.rows.part.loss_mask(), batch.rows.bounds, around=b"[]")]
 
 
 def media_json(batch: PackedBatch) -> list[Column]:
@@ -45,7 +45,7 @@ def media_json(batch: PackedBatch) -> list[Column]:
         "after": [numbers(batch.media("after"))],
         "before": [numbers(batch.media("before"))],
         "document": [numbers(batch.media_documents - first_document)],
-        "grid": json_list(_grids(batch.media("grid"))),
+        "grid": [_grids(batch.media("grid"))],
         "kind": [chosen(SEGMENT_KINDS, batch.media("kind"))],
         "name": [chosen(batch.media_names, batch.media("name"))],
         "num_tokens": [numbers(batch.media("length"))],
@@ -55,4 +55,4 @@ def media_json(batch: PackedBatch) -> list[Column]:
 
 
 def _grids(grids: NDArray[Any]) -> Column:
-    return number_lists(grids.reshape(-1), GRID_AXES * np.arange(len(grids) + 1))
+    return number_lists(grids.reshape(-1), GRID_AXES * np.arange(len(grids) + 1), around=b"[]")

@@ -4,11 +4,12 @@
  * A column is (data, starts, lengths): row i is data[starts[i] : starts[i] + lengths[i]], both
  * int64, of any stride, so that what all rows share is stored once. `out` must be just large enough.
  *
- * number_texts(values, itemsize, counts, separator, text, bounds) -> bytes written to `text`. Row i
- * has the next counts[i] of the unsigned `values` of 1, 2, 4 or 8 bytes, each as decimal digits with
- * the separator of 1 or 2 bytes after it. `text` must have room for as many digits as the largest of
- * them may have (3, 5, 10 or 20) and 2 bytes more for each value, and 8 bytes more at its end.
- * `bounds` gets the int64 byte at which each row begins, and the end.
+ * number_texts(values, itemsize, counts, separator, opening, closing, text, bounds) -> bytes written
+ * to `text`. Row i has the next counts[i] of the unsigned `values` of 1, 2, 4 or 8 bytes as decimal
+ * digits, with the separator of 1 or 2 bytes between them and one byte, or none, on either side.
+ * `text` must have room for as many digits as the largest of them may have (3, 5, 10 or 20) and 2
+ * bytes more for each value, 2 bytes for each row, and 8 bytes more at its end. `bounds` gets the
+ * int64 byte at which each row begins, and the end.
  *
  * weave.py and numbertext.py have the same in Python.
  */
@@ -202,72 +203,92 @@ static int all_single(const uint8_t *values, Py_ssize_t count)
     return largest < 10;
 }
 
-static char *put_row(char *to, const void *values, Py_ssize_t itemsize, Py_ssize_t at,
-                     Py_ssize_t count, const Py_buffer *separator)
+typedef struct {
+    Py_buffer values, counts, separator, opening, closing, text, bounds;
+    Py_ssize_t itemsize;
+} Texts;
+
+/* Puts numbers with a separator after each. */
+static char *put_numbers(char *to, const Texts *texts, Py_ssize_t at, Py_ssize_t count)
 {
-    const char *ends = separator->buf;
-    if (itemsize == 1 && separator->len == 1 && all_single((const uint8_t *)values + at, count))
-        return put_digits(to, (const uint8_t *)values + at, count, ends[0]);
+    const char *ends = texts->separator.buf;
+    const uint8_t *bytes = (const uint8_t *)texts->values.buf + at;
+    Py_ssize_t width = texts->separator.len;
+    if (texts->itemsize == 1 && width == 1 && all_single(bytes, count))
+        return put_digits(to, bytes, count, ends[0]);
     for (Py_ssize_t i = at; i < at + count; i++) {
-        to = put_number(to, number_at(values, itemsize, i));
+        to = put_number(to, number_at(texts->values.buf, texts->itemsize, i));
         to[0] = ends[0];
-        to[1] = ends[separator->len - 1];
-        to += separator->len;
+        to[1] = ends[width - 1];
+        to += width;
     }
     return to;
 }
 
-static int texts_fit(const Py_buffer *values, Py_ssize_t itemsize, const Py_buffer *counts,
-                     const Py_buffer *separator, const Py_buffer *text, const Py_buffer *bounds)
+static char *put_piece(char *to, const Py_buffer *piece)
+{
+    memcpy(to, piece->buf, (size_t)piece->len);
+    return to + piece->len;
+}
+
+static Py_ssize_t put_rows(const Texts *texts)
+{
+    char *to = texts->text.buf;
+    const int64_t *counts = texts->counts.buf;
+    int64_t *bounds = texts->bounds.buf;
+    Py_ssize_t at = 0, num_rows = texts->counts.len / 8;
+    for (Py_ssize_t i = 0; i < num_rows; i++) {
+        bounds[i] = to - (char *)texts->text.buf;
+        to = put_piece(to, &texts->opening);
+        to = put_numbers(to, texts, at, (Py_ssize_t)counts[i]);
+        if (counts[i] > 0)
+            to -= texts->separator.len;
+        to = put_piece(to, &texts->closing);
+        at += (Py_ssize_t)counts[i];
+    }
+    bounds[num_rows] = to - (char *)texts->text.buf;
+    return bounds[num_rows];
+}
+
+static int texts_fit(const Texts *texts)
 {
     static const Py_ssize_t ROOM[9] = {0, 5, 7, 0, 12, 0, 0, 0, 22};
-    Py_ssize_t total = 0, num_rows = counts->len / 8;
+    const int64_t *counts = texts->counts.buf;
+    Py_ssize_t total = 0, num_rows = texts->counts.len / 8, itemsize = texts->itemsize;
     if (itemsize < 1 || itemsize > 8 || ROOM[itemsize] == 0)
         return 0;
     for (Py_ssize_t i = 0; i < num_rows; i++) {
-        int64_t count = ((const int64_t *)counts->buf)[i];
-        if (count < 0 || count > values->len / itemsize - total)
+        if (counts[i] < 0 || counts[i] > texts->values.len / itemsize - total)
             return 0;
-        total += count;
+        total += (Py_ssize_t)counts[i];
     }
-    return total == values->len / itemsize && bounds->len == 8 * (num_rows + 1) &&
-           (separator->len == 1 || separator->len == 2) && text->len >= ROOM[itemsize] * total + 8;
-}
-
-static Py_ssize_t put_rows(const Py_buffer *values, Py_ssize_t itemsize, const Py_buffer *counts,
-                           const Py_buffer *separator, char *text, int64_t *bounds)
-{
-    char *to = text;
-    Py_ssize_t at = 0, num_rows = counts->len / 8;
-    for (Py_ssize_t i = 0; i < num_rows; i++) {
-        Py_ssize_t count = (Py_ssize_t)((const int64_t *)counts->buf)[i];
-        bounds[i] = to - text;
-        to = put_row(to, values->buf, itemsize, at, count, separator);
-        at += count;
-    }
-    bounds[num_rows] = to - text;
-    return to - text;
+    return total == texts->values.len / itemsize && texts->bounds.len == 8 * (num_rows + 1) &&
+           (texts->separator.len == 1 || texts->separator.len == 2) && texts->opening.len <= 1 &&
+           texts->closing.len <= 1 && texts->text.len >= ROOM[itemsize] * total + 2 * num_rows + 8;
 }
 
 static PyObject *number_texts(PyObject *module, PyObject *args)
 {
-    Py_buffer values, counts, separator, text, bounds;
-    Py_ssize_t itemsize, written = -1;
+    Texts texts;
+    Py_ssize_t written = -1;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*ny*y*w*w*", &values, &itemsize, &counts, &separator, &text,
-                          &bounds))
+    if (!PyArg_ParseTuple(args, "y*ny*y*y*y*w*w*", &texts.values, &texts.itemsize, &texts.counts,
+                          &texts.separator, &texts.opening, &texts.closing, &texts.text,
+                          &texts.bounds))
         return NULL;
-    if (texts_fit(&values, itemsize, &counts, &separator, &text, &bounds)) {
+    if (texts_fit(&texts)) {
         Py_BEGIN_ALLOW_THREADS
-        written = put_rows(&values, itemsize, &counts, &separator, text.buf, bounds.buf);
+        written = put_rows(&texts);
         Py_END_ALLOW_THREADS
     } else
         PyErr_SetString(PyExc_ValueError, "the buffers do not fit each other");
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&counts);
-    PyBuffer_Release(&separator);
-    PyBuffer_Release(&text);
-    PyBuffer_Release(&bounds);
+    PyBuffer_Release(&texts.values);
+    PyBuffer_Release(&texts.counts);
+    PyBuffer_Release(&texts.separator);
+    PyBuffer_Release(&texts.opening);
+    PyBuffer_Release(&texts.closing);
+    PyBuffer_Release(&texts.text);
+    PyBuffer_Release(&texts.bounds);
     return written < 0 ? NULL : PyLong_FromSsize_t(written);
 }
 
