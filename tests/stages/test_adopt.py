@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unidisc_folder import sample_tokens, write_interleaved
+from unidisc_folder import LENGTH, sample_tokens, write_full, write_interleaved
 from video_tars import write_video_tar
 
 from shardmill.errors import ConfigError
 from shardmill.formats.read_megatron import MegatronReader
+from shardmill.formats.read_unidisc import UnidiscReader
+from shardmill.io.megatron import write_index
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import open_samples
 from shardmill.io.tokenset import TokenSet, open_token_set
@@ -107,3 +109,65 @@ def test_a_prefix_needs_a_space_and_other_settings_have_no_meaning(tmp_path: Pat
 def test_the_spec_survives_its_json() -> None:
     stage = AdoptTokens(reader=MegatronReader(files=("x",), space=TokenSpace(text_size=9)))
     assert from_plain(to_plain(stage)) == stage
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_rows_that_are_stored_alike_are_not_copied(
+    tmp_path: Path, mask: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = write_full(tmp_path / "in" / "train_0", range(5), mask=mask)
+    write_full(tmp_path / "in" / "train_1", range(5, 8), mask=mask)
+    tokens = adopt(tmp_path / "in", tmp_path / "out")
+    assert (tmp_path / "out/shards/000000.bin").samefile(part / "input_ids.memmap")
+    assert [row.key for row in tokens] == [f"train-{n:08d}" for n in range(8)]
+    assert np.array_equal(tokens[4].ids, np.arange(4 * LENGTH, 5 * LENGTH))
+    monkeypatch.setattr(UnidiscReader, "ids_file", lambda *_: None)
+    adopt(tmp_path / "in", tmp_path / "copied")
+    for receipt in (tmp_path / "out/receipts").iterdir():
+        assert receipt.read_bytes() == (tmp_path / "copied/receipts" / receipt.name).read_bytes()
+
+
+def test_what_is_shifted_padded_or_left_out_is_copied(tmp_path: Path) -> None:
+    write_full(tmp_path / "raw" / "train_0", range(3), modality=1)
+    write_full(tmp_path / "repeated" / "train_0", range(3))
+    repeats = write_full(tmp_path / "repeated" / "train_1", range(3))
+    (repeats / "idx.memmap").write_bytes(np.array([0, 4, 5], np.int32).tobytes())
+    write_interleaved(tmp_path / "padded" / "train_0", [1, 3])
+    wide = {"text_size": 90_000, "num_codes": 16384, "specials": {"image": 811}}
+    write_full(tmp_path / "wide" / "train_0", range(3))
+    for name, recipe in (("raw", {}), ("repeated", {}), ("padded", {}), ("wide", {"space": wide})):
+        tokens = adopt(tmp_path / name, tmp_path / f"{name}-out", **recipe)
+        binaries = sorted((tmp_path / f"{name}-out/shards").glob("*.bin"))
+        assert [path.stat().st_nlink for path in binaries[:1]] == [2 if name == "repeated" else 1]
+        assert [path.stat().st_nlink for path in binaries[1:]] == [1] * (len(binaries) - 1)
+        assert tokens[0].ids[-1] == (2 if name == "padded" else 31 + 32001 * (name == "raw"))
+
+
+def test_pictures_that_are_shifted_already_are_not_copied(tmp_path: Path) -> None:
+    part = write_full(tmp_path / "in" / "train_0", range(5), modality=1)
+    space = {"text_size": 1, "codes_at": 0, "num_codes": 16384}
+    (row, *_) = adopt(tmp_path / "in", tmp_path / "out", space=space)
+    assert (tmp_path / "out/shards/000000.bin").samefile(part / "input_ids.memmap")
+    assert [span.num_tokens for span in row.media] == [LENGTH]
+
+
+def test_an_id_outside_of_the_space_is_found_in_a_file_that_is_not_copied(tmp_path: Path) -> None:
+    write_full(tmp_path / "in" / "train_0", range(5))
+    stage = stage_of({"space": {"text_size": 100, "num_codes": 9}}, [str(tmp_path / "in")])
+    report = run_stage(stage, tmp_path / "out", workers=0)
+    assert "the id 109 among its tokens, the token space has 109" in str(report.failures)
+
+
+def test_megatrons_ids_are_not_copied_unless_there_are_gaps(tmp_path: Path) -> None:
+    prefix = tmp_path / "in" / "data"
+    prefix.parent.mkdir()
+    ids = np.arange(10, dtype="<u2")
+    ids.tofile(prefix.with_suffix(".bin"))
+    space = {"text_size": 100}
+    for name, lengths in (("all", [4, 3, 3]), ("gap", [4, 3, 2])):
+        with prefix.with_suffix(".idx").open("wb") as file:
+            write_index(file, ids.dtype, np.array(lengths), np.arange(3))
+        tokens = adopt(prefix, tmp_path / name, space=space)
+        assert [row.ids.tolist() for row in tokens][:2] == [[0, 1, 2, 3], [4, 5, 6]]
+        is_linked = (tmp_path / name / "shards/000000.bin").samefile(prefix.with_suffix(".bin"))
+        assert is_linked == (name == "all")

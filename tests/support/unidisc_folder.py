@@ -63,3 +63,17 @@ def write_paired(folder: Path, texts: Sequence[Sequence[int]], num_codes: int = 
     }
     TensorDict(columns, batch_size=[count]).memmap(folder)
     return codes
+
+
+def write_full(folder: Path, ids: Sequence[int], *, modality: int = 0, mask: bool = True) -> Path:
+    """Write a part without padding, whose rows are all text or all codes."""
+    count = len(ids)
+    columns = {
+        "input_ids": (torch.arange(count * LENGTH).reshape(count, LENGTH) + 7 * ids[0]).short(),
+        "modality": torch.full((count, 1), modality, dtype=torch.int16),
+        "idx": torch.tensor(ids, dtype=torch.int32)[:, None],
+    }
+    if mask:
+        columns["attention_mask"] = torch.ones((count, LENGTH), dtype=torch.bool)
+    TensorDict(columns, batch_size=[count]).memmap(folder)
+    return folder

@@ -66,6 +66,12 @@ class MegatronReader:
             )
             yield Record(key=key, rows=rows)
 
+    def ids_file(self, input: Mapping[str, Any]) -> Path | None:
+        """Return the `.bin` if its sequences follow each other in it, in the dtype of the space."""
+        opened = open_prefix(Path(input["prefix"]))
+        is_same = self.space is not None and opened.index.dtype == self.space.dtype
+        return opened.path if is_same and opened.has_no_gaps() else None
+
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each file."""
         return {str(path): stamp(path) for p in self.prefixes() for path in paths_of(p)}
@@ -96,6 +102,14 @@ class OpenPrefix:
         """First and last sequence of each document; those without any are left out."""
         bounds = self.index.documents.tolist()
         return [(a, b) for a, b in pairwise(bounds) if b > a]
+
+    def has_no_gaps(self) -> bool:
+        """Say whether the sequences fill the file in their order."""
+        num_bytes = self.index.lengths.astype(np.int64) * self.data.itemsize
+        ends = np.cumsum(num_bytes)
+        starts = ends - num_bytes
+        is_filled = int(num_bytes.sum()) == self.data.nbytes and int(num_bytes.min(initial=0)) >= 0
+        return is_filled and np.array_equal(starts, self.index.offsets)
 
     def ids(self, sequence: int) -> NDArray[Any]:
         """Return the ids of a sequence, mapped and not copied."""

@@ -27,9 +27,9 @@ from shardmill.formats.unidisc_parts import (
     choose_rows,
     find_parts,
 )
-from shardmill.formats.unidisc_rows import CodeForm, FlatRows, interleaved_rows
+from shardmill.formats.unidisc_rows import CodeForm, FlatRows, interleaved_rows, is_verbatim
 from shardmill.io.keycolumn import NumberedKeys
-from shardmill.io.memmaps import META_NAME
+from shardmill.io.memmaps import META_NAME, SUFFIX
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 
@@ -91,6 +91,15 @@ class UnidiscReader:
     def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
         """Yield the same rows, many at a time, each block in the memory of the one before it."""
         yield from self._blocks(input, reuse=True)
+
+    def ids_file(self, input: Mapping[str, Any]) -> Path | None:
+        """Return the file of ids if all its rows are taken as they are."""
+        chosen = self._chosen[input["part"]]
+        table, folder = chosen.part.table, chosen.part.folder
+        is_all = chosen.num_unwritten + chosen.num_repeated == 0
+        if not is_all or not is_verbatim(table, self.space, self.codes):
+            return None
+        return folder / f"input_ids{SUFFIX}"
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
@@ -159,4 +168,4 @@ def _width(part: UnidiscPart) -> int:
 
 
 def _stamps(part: Path) -> Any:
-    return [[p.name, *stamp(p)] for p in sorted([part / META_NAME, *part.glob("*.memmap")])]
+    return [[p.name, *stamp(p)] for p in sorted([part / META_NAME, *part.glob(f"*{SUFFIX}")])]

@@ -172,6 +172,14 @@ class BlockReader(Protocol):
         """Yield the records of a part, many at a time."""
 
 
+@runtime_checkable
+class FileReader(Protocol):
+    """A reader whose parts may lie in files just as a token shard stores them."""
+
+    def ids_file(self, input: Mapping[str, Any]) -> Path | None:
+        """Return a file that is the ids of all records of a part in order, and nothing else."""
+
+
 def with_codes(record: Record, space: TokenSpace) -> Record:
     """Return a record of tokens with the local codes of its pictures."""
     codes = tuple(

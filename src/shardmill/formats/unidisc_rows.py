@@ -27,6 +27,7 @@ Table: TypeAlias = dict[str, NDArray[Any]]
 CodeForm: TypeAlias = Literal["raw", "shifted"]
 IMAGE = MODALITIES["image"]
 NAMES = ("codes",)
+ROWS_AT_ONCE = 256
 WIDE = ("input_ids", "attention_mask", "modality", "sample_ids")
 
 
@@ -63,6 +64,20 @@ def interleaved_rows(
         starts, (first, ends) = documents, _cut(first, ends, documents)
     media = _media_of(ids, starts, first, ends, space)
     return FlatRows(ids, np.append(starts[1:], total) - starts, per_row, media)
+
+
+def is_verbatim(table: Table, space: TokenSpace, codes: CodeForm) -> bool:
+    """Say whether the file of ids is what they become: no padding, and nothing to shift."""
+    if "input_ids" not in table or "modality" not in table:
+        return False
+    ids, kinds = table["input_ids"], table["modality"]
+    mask = table.get("attention_mask", np.ones(1, np.bool_))
+    if not ids.size or ids.itemsize != space.dtype.itemsize or not mask.all():
+        return False
+    if codes == "shifted" or space.code_offset == 0:
+        return True
+    some = (kinds[start : start + ROWS_AT_ONCE] for start in range(0, len(kinds), ROWS_AT_ONCE))
+    return not any((rows == IMAGE).any() for rows in some)
 
 
 def place_for(count: int, space: TokenSpace, room: NDArray[Any] | None) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from shardmill.io.jsontext import read_json
 from shardmill.io.megatron import map_bytes
 
 META_NAME = "meta.json"
+SUFFIX = ".memmap"
 DTYPES = {
     "torch.bool": "|b1",
     "torch.uint8": "|u1",
@@ -33,7 +34,7 @@ DTYPES = {
 
 def is_memmap_folder(folder: Path) -> bool:
     """Say whether a folder holds at least the description of memory maps."""
-    return (folder / META_NAME).is_file() and any(folder.glob("*.memmap"))
+    return (folder / META_NAME).is_file() and any(folder.glob(f"*{SUFFIX}"))
 
 
 def open_memmaps(folder: Path) -> dict[str, NDArray[Any]]:
@@ -60,7 +61,7 @@ def open_memmaps(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def _open_tensor(folder: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]:
-    meta_path, path = folder / META_NAME, folder / f"{name}.memmap"
+    meta_path, path = folder / META_NAME, folder / f"{name}{SUFFIX}"
     dtype, shape = DTYPES.get(str(entry["dtype"])), entry.get("shape")
     if dtype is None or "/" in name or name.startswith("."):
         raise FormatError(f"has a tensor {name!r} of type {entry['dtype']}", path=meta_path)

@@ -1,4 +1,7 @@
-"""Writes token shards: ids stream into `.bin`, the columns are kept until the shard is closed."""
+"""Writes token shards: ids stream into `.bin`, the columns are kept until the shard is closed.
+
+Where a file holds the very bytes already, it gets a second name, and no id is written.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.io.arrays import write_arrays
 from shardmill.io.columns import narrow_bounds, narrow_column
 from shardmill.io.keycolumn import KeyList, NumberedKeys
+from shardmill.io.links import link_or_copy
 from shardmill.io.megatron import write_index
 from shardmill.io.strings import pack_strings
 from shardmill.io.tokenfile import FORMAT, MEDIA_COLUMNS
@@ -64,12 +68,14 @@ class TokenWriter:
     """Appends rows to the three files of a shard; use it as a context manager.
 
     `file` gives the path of a role, such as `lambda role: draft.file(unit.name, role)`. `about` is
-    kept in the meta, for people who look at the shard later.
+    kept in the meta, for people who look at the shard later. `ids_file` is a file that holds the
+    ids of all rows that will come, and nothing else.
     """
 
     file: Callable[[str], Path]
     space: TokenSpace
     about: Mapping[str, Any] = field(default_factory=dict)
+    ids_file: Path | None = None
     num_rows: int = 0
     num_tokens: int = 0
     _bin: BinaryIO | None = None
@@ -89,7 +95,10 @@ class TokenWriter:
     _origin_names: dict[int, bytes] = field(default_factory=dict)
 
     def __enter__(self) -> TokenWriter:
-        self._bin = self.file("bin").open("wb", buffering=1 << 20)
+        if self.ids_file is None:
+            self._bin = self.file("bin").open("wb", buffering=1 << 20)
+        else:
+            link_or_copy(self.ids_file, self.file("bin"))
         return self
 
     def __exit__(
@@ -98,9 +107,10 @@ class TokenWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._bin is not None
-        self._bin.close()
+        if self._bin is not None:
+            self._bin.close()
         if kind is None:
+            self._check_ids_file()
             self._write_tables()
 
     def append(self, row: TokenRow) -> None:
@@ -154,13 +164,13 @@ class TokenWriter:
         self.num_rows += count
 
     def _write_ids(self, ids: NDArray[Any]) -> None:
-        assert self._bin is not None
         if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < self.space.size):
             raise ConfigError(
                 f"ids reach from {int(ids.min())} to {int(ids.max())}, the token space has "
                 f"{self.space.size}: the tokenizer does not belong to this space"
             )
-        self._bin.write(np.ascontiguousarray(ids, self.space.dtype).data)
+        if self._bin is not None:
+            self._bin.write(np.ascontiguousarray(ids, self.space.dtype).data)
         self.num_tokens += len(ids)
 
     def _append_media(self, media: MediaColumns) -> None:
@@ -192,6 +202,16 @@ class TokenWriter:
 
     def _file_number(self, origin: Origin) -> int:
         return self._files.setdefault((origin.source, origin.path), len(self._files) + 1)
+
+    def _check_ids_file(self) -> None:
+        if self.ids_file is None:
+            return
+        num_bytes, wanted = (
+            self.ids_file.stat().st_size,
+            self.num_tokens * self.space.dtype.itemsize,
+        )
+        if num_bytes != wanted:
+            raise FormatError(f"has {num_bytes} bytes, its rows take {wanted}", path=self.ids_file)
 
     def _write_tables(self) -> None:
         lengths = _int64(self._lengths)

@@ -1,7 +1,9 @@
 """Adopt: tokens that another program made become token shards, and nothing is computed again.
 
 A part of the foreign data is a unit. What the format has no place for is not made up: records
-without documents stay one row, and everything is learned where nothing says what is.
+without documents stay one row, and everything is learned where nothing says what is. A foreign file
+that is what the ids of its part become, byte for byte, gets a second name in the shard: nothing is
+copied.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.reader import Block, BlockReader, Reader, Record
+from shardmill.formats.reader import Block, BlockReader, FileReader, Reader, Record
 from shardmill.io.tokenfile import ROLES
 from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.codec import Plain
@@ -65,7 +67,8 @@ class AdoptTokens:
         for name, count in passed.items():
             assert isinstance(count, int)
             tally.count(f"passed over|{name}", count)
-        with TokenWriter(lambda role: draft.file(unit.name, role), space) as writer:
+        whole = self.reader.ids_file(unit.input) if isinstance(self.reader, FileReader) else None
+        with TokenWriter(lambda role: draft.file(unit.name, role), space, ids_file=whole) as writer:
             if isinstance(self.reader, BlockReader):
                 for block in self.reader.read_blocks(unit.input):
                     _write_block(block, writer, tally)
