@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import orjson
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import digest
+from shardmill.model.codec import canonical, digest
 from shardmill.sources.folder import FolderSource
 from shardmill.sources.part import Row
 
@@ -22,6 +23,8 @@ def folder(tmp_path: Path) -> Path:
         "sub/d.jpg": b"D",
         "sub/d.png": b"D",
         "sub/d.caption": b"two of them",
+        "sub/e.webp": b"E",
+        "sub/e.txt": b"its name sorts behind",
         "v1.0/e.f.jpg": b"E",
         "v1_0/e.f.jpg": b"E",
         "lost.txt": b"no picture",
@@ -38,7 +41,8 @@ def folder(tmp_path: Path) -> Path:
 def read_all(folder: Path, per_shard: int | None = None) -> dict[str, Row]:
     source = FolderSource(dir=str(folder))
     with source.open() as read:
-        rows = [row for part in source.parts(per_shard) for row in read(part.input)]
+        units = [canonical(part.input) for part in source.parts(per_shard)]
+        rows = [row for unit in units for row in read(orjson.loads(unit))]
     found = {row.key: row for row in rows}
     assert len(found) == len(rows)
     return found
@@ -53,11 +57,13 @@ def test_media_and_their_sidecars_are_rows(folder: Path, per_shard: int | None) 
         "sub/c": {"video": "sub/c.mp4", "text": "a clip", "image": "ignored?", "score": 3},
         "sub/d_jpg": {"image": "sub/d.jpg", "text": "two of them"},
         "sub/d_png": {"image": "sub/d.png", "text": "two of them"},
+        "sub/e": {"image": "sub/e.webp", "text": "its name sorts behind"},
         "v1_0/e_f": {"image": "v1.0/e.f.jpg"},
         "v1_0~2/e_f": {"image": "v1_0/e.f.jpg"},
     }
     assert str(rows["lost"].problem) == "caption without medium: lost.txt"
     assert rows["a"].media_dir == str(folder)
+    assert rows["sub/e"].origin.path == "sub/e.webp"
 
 
 @pytest.mark.parametrize(

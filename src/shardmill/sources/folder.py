@@ -84,7 +84,8 @@ class FolderSource:
 
     def _read(self, part: Mapping[str, Any]) -> Iterator[Row]:
         for entry in part["rows"]:
-            paths = list(entry["files"])
+            # The medium first: JSON, in which a unit travels, sorts its names among the captions'.
+            paths = sorted(entry["files"], key=lambda path: media_kind(path) is None)
             fields: Mapping[str, Any] = {}
             problem = None
             try:
