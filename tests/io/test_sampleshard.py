@@ -66,6 +66,12 @@ def test_a_foreign_tar_that_is_damaged_is_refused(tmp_path: Path) -> None:
         open_foreign(url)
 
 
+@pytest.mark.parametrize("raw", [{}, {"json": memoryview(b'{"caption": "theirs"}')}])
+def test_a_sample_of_others_is_refused_with_what_to_do(raw: dict) -> None:
+    with pytest.raises(SampleError, match="shardmill ingest"):
+        parse_sample("a", raw)
+
+
 @pytest.mark.parametrize(
     "raw", [{}, {"json": memoryview(b"{")}, {"json": memoryview(b"[]")}, {"json": memoryview(b"1")}]
 )

@@ -34,8 +34,10 @@ def index(tars: tuple[str, ...], out: Path, md5: bool, name: str | None, **field
     """Index existing tars where they lie.
 
     TAR is a file, a folder, a glob, braces or a url (s3://, gs://, https://); nothing is copied and
-    only headers are read. OUT then works wherever a folder of samples does, and holds the lists
-    that others read: shardindex.json for wids, shardlist.json and .pkl with {url, nsamples}.
+    only headers are read. OUT holds the lists that others read (shardindex.json for wids,
+    shardlist.json and .pkl with {url, nsamples}), can be checked, and serves members to loaders.
+    Tars of ours it opens wherever a folder of samples is asked for; those of others have no
+    documents, so that `shardmill ingest` comes before filter, tokenize or measure.
 
     \b
         shardmill index 'cc3m-train-{0000..0575}.tar' cc3m-index

@@ -17,7 +17,7 @@ from shardmill.io.index import ShardIndex, index_of, open_index
 from shardmill.io.members import Copies, Views
 from shardmill.io.tarread import walk_tar
 from shardmill.io.urls import open_blob
-from shardmill.model.sample import Sample, sample_from_plain
+from shardmill.model.sample import INGEST_FIRST, Sample, sample_from_plain
 from shardmill.remote.path import as_path
 
 Raw: TypeAlias = Views
@@ -164,7 +164,7 @@ def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Gr
 def parse_sample(key: str, raw: Raw) -> Sample:
     """Return the sample in the members that `SampleWriter` wrote; otherwise a `SampleError`."""
     if "json" not in raw:
-        raise SampleError("not a document", f"{key!r} has no json")
+        raise SampleError("not a document", f"{key!r} has no json: {INGEST_FIRST}")
     try:
         plain = orjson.loads(raw["json"])
     except orjson.JSONDecodeError as error:

@@ -16,6 +16,7 @@ from shardmill.errors import SampleError
 SegmentKind = Literal["text", "image", "video", "audio"]
 SEGMENT_KINDS: tuple[str, ...] = get_args(SegmentKind)
 ROLES = ("system", "user", "assistant", "tool")
+INGEST_FIRST = "samples of others become documents by `shardmill ingest`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def sample_from_plain(
 ) -> Sample:
     """Return the sample that `sample_to_plain` stored; anything else is a `SampleError`."""
     if not isinstance(plain, dict) or not isinstance(plain.get("segments"), list):
-        raise SampleError("not a document", "its json has no list 'segments'")
+        raise SampleError("not a document", f"its json has no list 'segments': {INGEST_FIRST}")
     origin = plain.get("origin")
     try:
         return Sample(
