@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from sample_folder import write_sample_folder
 from token_folder import SPACE, write_token_folder
 
 from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.manifest import Manifest
-from shardmill.stages.checkmakers import EXPORT, samples_behind, space_of, tokens_behind
+from shardmill.stages.checkmakers import HANDING_ON, samples_behind, space_of, tokens_behind
 
 
 def made_by(folder: Path, **stage: str) -> Manifest:
@@ -38,7 +39,8 @@ def test_what_is_gone_or_unknown_is_left_out(tmp_path: Path) -> None:
     assert space_of(samples, made_by(samples, tokens_dir=str(tokens))) is None
 
 
-def test_exports_of_packs_lead_to_tokens_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", HANDING_ON)
+def test_what_was_handed_on_leads_to_the_tokens_of_packs_too(tmp_path: Path, kind: str) -> None:
     tokens = write_token_folder(tmp_path / "tokens", [[]])
     packs = write_token_folder(tmp_path / "packs", [[]])
     manifest = made_by(packs, tokens_dir=str(tokens))
@@ -46,5 +48,5 @@ def test_exports_of_packs_lead_to_tokens_too(tmp_path: Path) -> None:
     ledger.draft_dir.mkdir(parents=True, exist_ok=True)
     ledger.write_manifest(manifest)
     samples = write_sample_folder(tmp_path / "export", [])
-    export = made_by(samples, kind=EXPORT, input_dir=str(packs))
+    export = made_by(samples, kind=kind, input_dir=str(packs))
     assert tokens_behind(samples, export)[0] == tokens

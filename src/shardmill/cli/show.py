@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from shardmill.cli.options import folder_argument, json_option
-from shardmill.io.receipts import open_manifest
+from shardmill.errors import ConfigError
+from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.remote.path import UrlPath
 
 
 @click.command()
@@ -31,14 +34,45 @@ from shardmill.io.receipts import open_manifest
 def show(
     folder: Path, wanted: tuple[str, ...], count: int, to_dir: Path | None, as_json: bool
 ) -> None:
-    """Print samples, codes or tokens as a person reads them."""
-    manifest = open_manifest(folder)
-    roles = {role for shard in manifest.shards for role in shard.files}
+    """Print samples, codes or tokens as a person reads them.
+
+    FOLDER is any folder of ours, an export, or tokens of another program (Megatron's prefixes,
+    tars of packed samples, UniDisc's memory maps).
+    """
     if to_dir is not None:
         from shardmill.cli.show_codes import show_reconstructions
 
         show_reconstructions(folder, wanted, count, to_dir, as_json)
-    elif "codes" in roles:
+        return
+    from shardmill.formats.exported import open_reader
+    from shardmill.formats.read_shards import SamplesReader
+
+    reader = open_reader(str(folder)) if _is_for_others(folder) else None
+    if reader is not None and not isinstance(reader, SamplesReader):
+        from shardmill.cli.show_records import show_records
+
+        show_records(folder, reader, wanted, count, as_json)
+    else:
+        _show_ours(folder, wanted, count, as_json)
+
+
+def _is_for_others(folder: Path) -> bool:
+    """Say whether a folder is an export, or was not made by us at all."""
+    manifest = Ledger(folder).read_manifest()
+    is_remote = isinstance(folder, UrlPath)
+    if manifest is None:
+        return not is_remote and not (folder / "stage.json").exists()
+    format = manifest.stage.get("format") if isinstance(manifest.stage, dict) else None
+    is_export = isinstance(format, dict) or format == "tar"
+    if is_export and is_remote:
+        raise ConfigError(f"{folder} is an export in a store: copy it to a disk to see its records")
+    return is_export
+
+
+def _show_ours(folder: Path, wanted: Sequence[str], count: int, as_json: bool) -> None:
+    manifest = open_manifest(folder)
+    roles = {role for shard in manifest.shards for role in shard.files}
+    if "codes" in roles:
         from shardmill.cli.show_codes import show_codes
 
         show_codes(folder, wanted, count, as_json)

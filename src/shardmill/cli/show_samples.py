@@ -67,10 +67,17 @@ def _print_document(document: Document) -> None:
             click.secho(f"  {segment.role}", fg=ROLE_COLOURS.get(segment.role), bold=True)
         last = (segment.role, segment.turn)
         if segment.kind == "text":
-            text = segment.text[:MAX_CHARS]
-            cut = len(segment.text) - len(text)
-            more = f" … {cut:,} more characters" if cut else ""
-            click.echo("".join(f"    {line}\n" for line in text.splitlines()).rstrip() + more)
+            print_text(segment.text)
         else:
             time = "" if segment.time_s is None else " {:.2f}–{:.2f} s".format(*segment.time_s)
             click.secho(f"    [{segment.kind} {segment.media}{time}]", fg="cyan")
+
+
+def print_text(text: str) -> None:
+    """Print the beginning of a text, indented; nothing if there is none."""
+    if not text:
+        return
+    shown = text[:MAX_CHARS]
+    cut = len(text) - len(shown)
+    more = f" … {cut:,} more characters" if cut else ""
+    click.echo("".join(f"    {line}\n" for line in shown.splitlines()).rstrip() + more)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from shardmill.cli import console
 from shardmill.errors import ConfigError
-from shardmill.io.receipts import open_manifest
 from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import Manifest
 from shardmill.model.tokenrow import TokenRow
+from shardmill.stages.checkmakers import tokens_behind
 from shardmill.tokens.paint import Run, open_painter
 
 COLOURS = {"text": None, "control": "magenta", "media": "cyan"}
@@ -24,31 +25,24 @@ def show_tokens(
 ) -> None:
     """Print the rows with these numbers or keys, or the first `count`."""
     rows = open_token_set(folder, manifest)
-    paint = open_painter(_maker_of_tokens(manifest))
+    paint = open_painter(tokens_behind(folder, manifest)[1])
     numbers = [_find(rows, name) for name in wanted] or range(min(count, len(rows)))
     for number in numbers:
         row = rows[number]
         if as_json:
-            console.print_json(
-                {
-                    "number": number,
-                    "key": row.key,
-                    "ids": row.ids.tolist(),
-                    "loss": row.loss.tolist(),
-                    "runs": [
-                        {"text": run.text, "kind": run.kind, "learned": run.learned}
-                        for run in paint(row)
-                    ],
-                }
-            )
+            console.print_json({"number": number, **row_as_plain(row, paint(row))})
         else:
             _print_row(number, len(rows), row, paint(row))
 
 
-def _maker_of_tokens(manifest: Manifest) -> Manifest:
-    """Return the manifest that knows the tokenizer: of packs it is that of their tokens."""
-    tokens_dir = manifest.stage.get("tokens_dir") if isinstance(manifest.stage, dict) else None
-    return open_manifest(tokens_dir) if isinstance(tokens_dir, str) else manifest
+def row_as_plain(row: TokenRow, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what `--json` prints of a row: its ids, the spans that are learned, and its runs."""
+    return {
+        "key": row.key,
+        "ids": row.ids.tolist(),
+        "loss": row.loss.tolist(),
+        "runs": [{"text": r.text, "kind": r.kind, "learned": r.learned} for r in runs],
+    }
 
 
 def _find(rows: TokenSet, name: str) -> int:
@@ -68,6 +62,11 @@ def _print_row(number: int, total: int, row: TokenRow, runs: Sequence[Run]) -> N
             ("tokens", f"{len(row.ids):,}: {row.num_visual:,} visual, {row.num_loss:,} learned"),
         ]
     )
+    print_runs(runs)
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Print the runs of a row in their colours, indented."""
     painted = "".join(
         click.style(
             run.text[:MAX_CHARS],

@@ -47,7 +47,7 @@ def _open_export(folder: Path, stage: Spec, space: TokenSpace | None) -> Reader:
     format = {"codes": stage.get("codes_dir"), **stage["format"]}
     name = next((name for name, path in FORMATS.items() if path == format["kind"]), format["kind"])
     if name not in OPENERS:
-        raise ConfigError(f"{folder}: exports of kind {name!r} cannot be compared")
+        raise ConfigError(f"{folder}: there is no reader of exports of kind {name!r}")
     return OPENERS[name](folder, format, space or _space_of(str(stage.get("input_dir"))))
 
 

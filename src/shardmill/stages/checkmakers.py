@@ -15,14 +15,15 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.remote.path import as_path
 
-EXPORT = "shardmill.stages.export:Export"
-MAX_STEPS = 3  # an export of packs of tokens
+# Stages that hand on what they read, as `input_dir`, without saying what it means.
+HANDING_ON = ("shardmill.stages.export:Export", "shardmill.stages.remove:RemoveSamples")
+MAX_STEPS = 4  # an export of packs of tokens without some
 
 
 def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
     """Return the folder of tokens behind packs and exports; any other folder is its own."""
     for _ in range(MAX_STEPS):
-        place = _named(manifest, "input_dir" if _is_export(manifest) else "tokens_dir")
+        place = _named(manifest, "input_dir" if _hands_on(manifest) else "tokens_dir")
         if place is None:
             break
         folder, manifest = place, open_manifest(place)
@@ -49,8 +50,8 @@ def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
         return None
 
 
-def _is_export(manifest: Manifest) -> bool:
-    return isinstance(manifest.stage, dict) and manifest.stage.get("kind") == EXPORT
+def _hands_on(manifest: Manifest) -> bool:
+    return isinstance(manifest.stage, dict) and manifest.stage.get("kind") in HANDING_ON
 
 
 def _named(manifest: Manifest, field: str) -> Path | None:

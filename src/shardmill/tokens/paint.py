@@ -105,5 +105,6 @@ def _text_runs(
 
 
 def _describe(span: MediaSpan) -> str:
+    name = f"{span.kind} {span.name}".rstrip()
     grid = " x ".join(str(size) for size in span.grid if size)
-    return f"[{span.kind} {span.name}: {grid or '?'}, {span.num_tokens} tokens]"
+    return f"[{name}: {f'{grid}, ' if grid else ''}{span.num_tokens} tokens]"
