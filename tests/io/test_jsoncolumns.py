@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, integers, lists, text
 
@@ -34,6 +36,19 @@ def test_objects_keep_the_order_of_their_fields(values: list[int], name: str) ->
     for value, found in zip(values, parsed(json_object(fields, len(values))), strict=True):
         wanted = {"b": value, "a": [value], name: name}
         assert (found, list(found)) == (wanted, list(wanted))  # type: ignore[call-overload]
+
+
+@given(lists(text('a"\\\0u0,\n\té\x7f', max_size=9), max_size=6))
+def test_strings_are_quoted_whatever_is_in_them(strings: list[str]) -> None:
+    column = quoted(strings)
+    assert [bytes(column[row]) for row in range(len(column))] == [orjson.dumps(s) for s in strings]
+
+
+@pytest.mark.parametrize(
+    "strings", [[], [""], ["", ""], ["a\\", "b"], ["\\u0000"], ["\0"], ["a", "\0"]]
+)
+def test_strings_that_look_like_what_stands_between_them(strings: list[str]) -> None:
+    assert parsed([quoted(strings)]) == strings
 
 
 def test_some_of_a_few() -> None:

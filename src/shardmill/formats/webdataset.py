@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from shardmill.io.names import Layout
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.tarbatch import Member, lay_out
 from shardmill.io.tarwrite import TarWriter
-from shardmill.io.weave import Column, between, constant, texts, weave
+from shardmill.io.weave import Column, Room, between, constant, texts, weave
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -88,10 +89,10 @@ class WebDatasetFormat(Format):
         self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally
     ) -> IndexRows:
         samples = None if self.samples is None else open_pictures(self.samples)
-        index = IndexRows()
+        index, room = IndexRows(), Room()
         with TarWriter(draft.file(piece.name, "tar")) as tar:
             for batch in packed_batches(source, piece):
-                if samples is not None or not self._add_together(batch, tar, index, tally):
+                if samples is not None or not self._add_together(batch, room, tar, index, tally):
                     self._add_each(batch, samples, tar, index, tally)
             end = tar.num_bytes
         index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
@@ -99,11 +100,11 @@ class WebDatasetFormat(Format):
         return index
 
     def _add_together(
-        self, batch: PackedBatch, tar: TarWriter, index: IndexRows, tally: Tally
+        self, batch: PackedBatch, room: Room, tar: TarWriter, index: IndexRows, tally: Tally
     ) -> bool:
         """Add a batch at once; False if one of its samples must be looked at by itself."""
         image = constant(b"[]", len(batch))
-        laid = lay_out(batch.keys, self._members(batch, image), self.layout)
+        laid = lay_out(batch.keys, self._members(batch, image), self.layout, room)
         start = None if laid is None else tar.extend(laid)
         if laid is None or start is None:
             return False
@@ -155,6 +156,7 @@ def npy_columns(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]
     return [heads.taken(which), between(values, bounds)]
 
 
+@lru_cache(maxsize=65536)
 def npy_header(dtype: str, length: int) -> bytes:
     """Return the header of a .npy file with a flat array."""
     # Version 1.0: magic, u16 length of the text, and the text, filled up to 64 bytes in all.

@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 
 from shardmill.io.weave import Column, constant, texts, weave
 
+ZERO = b"\\u0000"  # how JSON writes it
+
 
 def quoted(strings: Sequence[str]) -> Column:
     """Return strings as JSON, with their quotes."""
-    return texts([orjson.dumps(string) for string in strings])
+    # All at once, with a character between them that nobody uses: a call each costs 2 us.
+    together = orjson.dumps("\0".join(strings))
+    parts = together[1:-1].split(ZERO)
+    if len(parts) != len(strings) or b"\\" + ZERO in together:
+        return texts([orjson.dumps(string) for string in strings])
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts)) + len(b'""')
+    data = np.frombuffer(together.replace(ZERO, b'""'), np.uint8)
+    return Column(data, np.cumsum(lengths) - lengths, lengths)
 
 
 def chosen(strings: Sequence[str], numbers: NDArray[Any]) -> Column:

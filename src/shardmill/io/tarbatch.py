@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
 from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
-from shardmill.io.weave import Column, lengths_of, texts, weave, zeros
+from shardmill.io.weave import Column, Room, lengths_of, texts, weave, zeros
 
 # The extension of a member, and its content as columns to be woven.
 Member = tuple[str, Sequence[Column]]
@@ -37,7 +37,10 @@ class TarBatch:
 
 
 def lay_out(
-    keys: Sequence[str], members: Sequence[Member], layout: Layout = "dotted"
+    keys: Sequence[str],
+    members: Sequence[Member],
+    layout: Layout = "dotted",
+    room: Room | None = None,
 ) -> TarBatch | None:
     """Lay out samples that all have these members; None if one must be looked at by itself."""
     exts = tuple(ext for ext, _ in members)
@@ -52,7 +55,7 @@ def lay_out(
     columns: list[Column] = []
     for ending, size, (_, content) in zip(endings, sizes.T, members):
         columns += [*header_columns(names, ending, size), *content, zeros(-size % BLOCK)]
-    woven = weave(columns)
+    woven = weave(columns, room)
     taken = BLOCK + sizes + -sizes % BLOCK
     offsets = woven.starts[:, None] + np.cumsum(taken, axis=1) - taken + BLOCK
     return TarBatch(keys, exts, woven.data, woven.starts, offsets, sizes)

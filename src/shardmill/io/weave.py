@@ -84,10 +84,23 @@ def lengths_of(columns: Iterable[Column]) -> NDArray[np.int64]:
     return total
 
 
-def weave(columns: Sequence[Column]) -> Column:
+class Room:
+    """Memory that is used again and again: what a system hands out afresh, it clears before."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return so many bytes; those that were taken before are gone."""
+        if num_bytes > len(self._bytes):
+            self._bytes = np.empty(num_bytes + num_bytes // 4, np.uint8)
+        return self._bytes[:num_bytes]
+
+
+def weave(columns: Sequence[Column], room: Room | None = None) -> Column:
     """Return the rows of all columns, joined; they lie one after the other in `data`."""
     lengths = lengths_of(columns)
-    out = np.empty(int(lengths.sum()), np.uint8)
+    out = (room or Room()).take(int(lengths.sum()))
     if _weave is None:
         weave_plainly(columns, out)
     else:
@@ -97,9 +110,10 @@ def weave(columns: Sequence[Column]) -> Column:
 
 def write_rows(path: Path, batches: Iterable[Sequence[Column]]) -> None:
     """Write a file of rows, each batch of them given by its columns."""
+    room = Room()
     with path.open("wb") as file:
         for columns in batches:
-            file.write(weave(columns).data.data)
+            file.write(weave(columns, room).data.data)
 
 
 def weave_plainly(columns: Sequence[Column], out: NDArray[np.uint8]) -> None:
