@@ -40,7 +40,7 @@ EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "WebDataset, arrays": ("tokens", {"kind": "webdataset", "arrays": True}),
     "Energon": ("tokens", {"kind": "energon"}),
     "MDS": ("tokens", {"kind": "mds"}),
-    "LitData": ("tokens", {"kind": "litdata"}),
+    "LitData": ("tokens", {"kind": "litdata", "unlearned": "learn"}),
     "Liquid, Arrow": ("pairs", {"kind": "liquid"}),
     "Liquid, jsonl": ("pairs", {"kind": "liquid", "files": "jsonl"}),
     "Liquid, jsonl of codes": ("pairs", {"kind": "liquid-pairs"}),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_folder import Mixed, codes_of, make_mixed
+from mixed_folder import SIDE, Mixed, codes_of, make_mixed
 
 from shardmill.formats.exported import open_reader
 from shardmill.io.receipts import open_manifest
@@ -36,7 +36,12 @@ OF_TOKENS: dict[str, dict[str, Any]] = {
     "dashed": {"kind": "webdataset", "layout": "dashed", "samples": "samples"},
     "energon": {"kind": "energon", "samples": "samples"},
     "mds": {"kind": "mds"},
-    "litdata": {"kind": "litdata"},
+    "litdata": {"kind": "litdata", "unlearned": "learn"},
+}
+# Of the tokens of one picture and a text each: this layout, and all that tell the two apart.
+OF_PICTURED: dict[str, dict[str, Any]] = {
+    "pairs": {"kind": "tensordict-pairs", "img_length": SIDE**2, "txt_length": 16, "pad_id": 0},
+    **{name: OF_TOKENS[name] for name in ("tensordict", "webdataset", "arrays", "energon", "mds")},
 }
 OF_PAIRS: dict[str, dict[str, Any]] = {
     "liquid": {"kind": "liquid"},
@@ -49,8 +54,9 @@ OF_PAIRS: dict[str, dict[str, Any]] = {
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
     made = make_mixed(folder)
-    for source in ("tokens", "packs"):
-        for name, plain in OF_TOKENS.items():
+    of_source = {"tokens": OF_TOKENS, "packs": OF_TOKENS, "pictured": OF_PICTURED}
+    for source, formats in of_source.items():
+        for name, plain in formats.items():
             fields = {**plain, "samples": str(made.samples)} if "samples" in plain else plain
             export(getattr(made, source), folder / f"{source}-{name}", fields)
     for name, plain in OF_PAIRS.items():
@@ -91,6 +97,26 @@ def test_formats_are_the_same_among_each_other(mixed: Mixed) -> None:
     for first, second in zip(names, [*names[1:], names[0]]):
         pair = (open_reader(folder_of(mixed, name)) for name in (first, second))
         assert compare(*pair).same, (first, second)
+
+
+@pytest.mark.parametrize(
+    "name", ["pictured", *(f"pictured-{n}" for n in OF_PICTURED if n != "pairs")]
+)
+def test_pictures_and_texts_apart_are_those_of_every_format(mixed: Mixed, name: str) -> None:
+    pairs = open_reader(folder_of(mixed, "pictured-pairs"))
+    found = compare(pairs, open_reader(folder_of(mixed, name)))
+    assert found.difference is None
+    assert set(found.compared) == {"words", "codes"}
+    assert found.num_records == open_manifest(mixed.pictured).num_samples > 3
+
+
+def test_a_text_that_was_cut_is_found(mixed: Mixed) -> None:
+    plain = {**OF_PICTURED["pairs"], "txt_length": 8, "overlong": "cut"}
+    export(mixed.pictured, mixed.pictured.parent / "pictured-cut", plain)
+    readers = (open_reader(folder_of(mixed, name)) for name in ("pictured", "pictured-cut"))
+    difference = compare(*readers).difference
+    assert difference is not None
+    assert (difference.aspect, difference.what[:8]) == ("words", "11 and 8")
 
 
 def test_rows_of_pairs_hold_the_same_texts_codes_and_pictures(mixed: Mixed) -> None:
@@ -145,7 +171,7 @@ def ids_of(packs: list[list[TokenRow]]) -> list[list[int]]:
 def libraries(mixed: Mixed) -> dict[str, Any]:
     """Return what the libraries of this environment read, all in one process."""
     names = {kind: f"packs-{kind}" for kind in ("hf", "parquet", "webdataset", "energon")}
-    names |= {"liquid": "liquid", "tensordict": "tokens-tensordict"}
+    names |= {"liquid": "liquid", "tensordict": "tokens-tensordict", "pairs": "pictured-pairs"}
     names |= {"lint:packs": "packs-energon", "lint:samples": "samples-energon"}
     return dict(zip(names, read_back(mixed, names), strict=True))
 
@@ -169,6 +195,14 @@ def test_tensordict_reads_raw_codes(mixed: Mixed, libraries: dict[str, Any]) -> 
     for row, ids in zip(mixed.rows, libraries["tensordict"], strict=True):
         wanted = [i - space.code_offset if space.is_code(i) else i for i in row.ids.tolist()]
         assert ids == wanted
+
+
+def test_tensordict_reads_pictures_and_texts(mixed: Mixed, libraries: dict[str, Any]) -> None:
+    rows = [row for row in mixed.rows if [span.name for span in row.media] == ["jpg"]]
+    for row, (text, codes) in zip(rows, libraries["pairs"], strict=True):
+        (picture,) = row.media
+        assert codes == codes_of(row.key, "jpg").reshape(-1).tolist()
+        assert text == row.ids[picture.end :].tolist()
 
 
 def test_energon_reads_tokens_masks_and_media(mixed: Mixed, libraries: dict[str, Any]) -> None:

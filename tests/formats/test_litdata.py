@@ -19,8 +19,15 @@ from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
 
 
+def learned_row(number: int, length: int, num_learned: int | None = None) -> TokenRow:
+    """Return a row of which all tokens are learned, or the last ones."""
+    count = length if num_learned is None else num_learned
+    loss = np.array([[length - count, count]])[: count > 0]
+    return TokenRow(key=f"k{number}", ids=np.arange(length), loss=loss.reshape(-1, 2))
+
+
 def export(tmp_path: Path, size: int, **fields: Any) -> Path:
-    rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(5)]
+    rows = [learned_row(n, n + 1) for n in range(5)]
     space = TokenSpace(text_size=size)
     tokens = write_token_folder(tmp_path / "tokens", [rows[:3], [], rows[3:]], space)
     stage = Export(input_dir=tokens, format=LitDataFormat(**fields))
@@ -52,3 +59,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(litdata, "MAX_BYTES", 10)
     with pytest.raises(ConfigError, match="cut the rows with --shards"):
         export(tmp_path / "b", 1000)
+
+
+@pytest.mark.parametrize("num_learned", [0, 2, 3])
+def test_loss_masks_are_refused_unless_all_shall_be_learned(
+    tmp_path: Path, num_learned: int
+) -> None:
+    rows = [learned_row(0, 4), learned_row(1, 0), learned_row(2, 4, num_learned), learned_row(3, 2)]
+    tokens = write_token_folder(tmp_path / "tokens", [[learned_row(9, 3)], rows])
+    refused = Export(input_dir=tokens, format=LitDataFormat())
+    with pytest.raises(ConfigError, match=r"00001.*'k2' has tokens that are not .*=learn drops"):
+        run_stage(refused, tmp_path / "out", workers=0)
+    allowed = Export(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    assert run_stage(allowed, tmp_path / "all", workers=0).complete

@@ -21,7 +21,8 @@ from shardmill.stages.export import Export
 def reader(tmp_path: Path) -> LitDataReader:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(3)]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    run_stage(Export(input_dir=tokens, format=LitDataFormat()), tmp_path / "out", workers=0)
+    stage = Export(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    run_stage(stage, tmp_path / "out", workers=0)
     return LitDataReader(dir=str(tmp_path / "out"))
 
 

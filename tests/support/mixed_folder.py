@@ -32,12 +32,16 @@ PER_SHARD = 6
 
 @dataclass(frozen=True)
 class Mixed:
-    """The folders; `pairs` are the samples that are a text, or a picture and a text."""
+    """The folders; `pairs` are the samples that are a text, or a picture and a text.
+
+    `pictured` are the tokens of those among them that have a picture.
+    """
 
     samples: Path
     pairs: Path
     codes: Path
     tokens: Path
+    pictured: Path
     packs: Path
     rows: list[TokenRow]
 
@@ -54,11 +58,13 @@ def make_mixed(folder: Path, count: int = 16) -> Mixed:
     stage = Materialize(tokens_dir=tokens, plan_path=folder / "plan", packs_per_shard=2)
     assert run_stage(stage, folder / "packs", workers=0).complete
     pairs = [made for made in samples if list(made.media) in ([], ["jpg"])]
+    pictured = [row for row in rows if [span.name for span in row.media] == ["jpg"]]
     return Mixed(
         samples=store_samples(folder / "samples", samples, PER_SHARD),
         pairs=store_samples(folder / "pairs", pairs, PER_SHARD),
         codes=_write_codes(folder / "codes", samples),
         tokens=tokens,
+        pictured=write_token_folder(folder / "pictured", [pictured[:3], pictured[3:]], SPACE),
         packs=folder / "packs",
         rows=rows,
     )

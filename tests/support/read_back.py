@@ -49,6 +49,15 @@ def tensordict(folder: str) -> list[Any]:
     return [row["input_ids"][row["attention_mask"]].tolist() for row in data]
 
 
+def pairs(folder: str) -> list[Any]:
+    from tensordict import TensorDict
+
+    return [
+        [row["txt_input_ids"][row["txt_attention_mask"]].tolist(), row["img_input_ids"].tolist()]
+        for row in TensorDict.load_memmap(folder)
+    ]
+
+
 def webdataset(folder: str) -> list[Any]:
     import webdataset as wds
 

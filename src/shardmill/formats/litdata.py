@@ -4,7 +4,8 @@
     index.json         {"chunks": [{"filename", "chunk_bytes", "chunk_size", "dim"}], "config": ...}
 
 Blocks run across rows and nothing but tokens has a place: no loss, no media, no keys. The bounds
-still tell the rows, which `PyTreeLoader` hands out one by one.
+still tell the rows, which `PyTreeLoader` hands out one by one. Its reader learns every token, so
+rows with tokens that are not to be learned are refused, unless the user says that they shall be.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import orjson
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.inputs import ExportInput, Slice
-from shardmill.formats.tokenslice import token_slices
+from shardmill.formats.tokenslice import TokenSlice, token_slices
 from shardmill.io.atomic import write_file
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
@@ -38,15 +39,21 @@ SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitDataFormat(Format):
-    """Chunks of tokens; `dtype` is the smallest that holds every id of the space, unless given."""
+    """Chunks of tokens; `dtype` is the smallest that holds every id of the space, unless given.
+
+    `unlearned` says what becomes of tokens that are not learned, for which there is no place.
+    """
 
     dtype: Literal["smallest", "uint16", "int32"] = "smallest"
+    unlearned: Literal["refuse", "learn"] = "refuse"
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
-        """Yield nothing; refuses a vocabulary that is too large, and chunks that are."""
+        """Yield sizes; refuses a vocabulary or chunks that are too large, and loss masks."""
         dtype = self._dtype(source)
         for number, slices in enumerate(ranges):
             parts = list(token_slices(source, slices))
+            if self.unlearned == "refuse":
+                _check_all_learned(parts)
             num_rows, num_tokens = sum(map(len, parts)), sum(part.num_tokens for part in parts)
             if _header_bytes(num_rows) + num_tokens * dtype.itemsize > MAX_BYTES:
                 raise ConfigError(
@@ -102,6 +109,21 @@ class LitDataFormat(Format):
             "encryption": None,
             "item_loader": "TokensLoader",
         }
+
+
+def _check_all_learned(parts: Sequence[TokenSlice]) -> None:
+    """Raise `ConfigError` that names the first row with a token that is not learned."""
+    for part in parts:
+        is_learned, counts = part.loss_runs()
+        gaps = np.flatnonzero((is_learned == 0) & (counts > 0))
+        if len(gaps):
+            token = int(counts[: gaps[0]].sum())
+            row = int(np.searchsorted(part.bounds, token, side="right")) - 1
+            raise ConfigError(
+                f"{part.shard.path}: {part.shard.keys[part.start + row]!r} has tokens that are "
+                "not learned, and LitData's layout has no place for a loss mask: unlearned=learn "
+                "drops the masks, so that every token is learned"
+            )
 
 
 def _header_bytes(num_rows: int) -> int:

@@ -162,9 +162,14 @@ def _differing_row(
             rows, others = a[name][mine], b[name][theirs]
             if rows.shape != others.shape:
                 return 0
-            if not np.array_equal(rows, others):
+            if not np.array_equal(_words(rows), _words(others)):
                 return int(np.argmax((rows != others).any(axis=1)))
     return None
+
+
+def _words(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows as numbers of eight bytes, which are compared faster, if they can be cut."""
+    return rows if rows.nbytes % 8 or not rows.size else rows.reshape(-1).view(np.uint64)
 
 
 def _conflict(id_: int, first: UnidiscPart, second: UnidiscPart) -> ConfigError:
