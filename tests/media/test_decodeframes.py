@@ -147,6 +147,27 @@ def test_damage_is_found() -> None:
     assert any(words.endswith("is damaged") for words in outcomes)
 
 
+@pytest.mark.parametrize("format", ["mp4", "avi"])
+def test_what_is_predicted_from_a_damaged_frame_is_damaged(format: str) -> None:
+    """Decoders mark the frame whose bytes are wrong, and none of those that show its blocks."""
+    content = _with_a_damaged_first_frame(format)
+    with pytest.raises(SampleError, match="frame 5 is damaged"):
+        shown(content, [5])
+    assert shown(content, [25]) == {25: 25}  # behind the next key frame
+
+
+def _with_a_damaged_first_frame(format: str) -> bytes:
+    content = numbered_clip(options=(("bf", "3"), ("crf", "10")), format=format)
+    with open_video(content) as video:
+        first = next(video.container.demux(video.stream))
+    for place in range(first.pos + first.size // 2, first.pos + first.size, 7):
+        noisy = bytearray(content)
+        noisy[place] ^= 255
+        if _outcome(bytes(noisy)) == "broken video: frame 0 is damaged":
+            return bytes(noisy)
+    raise AssertionError("no damage that a decoder marks")
+
+
 def _outcome(content: bytes) -> str:
     painter = FramePainter()
     try:

@@ -21,16 +21,23 @@ def count_frames(
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number, decoded frame) of each number once, in the order of time."""
     wanted = {table.first_number + number: number for number in numbers.tolist()}
+    damaged = False
     for count, frame in enumerate(_all_frames(video)):
+        damaged = is_damaged(frame, damaged)
         number = wanted.pop(count, None)
         if number is not None:
-            if frame.is_corrupt:
+            if damaged:
                 raise SampleError("broken video", f"frame {count} is damaged")
             yield number, frame
         if not wanted:
             return
     if wanted:
         raise SampleError("broken video", f"frame {min(wanted)} cannot be decoded")
+
+
+def is_damaged(frame: Any, was_damaged: bool) -> bool:
+    """Tell whether a frame is damaged, or may refer to one before it that was."""
+    return bool(frame.is_corrupt or (was_damaged and not frame.key_frame))
 
 
 def _all_frames(video: OpenVideo) -> Iterator[Any]:

@@ -2,7 +2,8 @@
 
 Frames of one group of pictures are taken in one pass. Frames that no other frame refers to are not
 decoded unless they are wanted, which saves a quarter to a half of the work of H.264. A frame is
-known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one.
+known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one. Decoders mark a
+damaged frame, but none of those that are predicted from it: all up to the next key frame are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from shardmill.errors import SampleError
 from shardmill.extras import need
-from shardmill.media.decodecounted import count_frames
+from shardmill.media.decodecounted import count_frames, is_damaged
 from shardmill.media.videofile import OpenVideo, read_packets
 from shardmill.media.videotable import VideoTable
 from shardmill.model.frames import FrameNumbers
@@ -84,10 +85,11 @@ class _Reader:
         self._can_seek = video.container.format.name not in TIMES_CHANGE
         self._packets: Iterator[Any] = iter(())
         self._place = -1  # of the packet read last; unknown before the first seek
+        self._is_damaged = False
 
     def decode(self, todo: _Pass) -> Iterator[tuple[int, Any]]:
         """Yield the wanted frames of a pass and remove them from it."""
-        packet = self._go_to(todo)
+        packet, self._is_damaged = self._go_to(todo), False
         count = todo.last - todo.start
         while packet is not None and todo.wanted:
             self._skip_unreferenced(packet.pts not in todo.wanted)
@@ -102,10 +104,11 @@ class _Reader:
 
     def _take(self, frames: list[Any], todo: _Pass) -> Iterator[tuple[int, Any]]:
         for frame in frames:
+            self._is_damaged = is_damaged(frame, self._is_damaged)
             number = todo.wanted.pop(frame.pts, None)
             if number is None:
                 continue
-            if frame.is_corrupt:
+            if self._is_damaged:
                 raise SampleError("broken video", f"frame {number} is damaged")
             yield number, frame
 
