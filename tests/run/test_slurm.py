@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from drivers import signal_quietly, snapshot, start_driver
+from invoked import invoke, invoke_json
 from slurm_cluster import SlurmCluster, missing_programs, slurm_cluster
 from stages_for_tests import Lines, Unruly
 
@@ -20,7 +21,7 @@ from shardmill.errors import ConfigError, LockedError, ShardmillError
 from shardmill.model.codec import to_plain
 from shardmill.run.events import Event, read_log
 from shardmill.run.runner import run_stage
-from shardmill.run.slurm import Slurm
+from shardmill.run.slurm import Slurm, submitted_jobs
 from shardmill.run.slurm_script import TaskShape
 from shardmill.run.status import read_status
 
@@ -100,6 +101,23 @@ def test_more_tasks_than_an_array_may_have_become_several(
     scripts = [path.read_text() for path in sorted((out / "jobs").glob("*.sh"))]
     assert ["--array=0-3\n" in scripts[0], "--array=0-4\n" in scripts[1]] == [True, True]
     wait_until((out / "manifest.json").exists)
+
+
+def test_status_tells_of_queued_tasks_and_why_they_wait(
+    tmp_path: Path, cluster: SlurmCluster
+) -> None:
+    out = tmp_path / "out"
+    run_stage(
+        Lines(num_units=9), out, on=slurm(MAX_ARRAY_SIZE + 3, wait=False, options=("--hold",))
+    )
+    told = invoke("status", out).output
+    assert "9 tasks queued in SLURM: JobHeldUser" in told
+    queued = invoke_json("status", out)["queued"]
+    assert queued == {"num_tasks": 9, "why": "JobHeldUser"}
+    for job_id in submitted_jobs(out):
+        cluster.call("scontrol", "release", job_id)
+    wait_until((out / "manifest.json").exists)
+    assert "in SLURM" not in invoke("status", out).output
 
 
 def test_without_waiting_the_folder_completes_itself_and_the_command_joins(tmp_path: Path) -> None:

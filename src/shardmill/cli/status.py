@@ -13,9 +13,12 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.statistics import print_statistics
+from shardmill.run.slurm import submitted_jobs
+from shardmill.run.slurm_queue import QueueState, has_squeue, read_queue
 from shardmill.run.status import Status, UnitTime, read_status
 
 MAX_FAILURES = 3
+QUEUE_TIMEOUT_S = 10.0  # whoever asks for the status does not wait for a controller that is down
 MAX_PROCESSES = 4
 MAX_UNITS = 12
 
@@ -26,10 +29,15 @@ MAX_UNITS = 12
 def status(folder: Path, as_json: bool) -> None:
     """Tell what is done, failed, skipped and why."""
     found = read_status(folder)
+    job_ids = [] if found.complete or not has_squeue() else submitted_jobs(folder)
+    queue = read_queue(job_ids, timeout_s=QUEUE_TIMEOUT_S) if job_ids else None
     if as_json:
-        console.print_json(asdict(found))
+        waiting = None if queue is None else {"num_tasks": queue.num_waiting, "why": queue.why}
+        console.print_json({**asdict(found), "queued": waiting})
         return
     _print_summary(folder, found)
+    if job_ids:
+        _print_queue(queue)
     _print_activity(found)
     _print_skipped(found)
     print_statistics(found.stats, found.num_kept)
@@ -56,6 +64,14 @@ def _print_summary(folder: Path, found: Status) -> None:
             ("size", wording.size(found.num_bytes)),
         ]
     )
+
+
+def _print_queue(queue: QueueState | None) -> None:
+    if queue is None:
+        click.echo("  SLURM does not answer: whether tasks are queued is not known")
+    elif queue.num_waiting:
+        why = f": {queue.why}" if queue.why else ""
+        click.echo(f"  {wording.plural(queue.num_waiting, 'task')} queued in SLURM{why}")
 
 
 def _print_activity(found: Status) -> None:

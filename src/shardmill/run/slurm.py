@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardmill.errors import ConfigError
+from shardmill.io.folder import list_names
 from shardmill.io.jsontext import dump_page, read_json
 from shardmill.run.engine import Errand
 from shardmill.run.events import Event
 from shardmill.run.job import Job
-from shardmill.run.jobfile import job_path, write_job
+from shardmill.run.jobfile import job_path, jobs_dir, write_job
 from shardmill.run.lock import task_lock_name
 from shardmill.run.slurm_queue import find_sbatch, max_array_size, read_queue, submit
 from shardmill.run.slurm_script import TaskShape, arrays, write_script
 from shardmill.run.slurm_watch import SlurmWatch
+
+SUBMISSION = ".slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +110,16 @@ class Slurm:
 def read_submission(job: Job) -> Sequence[str]:
     """Return the ids of SLURM's jobs that were last submitted for a job, or none."""
     try:
-        return [str(job_id) for job_id in read_json(_submission_path(job))["jobs"]]
+        return _read_ids(_submission_path(job))
     except FileNotFoundError:
         return []
+
+
+def submitted_jobs(out_dir: Path) -> list[str]:
+    """Return the ids of SLURM's jobs that were last submitted for a folder, or none."""
+    folder = jobs_dir(out_dir)
+    notes = (folder / name for name in list_names(folder) if name.endswith(SUBMISSION))
+    return [job_id for path in notes for job_id in _read_ids(path)]
 
 
 def count_tasks(job_ids: Sequence[str]) -> int:
@@ -137,4 +147,8 @@ def forget_tries(errand: Errand) -> None:
 
 
 def _submission_path(job: Job) -> Path:
-    return job_path(job).with_suffix(".slurm")
+    return job_path(job).with_suffix(SUBMISSION)
+
+
+def _read_ids(path: Path) -> list[str]:
+    return [str(job_id) for job_id in read_json(path)["jobs"]]

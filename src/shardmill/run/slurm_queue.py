@@ -27,6 +27,21 @@ class QueueState:
         """All tasks that run or will run."""
         return self.states.total()
 
+    @property
+    def num_waiting(self) -> int:
+        """The tasks that have not begun."""
+        return self.states["PENDING"]
+
+    @property
+    def why(self) -> str:
+        """Why tasks wait, in the words of SLURM; nothing if it has not said yet."""
+        return ", ".join(sorted(reason for reason in self.reasons if reason != "None"))
+
+
+def has_squeue() -> bool:
+    """Say whether the queue can be looked at from here."""
+    return shutil.which("squeue") is not None
+
 
 def find_sbatch() -> None:
     """Raise `ConfigError` unless SLURM's commands are here."""
@@ -50,9 +65,10 @@ def submit(script: str) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def read_queue(job_ids: Sequence[str]) -> QueueState | None:
+def read_queue(job_ids: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> QueueState | None:
     """Return how many tasks of these jobs are in the queue; None if the controller is silent."""
-    done = _call("squeue", "-h", "-r", "-j", ",".join(job_ids), "-o", "%T|%r")
+    words = ("squeue", "-h", "-r", "-j", ",".join(job_ids), "-o", "%T|%r")
+    done = _call(*words, timeout_s=timeout_s)
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         return None
     rows = [line.partition("|")[::2] for line in done.stdout.splitlines()]
@@ -87,10 +103,12 @@ def _offer() -> str:
     return f"The cluster has: {', '.join(lines)}. " if lines else ""
 
 
-def _call(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def _call(
+    *words: str, given: str = "", timeout_s: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            words, input=given, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            words, input=given, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(words, 1, "", f"{words[0]}: {error}")

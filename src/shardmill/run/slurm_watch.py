@@ -119,8 +119,6 @@ class SlurmWatch:
 
 def describe(queue: QueueState) -> str:
     """Return what is worth telling of a queue: that all wait, and why."""
-    # A task that was just submitted has no reason yet.
-    reasons = ", ".join(sorted(reason for reason in queue.reasons if reason != "None"))
-    if queue.states["RUNNING"] or not reasons:
+    if queue.states["RUNNING"] or not queue.why:
         return ""
-    return f"SLURM lets {queue.states['PENDING']} tasks wait: {reasons}"
+    return f"SLURM lets {queue.num_waiting} tasks wait: {queue.why}"
