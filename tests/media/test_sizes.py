@@ -39,6 +39,12 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [clip(folder / name, codec=codec) for name, codec in names]
 
 
+def test_a_video_that_was_cut_off_is_told_from_what_is_none(clips: list) -> None:
+    half = clips[0][: len(clips[0]) // 2]  # the index of an mp4 stands at its end
+    with pytest.raises(SampleError, match=r"mp4 without a video track: .* cut off"):
+        probe("video", half)
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_headers_never_do_worse_than_a_reject(data: st.DataObject, clips: list) -> None:

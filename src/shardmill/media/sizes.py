@@ -41,7 +41,7 @@ def probe(kind: str, data: bytes | memoryview) -> Medium:
     except (StructError, IndexError) as error:
         raise SampleError(REASONS[kind], f"its header is cut off or broken: {error}") from error
     if found is None:
-        raise SampleError(REASONS[kind], f"{len(data)} bytes that begin with {head[:16]!r}")
+        raise SampleError(REASONS[kind], _what_else(kind, head, len(data)))
     size = found.size
     if kind != "audio" and not (0 < size.width <= MAX_SIDE and 0 < size.height <= MAX_SIDE):
         raise SampleError(REASONS[kind], f"its header says {size.width} x {size.height} pixels")
@@ -62,6 +62,13 @@ def _probe(kind: str, head: bytes, data: bytes | memoryview) -> Medium | None:
         return None
     size = video_size(ext, data)
     return None if size is None else Medium(ext, _sane(size))
+
+
+def _what_else(kind: str, head: bytes, num_bytes: int) -> str:
+    ext = video_format(head) if kind == "video" else None
+    if ext is None:
+        return f"{num_bytes} bytes that begin with {head[:16]!r}"
+    return f"{num_bytes} bytes of {ext} without a video track: only sound, or cut off before it"
 
 
 def _sane(size: MediaSize) -> MediaSize:
