@@ -13,7 +13,7 @@ from packing_lengths import draw
 from token_folder import write_token_folder
 
 from shardmill.cli.main import cli
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError
 from shardmill.io.lengths import write_lengths
 from shardmill.io.plans import open_plan
 from shardmill.io.tokenlengths import token_lengths
@@ -71,3 +71,27 @@ def test_overlong_samples_fail_by_default(lengths: Path, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="samples are longer than the 8192 tokens"):
         run("plan", lengths, tmp_path / "p", "--capacity", 8192)
     assert not (tmp_path / "p").exists()
+
+
+def test_a_file_that_is_there_is_never_written_over(lengths: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch")
+    with pytest.raises(ConfigError, match="is no plan"):
+        run("plan", lengths, script, "--capacity", 16384)
+    assert script.read_text() == "import torch"
+    run("plan", lengths, tmp_path / "p", "--capacity", 16384)
+    written = (tmp_path / "p").read_bytes()
+    with pytest.raises(ConfigError, match="capacity: 16384 -> 32768"):
+        run("plan", lengths, tmp_path / "p", "--capacity", 32768)
+    write_lengths(lengths, length_table(np.array([5, 6])))
+    with pytest.raises(ConfigError, match="the lengths are others"):
+        run("plan", lengths, tmp_path / "p", "--capacity", 16384)
+    assert (tmp_path / "p").read_bytes() == written
+
+
+def test_a_folder_without_tokens_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = write_token_folder(tmp_path / "tokens", [[TokenRow(key="k", ids=np.arange(3))]])
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"bin"', '"tar"'))
+    with pytest.raises(FormatError, match="tokenize it first"):
+        run("plan", folder, tmp_path / "p", "--capacity", 16)

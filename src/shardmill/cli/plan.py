@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,8 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
 from shardmill.cli.places import PlaceType
-from shardmill.cli.values import parse_plugin
-from shardmill.errors import FormatError
+from shardmill.cli.values import parse_spec
+from shardmill.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from shardmill.model.lengths import LengthTable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from shardmill.pack.report import PlanReport
 
 COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
+ANOTHER_FILE = "Plan into another file, or remove this one"
 METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 
 
@@ -82,7 +82,8 @@ def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) ->
     """Plan packs from lengths, balanced across ranks.
 
     LENGTHS is a file or folder that `shardmill measure` wrote, or a folder of token shards. PLAN is
-    one file; it is refused for any other data than the lengths it was made from.
+    one file; it is refused for any other data than the lengths it was made from. A file that is
+    there already stays: it is this plan, and there is nothing to do, or the command is refused.
 
     \b
         shardmill plan tokens packs.plan --capacity 8192
@@ -111,30 +112,32 @@ def plan(lengths: Path, plan: Path, model: str, as_json: bool, **fields: Any) ->
 
 
 def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan | None:
-    """Return the plan at `path` if it is the one asked for.
+    """Return the plan at `path` if it is the one asked for; any other file there is refused.
 
     It is left untouched, so that what was made from it stays fresh.
     """
     from shardmill.io.plans import open_plan
+    from shardmill.model.codec import differences, to_plain
 
     if not path.exists():
         return None
-    with suppress(FormatError):
+    try:
         found = open_plan(path)
-        if found.spec == spec and found.lengths_digest == table.digest:
-            return found
-    return None
+    except FormatError as error:
+        raise ConfigError(f"{error}\n{path} is there, and is no plan: {ANOTHER_FILE}") from error
+    changes = differences(to_plain(found.spec), to_plain(spec))
+    if found.lengths_digest != table.digest:
+        changes.append("the lengths are others")
+    if changes:
+        listed = "".join(f"\n  {line}" for line in changes)
+        raise ConfigError(f"{path} was planned with other parameters:{listed}\n{ANOTHER_FILE}")
+    return found
 
 
 def _prices(text: str) -> CostModel:
-    from shardmill.model.codec import from_plain
     from shardmill.pack.cost import ModelShape
 
-    fields = parse_plugin(f"shape,{text}" if text else "shape")
-    del fields["kind"]
-    shape = from_plain(fields, ModelShape, where="--model")
-    assert isinstance(shape, ModelShape)
-    return shape.prices()
+    return parse_spec(text, ModelShape, where="--model").prices()
 
 
 def print_report(plan: PackPlan, table: LengthTable, report: PlanReport) -> None:

@@ -106,7 +106,9 @@ class TokenSet:
     def _opened(self, entry: ShardEntry) -> TokenShard:
         missing = [role for role in ROLES if role not in entry.files]
         if missing:
-            raise FormatError(f"shard {entry.name} has no file {missing[0]!r}", path=self.folder)
+            what = f"holds no tokens: shard {entry.name} has no file {missing[0]!r}"
+            to_do = "tokenize it first, or measure it for a model that takes pixels"
+            raise FormatError(f"{what}; {to_do}", path=self.folder)
         shard = open_token_shard({r: self._place(entry.files[r].path) for r in ROLES})
         if len(shard) != entry.num_samples:
             raise FormatError(

@@ -115,7 +115,10 @@ class BoundLayout:
 def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], int]) -> BoundLayout:
     """Look up the names of a layout; a name that the space lacks is a `ConfigError`."""
     if layout.patch is None and not space.num_codes:
-        raise ConfigError("this layout holds codes, but the space has none: set space.num_codes")
+        raise ConfigError(
+            "there are pictures, and this layout writes their codes, but the space has none: "
+            "set space.num_codes, or another layout (patches, vision)"
+        )
     for name in (layout.patch, layout.row_end, layout.grid):
         if name is not None:
             find(name)
