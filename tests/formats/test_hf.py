@@ -144,7 +144,7 @@ def test_keys_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     tokens = write_token_folder(tmp_path / "tokens", [rows], SPACE)
     stage = Export(input_dir=tokens, format=HuggingFaceFormat())
     report = run_stage(stage, tmp_path / "out", workers=0)
-    assert "00000.spans: has keys that are not UTF-8" in str(report.failures)
+    assert "00000.spans: a key is not UTF-8" in str(report.failures)
 
 
 def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) -> None:

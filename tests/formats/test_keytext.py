@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,7 @@ def column_of(keys: list[str], **arrays: np.ndarray) -> KeyColumn:
 
 
 def texts(column: KeyColumn, rows: slice | np.ndarray) -> list[str]:
-    text, bounds = key_texts(column, rows)
-    return [text[a:b].tobytes().decode() for a, b in pairwise(bounds.tolist())]
+    return [bytes(text).decode() for text in key_texts(column, rows)]
 
 
 @given(KEYS, st.data())

@@ -13,7 +13,7 @@ from token_folder import write_token_folder
 
 from shardmill.errors import FormatError
 from shardmill.formats.inputs import Slice, open_input
-from shardmill.formats.tokenslice import painted, token_slices
+from shardmill.formats.tokenslice import runs_between, token_slices
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 
 
@@ -56,9 +56,7 @@ def test_flat_arrays_are_those_of_the_rows(
             *(n for n, row in enumerate(mine) if not row.continues),
             len(mine),
         ]
-        text, bounds = part.key_texts()
-        assert bounds.tolist() == np.cumsum([0, *(len(row.key) for row in mine)]).tolist()
-        assert text.tobytes().decode() == "".join(row.key for row in mine)
+        assert [bytes(key).decode() for key in part.key_texts()] == [row.key for row in mine]
         assert part.ids.tolist() == [i for row in mine for i in row.ids.tolist()]
         masks = [mask_of(row.loss, len(row.ids)) for row in mine]
         assert part.loss_mask().tolist() == np.concatenate(masks).astype(int).tolist()
@@ -84,18 +82,19 @@ def test_spans_are_painted_in_their_colours(gaps: list[tuple[int, int]], rest: i
         starts.append(len(wanted) - length)
         lengths.append(length)
     colours = np.arange(len(gaps)) % 3 + 1
-    found = painted(np.array(starts, int), np.array(lengths, int), len(wanted) + rest, colours)
-    assert found.tolist() == wanted + [0] * rest
+    runs = runs_between(np.array(starts, int), np.array(lengths, int), len(wanted) + rest, colours)
+    assert np.repeat(*runs).tolist() == wanted + [0] * rest
 
 
-def test_painting_works_as_its_example_says() -> None:
+def test_runs_are_those_of_the_example() -> None:
     spans = np.array([1, 4]), np.array([2, 1])
-    assert painted(*spans, 6).tolist() == [0, 1, 1, 0, 1, 0]
-    assert painted(*spans, 6, np.array([3, 2])).tolist() == [0, 3, 3, 0, 2, 0]
-    assert painted(np.empty(0, np.int64), np.empty(0, np.int64), 2).tolist() == [0, 0]
+    assert [part.tolist() for part in runs_between(*spans, 6)] == [[0, 1, 0, 1, 0], [1, 2, 1, 1, 1]]
+    assert np.repeat(*runs_between(*spans, 6, np.array([3, 2]))).tolist() == [0, 3, 3, 0, 2, 0]
+    nothing = np.empty(0, np.int64)
+    assert np.repeat(*runs_between(nothing, nothing, 2)).tolist() == [0, 0]
     for starts, lengths in (([2, 1], [1, 1]), ([0, 1], [2, 1]), ([5], [2])):
         with pytest.raises(ValueError, match="overlap"):
-            painted(np.array(starts), np.array(lengths), 6)
+            runs_between(np.array(starts), np.array(lengths), 6)
 
 
 def test_rows_with_gaps_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError
 from shardmill.extras import need
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
@@ -34,12 +34,14 @@ from shardmill.formats.hf_files import (
     value,
     write_table,
 )
+from shardmill.formats.hf_parquet import NO_LABEL, chunks_of
 from shardmill.formats.inputs import ExportInput, Slice
+from shardmill.formats.parquetfile import Column, write_parquet
 from shardmill.formats.tokenrows import TokenRows, token_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
-NO_LABEL = -100
+GROUP_TOKENS = 1 << 21  # the dictionary of ids is a small part of it, and a page fits into a cache
 BATCH_TOKENS = 1 << 20  # few calls, and the masks of a batch still fit into a cache
 TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows], NDArray[Any]]]] = {
     "loss_mask": ("uint8", lambda rows: rows.part.loss_mask()),
@@ -70,11 +72,15 @@ class HuggingFaceFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit as one table."""
-        features = self._features(source)
-        schema = schema_of(features)
-        rows = token_rows(source, piece.slices, BATCH_TOKENS)
-        batches = (self._batch(part, schema) for part in rows)
-        write_table(draft.file(piece.name, self.files), self.files, schema, batches)
+        schema = schema_of(self._features(source))
+        path = draft.file(piece.name, self.files)
+        if self.files == "arrow":
+            rows = token_rows(source, piece.slices, BATCH_TOKENS)
+            write_table(path, self.files, schema, (self._batch(part, schema) for part in rows))
+        else:
+            rows = token_rows(source, piece.slices, GROUP_TOKENS)
+            groups = ((len(part), chunks_of(part, self.columns)) for part in rows)
+            write_parquet(path, self._parquet_columns(source), schema, groups)
         tally.num_in += piece.num_rows
         tally.num_kept += piece.num_rows
         draft.finish(piece.name, num_samples=piece.num_rows)
@@ -95,6 +101,14 @@ class HuggingFaceFormat(Format):
         }
         return {name: all_features[name] for name in self.columns}
 
+    def _parquet_columns(self, source: ExportInput) -> list[Column]:
+        return [
+            Column(name, dtype="string", is_list=False)
+            if feature["_type"] == "Value"
+            else Column(name, feature["feature"]["dtype"])
+            for name, feature in self._features(source).items()
+        ]
+
     def _batch(self, rows: TokenRows, schema: Any) -> Any:
         pa = need("pyarrow", extra="tables")
         return pa.record_batch([_column(pa, name, rows) for name in self.columns], schema=schema)
@@ -107,20 +121,10 @@ def labels_of(rows: TokenRows) -> NDArray[np.int32]:
 
 def _column(pa: Any, name: str, rows: TokenRows) -> Any:
     if name == "key":
-        return _keys(pa, rows)
+        members = None if rows.members is None else rows.members[:-1]
+        return string_array(rows.part.key_texts(members))
     if name == "lengths":
         members = np.arange(len(rows) + 1) if rows.members is None else rows.members
         return pa.ListArray.from_arrays(members.astype(np.int32), pa.array(rows.part.lengths))
     values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows)
     return pa.ListArray.from_arrays(rows.bounds.astype(np.int32), pa.array(values))
-
-
-def _keys(pa: Any, rows: TokenRows) -> Any:
-    members = None if rows.members is None else rows.members[:-1]
-    keys = string_array(*rows.part.key_texts(members))
-    try:
-        keys.validate(full=True)
-    except pa.ArrowInvalid as error:
-        path = rows.part.shard.spans.path
-        raise FormatError("has keys that are not UTF-8, as strings must be", path=path) from error
-    return keys

@@ -16,11 +16,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from shardmill.extras import need
 from shardmill.io.atomic import write_file
 from shardmill.io.jsontext import dump_page
+from shardmill.io.weave import Column
 from shardmill.model.manifest import Manifest
 
 TableFile: TypeAlias = Literal["arrow", "parquet"]
@@ -65,11 +65,11 @@ def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]
     return num_rows
 
 
-def string_array(text: Any, bounds: NDArray[np.int64]) -> Any:
-    """Return an Arrow array of strings: string i is `text[bounds[i] : bounds[i + 1]]`, UTF-8."""
+def string_array(texts: Column) -> Any:
+    """Return an Arrow array of texts in UTF-8 that lie one after the other."""
     pa = need("pyarrow", extra="tables")
-    offsets = pa.py_buffer(bounds.astype(np.int32))
-    return pa.StringArray.from_buffers(len(bounds) - 1, offsets, pa.py_buffer(text))
+    bounds = np.append(texts.starts, len(texts.data)).astype(np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(bounds), pa.py_buffer(texts.data))
 
 
 def describe_arrow(out_dir: Path, manifest: Manifest, features: Features) -> None:
@@ -107,22 +107,7 @@ def _writer(sink: Any, kind: TableFile, schema: Any) -> Any:
     if kind == "arrow":
         return need("pyarrow.ipc", extra="tables").new_stream(sink, schema)
     parquet = need("pyarrow.parquet", extra="tables")
-    masks, numbers = _lists_of(schema, "uint8"), _lists_of(schema, "uint16", "int32")
-    # Masks are long runs, which a dictionary stores as such; ids are nearly random, so they are
-    # packed to as many bits as they need. Parquet knows no numbers of 8 or 16 bits.
-    return parquet.ParquetWriter(
-        sink,
-        schema,
-        compression="none",
-        use_dictionary=masks,
-        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-    )
-
-
-def _lists_of(schema: Any, *dtypes: str) -> list[str]:
-    """Return the parquet columns of lists of these types."""
-    lists = [f for f in schema if hasattr(f.type, "value_type")]
-    return [f"{f.name}.list.element" for f in lists if str(f.type.value_type) in dtypes]
+    return parquet.ParquetWriter(sink, schema, compression="none", use_dictionary=False)
 
 
 def _arrow_type(pa: Any, feature: Mapping[str, Any]) -> Any:

@@ -19,12 +19,12 @@ from shardmill.formats.codejoin import CodeJoin
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import ExportInput
 from shardmill.formats.pairrows import PairRow, iter_pairs
+from shardmill.formats.utf8 import continues, is_utf8
 from shardmill.io.codefile import CodeShard
 from shardmill.io.sampleshard import SampleShard
 from shardmill.model.stage import Tally
 
 BATCH_ROWS = 1000
-CONTINUED = 0b1000_0000  # a byte that goes on with a character of UTF-8 has these two bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +47,7 @@ class PairBatch:
     @property
     def num_chars(self) -> NDArray[np.int64]:
         """The characters of each text."""
-        begins = (np.frombuffer(self.text, np.uint8) & 0b1100_0000) != CONTINUED
-        before = np.concatenate([[0], np.cumsum(begins)])
+        before = np.concatenate([[0], np.cumsum(~continues(self.text))])
         return np.diff(before[self.text_bounds])
 
     @property
@@ -119,7 +118,7 @@ def _bulk(shard: SampleShard, codes: CodeShard, rows: range) -> PairBatch | None
         codes.arrays["width"][pictures].astype(np.int64) * codes.factor,
         codes.arrays["height"][pictures].astype(np.int64) * codes.factor,
     )
-    return batch if _is_utf8(batch) else None
+    return batch if is_utf8(batch.text, batch.text_bounds[:-1]) else None
 
 
 def _caption_members(shard: SampleShard, rows: range) -> NDArray[np.int64] | None:
@@ -132,17 +131,6 @@ def _caption_members(shard: SampleShard, rows: range) -> NDArray[np.int64] | Non
     places = np.flatnonzero(is_text) + first[0]
     owners = np.searchsorted(first, places, side="right") - 1
     return places if np.array_equal(owners, np.arange(len(rows))) else None
-
-
-def _is_utf8(batch: PairBatch) -> bool:
-    """Say whether each text is UTF-8: all of them together are, and none begins in a character."""
-    try:
-        batch.text.decode()
-    except UnicodeDecodeError:
-        return False
-    heads = batch.text_bounds[:-1][batch.text_bounds[:-1] < len(batch.text)]
-    first = np.frombuffer(batch.text, np.uint8)[heads]
-    return not bool(((first & 0b1100_0000) == CONTINUED).any())
 
 
 def _has_size(batch: PairBatch, size: tuple[int, int] | None) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from shardmill.io.columns import bounds_between
 from shardmill.io.populate import populate
 from shardmill.io.remoteids import RemoteIds
 from shardmill.io.tokenfile import TokenShard
+from shardmill.io.weave import Column
 from shardmill.model.sample import SEGMENT_KINDS
 
 MAX_TOKENS = 1 << 22
 MAX_ROWS = 1 << 62
+Runs: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]  # values, how often each; 0 is often
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,10 +65,8 @@ class TokenSlice:
         first, last = np.searchsorted(bounds, [self.start, self.stop])
         return np.append(bounds[first:last] - self.start, len(self))
 
-    def key_texts(
-        self, rows: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the keys of these rows, or of all, as UTF-8 with the bounds of each."""
+    def key_texts(self, rows: NDArray[np.int64] | None = None) -> Column:
+        """Return the keys of these rows, or of all, as UTF-8."""
         wanted = slice(self.start, self.stop) if rows is None else rows + self.start
         try:
             return key_texts(self.shard.keys, wanted)
@@ -75,25 +75,33 @@ class TokenSlice:
 
     def loss_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token that is trained on, 0 for the others."""
-        rows, mine = self._spans("loss")
-        starts = self.bounds[rows] + self.shard.columns["loss_start"][mine]
-        return self._painted(starts, self.shard.columns["loss_length"][mine])
+        return np.repeat(*self.loss_runs())
 
     def modality(self) -> NDArray[np.uint8]:
         """Return 0 for each token of text, 1 of an image, 2 of a video, 3 of audio."""
+        return np.repeat(*self.modality_runs())
+
+    def loss_runs(self) -> Runs:
+        """Return the loss mask as runs."""
+        rows, mine = self._spans("loss")
+        starts = self.bounds[rows] + self.shard.columns["loss_start"][mine]
+        return self._runs(starts, self.shard.columns["loss_length"][mine])
+
+    def modality_runs(self) -> Runs:
+        """Return the modality as runs."""
         starts, lengths, _ = self.media()
         _, mine = self._spans("media")
         kinds = self.shard.columns["media_kind"][mine]
         if int(kinds.max(initial=0)) >= len(SEGMENT_KINDS):
             raise FormatError("has a medium of unknown kind", path=self.shard.spans.path)
-        return self._painted(starts, lengths, kinds)
+        return self._runs(starts, lengths, kinds)
 
     def fixed_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token of a medium or its delimiters, 0 for text."""
         starts, lengths, _ = self.media()
         _, mine = self._spans("media")
         before, after = (self.shard.columns[f"media_{n}"][mine] for n in ("before", "after"))
-        return self._painted(starts - before, lengths + before + after)
+        return np.repeat(*self._runs(starts - before, lengths + before + after))
 
     def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the first flat token, the number of tokens and the row of each medium."""
@@ -101,11 +109,11 @@ class TokenSlice:
         starts = self.bounds[rows] + self.shard.columns["media_position"][mine]
         return starts, self.shard.columns["media_length"][mine].astype(np.int64), rows
 
-    def _painted(
+    def _runs(
         self, starts: NDArray[Any], lengths: NDArray[Any], values: NDArray[Any] | int = 1
-    ) -> NDArray[np.uint8]:
+    ) -> Runs:
         try:
-            return painted(starts, lengths, self.num_tokens, values)
+            return runs_between(starts, lengths, self.num_tokens, values)
         except ValueError as error:
             raise FormatError(str(error), path=self.shard.spans.path) from error
 
@@ -137,22 +145,23 @@ def token_slices(
             start = stop
 
 
-def painted(
+def runs_between(
     starts: NDArray[Any], lengths: NDArray[Any], size: int, values: NDArray[Any] | int = 1
-) -> NDArray[np.uint8]:
-    """Return `size` bytes that hold a span's value inside of it, and 0 elsewhere.
+) -> Runs:
+    """Return runs over `size` tokens with a span's value inside of it, and 0 elsewhere.
 
-    The spans come in order and do not overlap: [(1, 2), (4, 1)] of 6 is 0 1 1 0 1 0.
+    The spans come in order and do not overlap: [(1, 2), (4, 1)] of 6 is 0 1 1 0 1 0, which is
+    1, 2, 1, 1 and 1 tokens of 0, 1, 0, 1 and 0.
     """
     ends = starts.astype(np.int64) + lengths
     gaps = np.append(starts, size) - np.concatenate([[0], ends])
     if (gaps < 0).any() or (ends < starts).any():
         raise ValueError("spans overlap, or lie outside their rows")
-    runs = np.empty(2 * len(starts) + 1, np.int64)
-    runs[0::2], runs[1::2] = gaps, ends - starts
-    colours = np.zeros(len(runs), np.uint8)
-    colours[1::2] = values
-    return np.repeat(colours, runs)
+    counts = np.empty(2 * len(starts) + 1, np.int64)
+    counts[0::2], counts[1::2] = gaps, ends - starts
+    found = np.zeros(len(counts), np.uint8)
+    found[1::2] = values
+    return found, counts
 
 
 def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_rows: int) -> int:
