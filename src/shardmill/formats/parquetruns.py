@@ -24,20 +24,21 @@ EMPTY, ELEMENT = 1, 3
 
 def runs(values: NDArray[Any], counts: NDArray[Any]) -> bytes:
     """Return runs of values below 256; neighbours that are equal become one."""
-    values, counts = values[counts > 0], counts[counts > 0]
-    first = np.flatnonzero(np.diff(values.astype(np.int64), prepend=-1))
+    used = np.flatnonzero(counts)
+    values, counts = values[used], counts[used]
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
     if not len(first):
         return b""
     headers = np.add.reduceat(counts.astype(np.int64, copy=False), first) << 1
     num_bytes = -(-int(headers.max()).bit_length() // 7)
     table = np.empty((len(headers), num_bytes + 1), np.uint8)
-    used = np.ones(table.shape, bool)
+    is_used = np.ones(table.shape, bool)
     for byte in range(num_bytes):
         table[:, byte] = headers & 0x7F | (headers > 0x7F) << 7
-        used[:, byte] = headers > 0
+        is_used[:, byte] = headers > 0
         headers >>= 7
     table[:, -1] = values[first]
-    return bytes(table[used])
+    return bytes(table[is_used])
 
 
 def plain_numbers(values: NDArray[np.uint16]) -> tuple[bytes, NDArray[np.uint16], bytes]:
@@ -51,9 +52,10 @@ def list_levels(bounds: NDArray[np.int64]) -> tuple[int, bytes]:
     """Return how many levels the lists between these bounds have, and both kinds of levels."""
     lengths = np.diff(bounds)
     counts = np.maximum(lengths, 1)  # an empty list has levels as well
-    repetition = np.stack([np.ones_like(counts), counts - 1], axis=1).reshape(-1)
+    repetition = np.ones(2 * len(counts), np.int64)
+    repetition[1::2] = counts - 1
     begins_or_goes_on = np.tile(np.array([0, 1], np.uint8), len(counts))
-    definition = np.where(lengths > 0, ELEMENT, EMPTY)
+    definition = np.where(lengths > 0, np.uint8(ELEMENT), np.uint8(EMPTY))
     levels = runs(begins_or_goes_on, repetition), runs(definition, counts)
     return int(counts.sum()), b"".join(struct.pack("<I", len(level)) + level for level in levels)
 
