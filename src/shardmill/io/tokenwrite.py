@@ -29,6 +29,8 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
 
 MAX_ROW_TOKENS = 2**31 - 1
+# For single rows; of many at once the buffer takes as much as it holds, and copies that for nothing.
+BUFFER_BYTES = 1 << 16
 
 
 def _numbers() -> array[int]:
@@ -96,7 +98,7 @@ class TokenWriter:
 
     def __enter__(self) -> TokenWriter:
         if self.ids_file is None:
-            self._bin = self.file("bin").open("wb", buffering=1 << 20)
+            self._bin = self.file("bin").open("wb", buffering=BUFFER_BYTES)
         else:
             link_or_copy(self.ids_file, self.file("bin"))
         return self
@@ -138,7 +140,7 @@ class TokenWriter:
         lengths: NDArray[Any],
         keys: Sequence[str] | NumberedKeys,
         origin: Origin,
-        rows: Sequence[int],
+        rows: Sequence[int] | NDArray[np.int64],
         continues: NDArray[np.bool_] | None = None,
         media: MediaColumns | None = None,
     ) -> None:
@@ -159,12 +161,13 @@ class TokenWriter:
         self._loss.frombytes(np.stack([np.zeros_like(filled), filled], axis=1).tobytes())
         self._append_media(MediaColumns.none(count) if media is None else media)
         file = self._file_number(origin)
-        self._origin_file.extend([file] * count)
-        self._origin_row.extend(rows)
+        self._origin_file.frombytes(np.full(count, file, np.int64).tobytes())
+        self._origin_row.frombytes(np.array(rows, np.int64).tobytes())
         self.num_rows += count
 
     def _write_ids(self, ids: NDArray[Any]) -> None:
-        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < self.space.size):
+        lowest = int(ids.min()) if len(ids) and ids.dtype.kind != "u" else 0
+        if lowest < 0 or int(ids.max(initial=0)) >= self.space.size:
             raise ConfigError(
                 f"ids reach from {int(ids.min())} to {int(ids.max())}, the token space has "
                 f"{self.space.size}: the tokenizer does not belong to this space"

@@ -84,7 +84,7 @@ def _write_block(block: Block, writer: TokenWriter, tally: Tally) -> None:
         for record in block.records():
             _write(record, writer, tally)
         return
-    rows, media = block.rows.tolist(), block.media
+    rows, media = block.rows, block.media
     writer.append_texts(block.ids, block.lengths, block.keys, block.origin, rows, media=media)
     tally.num_in += len(rows)
     tally.num_kept += len(rows)
