@@ -29,7 +29,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
 
 MAX_ROW_TOKENS = 2**31 - 1
-# For single rows; of many at once the buffer takes as much as it holds, and copies that for nothing.
+# For single rows. Of many at once the buffer would take what fits, and copy that for nothing.
 BUFFER_BYTES = 1 << 16
 
 
