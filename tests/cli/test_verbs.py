@@ -19,6 +19,17 @@ def output_of(shardmill: Shardmill, *words: str) -> Any:
     return json.loads(shardmill(*words, "--json").stdout)
 
 
+def test_ingest_does_not_write_into_the_folder_that_it_reads(
+    shardmill: Shardmill, tmp_path: Path
+) -> None:
+    (tmp_path / "album").mkdir()
+    (tmp_path / "album" / "cat.jpg").symlink_to(tmp_path / "data" / "photos" / "cat.jpg")
+    done = shardmill("ingest", "album", "album/../album/shards", code=2)
+    assert "lies inside of the input album" in done.stderr
+    assert not (tmp_path / "album" / "shards").exists()
+    shardmill("ingest", "album", "album-shards")
+
+
 def test_ingest_accounts_for_every_row(shardmill: Shardmill) -> None:
     report = output_of(shardmill, *PAIRS)
     assert report["complete"] and report["failures"] == {}

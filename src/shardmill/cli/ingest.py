@@ -12,7 +12,9 @@ from shardmill.cli.options import RunOptions, filter_option, run_options
 from shardmill.cli.places import PlaceType
 from shardmill.cli.running import run_and_report
 from shardmill.cli.values import SizeType, parse_plugin
+from shardmill.errors import ConfigError
 from shardmill.plugins import SHAPES, SOURCES, build
+from shardmill.remote.url import is_remote
 from shardmill.run.again import retry_rejects
 from shardmill.sources.downloads import PER_HOST_VARIABLE
 from shardmill.sources.fetch import MAX_MEDIA_BYTES
@@ -96,6 +98,7 @@ def ingest(
         shardmill ingest photos/ shards --per-shard 500 --limit 10000
     """
     options = RunOptions.taken_from(fields)
+    _refuse_inside(inputs, out)
     chosen = parse_plugin(source) if source else {"kind": None}
     raw = source_from_input(inputs, **{"media_root": media_root, **chosen})
     stage = Ingest(
@@ -109,3 +112,11 @@ def ingest(
     if again:
         retry_rejects(out, stage, again)
     run_and_report(stage, out, options, next_step=f"shardmill status {out}")
+
+
+def _refuse_inside(inputs: tuple[str, ...], out: Path) -> None:
+    """Refuse to write into a folder that is read: its shards would be input of the next run."""
+    above = () if is_remote(str(out)) else out.resolve().parents
+    for given in inputs:
+        if Path(given).is_dir() and Path(given).resolve() in above:
+            raise ConfigError(f"{out} lies inside of the input {given}: name a folder beside it")
