@@ -78,5 +78,26 @@ def test_a_part_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     reader = UnidiscReader(dir=str(tmp_path))
     listed = list(reader.parts())
     (part / "modality.memmap").write_bytes(bytes((part / "modality.memmap").stat().st_size))
-    with pytest.raises(FormatError, match="changed after it was listed"):
-        list(reader.read(listed[0].input))
+    for look in (lambda at: list(reader.read(at)), reader.ids_file):
+        with pytest.raises(FormatError, match="changed after it was listed"):
+            look(listed[0].input)
+
+
+def test_records_outlive_the_block_that_they_came_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_interleaved(tmp_path / "train_0", range(6))
+    monkeypatch.setattr("shardmill.formats.read_unidisc.TOKENS_AT_ONCE", 70)
+    found = records(UnidiscReader(dir=str(tmp_path)))
+    codes = [record.ids() - 32001 * record.modality() for record in found]
+    assert [ids.tolist() for ids in codes] == [sample_tokens(id_)[0] for id_ in range(6)]
+
+
+def test_a_tensor_that_is_no_matrix_is_refused(tmp_path: Path) -> None:
+    columns = {
+        name: torch.zeros((1, 2, 2), dtype=torch.int16) for name in ("input_ids", "modality")
+    }
+    columns["idx"] = torch.zeros((1, 1), dtype=torch.int16)
+    TensorDict(columns, batch_size=[1]).memmap(tmp_path / "train_0")
+    with pytest.raises(FormatError, match=r"'input_ids' of shape \(1, 2, 2\)"):
+        records(UnidiscReader(dir=str(tmp_path)))

@@ -94,12 +94,11 @@ class UnidiscReader:
 
     def ids_file(self, input: Mapping[str, Any]) -> Path | None:
         """Return the file of ids if all its rows are taken as they are."""
-        chosen = self._chosen[input["part"]]
-        table, folder = chosen.part.table, chosen.part.folder
+        chosen = self._listed(input)
         is_all = chosen.num_unwritten + chosen.num_repeated == 0
-        if not is_all or not is_verbatim(table, self.space, self.codes):
+        if not is_all or not is_verbatim(chosen.part.table, self.space, self.codes):
             return None
-        return folder / f"input_ids{SUFFIX}"
+        return chosen.part.folder / f"input_ids{SUFFIX}"
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
@@ -115,11 +114,16 @@ class UnidiscReader:
         chosen = choose_rows(self._parts, self.ids or "global")
         return {rows.part.name: rows for rows in chosen}
 
-    def _blocks(self, input: Mapping[str, Any], *, reuse: bool) -> Iterator[Block]:
+    def _listed(self, input: Mapping[str, Any]) -> PartRows:
+        """Return the rows of a part, which is what it was when it was listed."""
         chosen = self._chosen[input["part"]]
         digest = xxhash.xxh3_64_hexdigest(chosen.rows.tobytes())
         if digest != input["rows"] or _stamps(chosen.part.folder) != input["stamps"]:
             raise FormatError("was changed after it was listed", path=chosen.part.folder)
+        return chosen
+
+    def _blocks(self, input: Mapping[str, Any], *, reuse: bool) -> Iterator[Block]:
+        chosen = self._listed(input)
         # A pair has a marker and an end besides.
         width = _width(chosen.part) + 2
         step = max(1, TOKENS_AT_ONCE // width)

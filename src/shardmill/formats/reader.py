@@ -169,7 +169,7 @@ class BlockReader(Protocol):
     """A reader that has many records at a time, for who takes them all."""
 
     def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
-        """Yield the records of a part, many at a time."""
+        """Yield the records of a part, many at a time; the next block may use the same memory."""
 
 
 @runtime_checkable
