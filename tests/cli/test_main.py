@@ -54,6 +54,20 @@ def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
     assert "Traceback" not in run.stderr
 
 
+def test_what_the_system_refuses_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    run = subprocess.run(
+        [sys.executable, "-m", "shardmill.cli", "report", "data", "-o", "no/such/report.html"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 2
+    assert "No such file or directory" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_pipe_that_closes_early_ends_a_verb_in_silence(
     tmp_path: Path, flags: tuple[str, ...]

@@ -119,7 +119,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours is one message and exit code 2, never a traceback."""
+    """Run the command line; an error of ours, or of the system, is one message and exit code 2."""
     # Where colours are not wanted; where they are not seen, click leaves them out by itself.
     color = False if os.environ.get("NO_COLOR") else None
     try:
@@ -131,11 +131,17 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except ShardmillError as error:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:  # a full disk, a missing right or folder: what the system says is all
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ReaderGone:
         _end_unread()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    sys.exit(2)
 
 
 def _end_unread() -> NoReturn:

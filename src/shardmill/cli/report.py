@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import allow_option, folder_argument, json_option
 from shardmill.extras import need
+from shardmill.io.atomic import write_file
 
 
 @click.command()
@@ -40,9 +40,7 @@ def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> 
     from shardmill.view.report import make_report
 
     content = make_report(Desk(Library(folder, allowed)))
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    draft.write_bytes(content)
-    draft.replace(out)
+    write_file(out, content)
     if as_json:
         console.print_json({"report": str(out), "bytes": len(content)})
     else:
