@@ -63,23 +63,21 @@ class IdRule:
         return cls(size=space.size, run_size=space.num_codes, shift=space.code_offset)
 
 
-def prefix_lengths(
-    mask: NDArray[np.bool_], first: NDArray[np.int64], width: int
-) -> NDArray[np.int64] | None:
-    """Return how many values of each row are True if those are its first; None if not."""
-    if _paddedrows is None:
-        return plain_lengths(mask, first, width)
-    lengths = np.empty(len(first), np.int64)
-    return lengths if _paddedrows.prefix_lengths(mask, first, width, lengths) else None
+def prefix_lengths(mask: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return how many values of these rows are set if those are their first; None if not."""
+    if _paddedrows is None or mask.itemsize > 1:
+        return plain_lengths(mask, numbers)
+    lengths, width = np.empty(len(numbers), np.int64), mask.shape[1]
+    first = numbers * width
+    good = _paddedrows.prefix_lengths(mask.reshape(-1), first, width, lengths)
+    return lengths if good else None
 
 
-def plain_lengths(
-    mask: NDArray[np.bool_], first: NDArray[np.int64], width: int
-) -> NDArray[np.int64] | None:
+def plain_lengths(mask: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Do the same in numpy."""
-    rows = mask[first[:, None] + np.arange(width)]
+    rows = mask[numbers]
     lengths = rows.sum(axis=1, dtype=np.int64)
-    return lengths if bool((rows == (np.arange(width) < lengths[:, None])).all()) else None
+    return lengths if bool((rows == (np.arange(mask.shape[1]) < lengths[:, None])).all()) else None
 
 
 def find_runs(values: NDArray[Any], rows: Rows, value: int) -> NDArray[np.int64]:
@@ -97,14 +95,16 @@ def find_runs(values: NDArray[Any], rows: Rows, value: int) -> NDArray[np.int64]
 
 def plain_runs(values: NDArray[Any], rows: Rows, value: int) -> NDArray[np.int64]:
     """Do the same in numpy."""
-    has_value = rows.join(values) == value
-    owner = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-    is_first, is_last = has_value.copy(), has_value.copy()
-    goes_on = has_value[1:] & has_value[:-1] & (owner[1:] == owner[:-1])
-    is_first[1:] &= ~goes_on
-    is_last[:-1] &= ~goes_on
-    begin, last = np.flatnonzero(is_first), np.flatnonzero(is_last)
-    return np.stack([owner[begin], begin - rows.starts[owner[begin]], last - begin + 1], axis=1)
+    has_value, starts = rows.join(values) == value, rows.starts
+    begins, ends = has_value.copy(), has_value.copy()
+    begins[1:] &= ~has_value[:-1]
+    ends[:-1] &= ~has_value[1:]
+    for edges, places in ((begins, starts), (ends, starts + rows.lengths - 1)):
+        at_edge = places[rows.lengths > 0]
+        edges[at_edge] = has_value[at_edge]
+    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
+    owner = np.searchsorted(starts, first, side="right") - 1
+    return np.stack([owner, first - starts[owner], last - first + 1], axis=1)
 
 
 def copy_ids(
@@ -135,21 +135,22 @@ def plain_copy(
     to: NDArray[np.int64],
 ) -> None:
     """Do the same in numpy; ids that the rule does not allow are a `FormatError`."""
-    joined = rows.join(ids).astype(np.int64)
-    begin = rows.starts[runs[:, 0]] + runs[:, 1]
-    in_run = np.zeros(len(joined) + 1, np.int64)
-    in_run[begin] += 1
-    np.subtract.at(in_run, begin + runs[:, 2], 1)
-    is_code = np.cumsum(in_run[:-1]) > 0
-    _check(joined[~is_code], rule.size, "id", "among its tokens")
-    _check(joined[is_code], rule.run_size, "code", "in a picture")
-    joined[is_code] += rule.shift
-    out[np.arange(len(joined)) + np.repeat(to - rows.starts, rows.lengths)] = joined
+    joined, starts = rows.join(ids), rows.starts
+    begins = starts[runs[:, 0]] + runs[:, 1]
+    pieces = [slice(*ends) for ends in zip(begins.tolist(), (begins + runs[:, 2]).tolist())]
+    for piece in pieces:
+        _check(joined[piece], rule.run_size, "code", "in a picture")
+    _check(joined, rule.size, "id", "among its tokens")
+    joined = joined.astype(out.dtype)
+    for piece in pieces:
+        joined[piece] += out.dtype.type(rule.shift)
+    for start, length, place in zip(starts.tolist(), rows.lengths.tolist(), to.tolist()):
+        out[place : place + length] = joined[start : start + length]
 
 
-def _check(values: NDArray[np.int64], size: int, what: str, where: str) -> None:
-    is_wrong = (values < 0) | (values >= size)
-    if is_wrong.any():
-        value = int(values[is_wrong][0])
-        problem = f"holds the {what} {value} {where}, the token space has {size}"
-        raise FormatError(problem, path="input_ids")
+def _check(values: NDArray[Any], size: int, what: str, where: str) -> None:
+    if not len(values) or (int(values.min()) >= 0 and int(values.max()) < size):
+        return
+    value = int(values[(values < 0) | (values >= size)][0])
+    problem = f"holds the {what} {value} {where}, the token space has {size}"
+    raise FormatError(problem, path="input_ids")

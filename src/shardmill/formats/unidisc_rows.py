@@ -94,8 +94,8 @@ def without_padding(table: Table, numbers: NDArray[np.int64]) -> tuple[Rows, Tab
     first, lengths = numbers * width, None
     if mask is None:
         lengths = np.full(len(first), width, np.int64)
-    elif mask.itemsize == 1:
-        lengths = prefix_lengths(mask.reshape(-1), first, width)
+    else:
+        lengths = prefix_lengths(mask, numbers)
     if lengths is not None:
         return Rows(first, lengths), {name: column.reshape(-1) for name, column in wide.items()}
     assert mask is not None
