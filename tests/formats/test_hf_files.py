@@ -16,11 +16,9 @@ from shardmill.formats.hf_files import (
     describe_files,
     schema_of,
     sequence,
-    string_array,
     value,
     write_table,
 )
-from shardmill.io.weave import texts
 from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
 
 FEATURES = {"key": value("string"), "ids": sequence("uint16"), "mask": sequence("uint8")}
@@ -74,12 +72,6 @@ def test_the_same_rows_are_the_same_bytes(tmp_path: Path, kind: str) -> None:
 def test_parquet_holds_the_rows(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", "parquet")
     assert pyarrow.parquet.read_table(tmp_path / "x.parquet").to_pydict() == ROWS
-
-
-def test_texts_become_strings() -> None:
-    found = string_array(texts(["aé".encode(), b"", b"c"]))
-    found.validate(full=True)
-    assert found.to_pylist() == ["aé", "", "c"]
 
 
 def test_the_card_names_the_files(tmp_path: Path) -> None:

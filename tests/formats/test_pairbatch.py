@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
 
+from shardmill.errors import FormatError
 from shardmill.formats import pairbatch
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import Slice, open_input
@@ -129,3 +130,20 @@ def test_a_caption_that_is_not_utf8_goes_the_slow_way(tmp_path: Path, ways: dict
     rows, _ = read(folders)
     assert rows == [expected(sample) for sample in PAIRS]
     assert ways["_gathered"] == 1
+
+
+def test_a_tar_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    folders = store_coded(tmp_path, PAIRS, per_shard=30)
+    (tar,) = (folders[0] / "shards").glob("*.tar")
+    tar.write_bytes(tar.read_bytes()[:20_000])
+    with pytest.raises(FormatError, match=r"00000\.tar"):
+        read(folders)
+
+
+def test_characters_are_counted_and_not_bytes() -> None:
+    nothing = np.zeros(3, np.int64)
+    for texts in (["ab", "", "c"], ["aé", "", "日本"]):
+        content = [text.encode() for text in texts]
+        bounds = np.cumsum([0, *map(len, content)])
+        batch = PairBatch(b"".join(content), bounds, nothing[:0], nothing, nothing, nothing)
+        assert batch.num_chars.tolist() == [len(text) for text in texts]

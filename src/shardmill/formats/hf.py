@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.extras import need
+from shardmill.formats.arrowarrays import list_array, string_array
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
     Features,
@@ -30,7 +31,6 @@ from shardmill.formats.hf_files import (
     describe_files,
     schema_of,
     sequence,
-    string_array,
     value,
     write_table,
 )
@@ -111,7 +111,7 @@ class HuggingFaceFormat(Format):
 
     def _batch(self, rows: TokenRows, schema: Any) -> Any:
         pa = need("pyarrow", extra="tables")
-        return pa.record_batch([_column(pa, name, rows) for name in self.columns], schema=schema)
+        return pa.record_batch([_column(name, rows) for name in self.columns], schema=schema)
 
 
 def labels_of(rows: TokenRows) -> NDArray[np.int32]:
@@ -119,12 +119,10 @@ def labels_of(rows: TokenRows) -> NDArray[np.int32]:
     return np.where(rows.part.loss_mask() > 0, rows.ids.astype(np.int32), np.int32(NO_LABEL))
 
 
-def _column(pa: Any, name: str, rows: TokenRows) -> Any:
+def _column(name: str, rows: TokenRows) -> Any:
     if name == "key":
-        members = None if rows.members is None else rows.members[:-1]
-        return string_array(rows.part.key_texts(members))
+        return string_array(rows.key_texts())
     if name == "lengths":
-        members = np.arange(len(rows) + 1) if rows.members is None else rows.members
-        return pa.ListArray.from_arrays(members.astype(np.int32), pa.array(rows.part.lengths))
+        return list_array(rows.part.lengths, rows.stored)
     values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows)
-    return pa.ListArray.from_arrays(rows.bounds.astype(np.int32), pa.array(values))
+    return list_array(values, rows.bounds)

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import orjson
 
 from shardmill.extras import need
 from shardmill.io.atomic import write_file
 from shardmill.io.jsontext import dump_page
-from shardmill.io.weave import Column
 from shardmill.model.manifest import Manifest
 
 TableFile: TypeAlias = Literal["arrow", "parquet"]
@@ -63,13 +61,6 @@ def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]
             writer.write_batch(batch)
             num_rows += batch.num_rows
     return num_rows
-
-
-def string_array(texts: Column) -> Any:
-    """Return an Arrow array of texts in UTF-8 that lie one after the other."""
-    pa = need("pyarrow", extra="tables")
-    bounds = np.append(texts.starts, len(texts.data)).astype(np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(bounds), pa.py_buffer(texts.data))
 
 
 def describe_arrow(out_dir: Path, manifest: Manifest, features: Features) -> None:

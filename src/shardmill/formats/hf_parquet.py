@@ -85,13 +85,11 @@ def _numbers(values: NDArray[Any]) -> tuple[Any, ...]:
 
 def _keys(rows: TokenRows) -> Chunk:
     """Return the keys, each as the four bytes of its length and its text."""
-    members = None if rows.members is None else rows.members[:-1]
-    keys = rows.part.key_texts(members)
+    keys = rows.key_texts()
     content = weave([cells(keys.lengths.astype("<u4")[:, None]), keys]).data
     return Chunk(len(rows), (value_levels(len(rows)), content))
 
 
 def _lengths(rows: TokenRows) -> Chunk:
-    members = np.arange(len(rows) + 1) if rows.members is None else rows.members
-    num_levels, levels = list_levels(members)
+    num_levels, levels = list_levels(rows.stored)
     return Chunk(num_levels, (levels, rows.part.lengths.astype("<i4", copy=False)))

@@ -22,6 +22,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.extras import need
+from shardmill.formats.arrowarrays import number_array, string_array
 from shardmill.formats.codetext import NONE, code_texts
 from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.hf_files import (
@@ -35,7 +36,7 @@ from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.io.jsoncolumns import chosen, json_object, quoted
 from shardmill.io.numbertext import number_lists, numbers
-from shardmill.io.weave import Column, constant, texts, write_rows
+from shardmill.io.weave import Column, between, constant, texts, weave, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -92,14 +93,15 @@ class LiquidFormat(Format):
         """Return the rows as an Arrow record batch."""
         pa = need("pyarrow", extra="tables")
         columns = {
-            **dict.fromkeys(FEATURES, pa.repeat(NONE, len(batch))),
-            "data_type": pa.array(_data_types(batch), pa.string()),
-            "text": _text_column(pa, batch),
-            "length": pa.array(_lengths(batch)),
+            **dict.fromkeys(FEATURES, string_array(weave([constant(NONE.encode(), len(batch))]))),
+            "data_type": string_array(weave([_data_types(batch)])),
+            "text": string_array(between(np.frombuffer(batch.text, np.uint8), batch.text_bounds)),
+            "length": number_array(_lengths(batch)),
             self.column: code_texts(batch.codes, batch.num_codes),
         }
         if self._size is None:
-            columns |= {name: pa.array(_sizes(batch, name), pa.string()) for name in SIZES}
+            sizes = {name: map(str.encode, _sizes(batch, name)) for name in SIZES}
+            columns |= {name: string_array(texts([*some])) for name, some in sizes.items()}
         return pa.record_batch([columns[name] for name in FEATURES], schema=schema)
 
     def _lines(self, batch: PairBatch) -> list[Column]:
@@ -122,8 +124,8 @@ def data_types_json(batch: PairBatch) -> Column:
     return chosen(DATA_TYPES, batch.num_codes > 0)
 
 
-def _data_types(batch: PairBatch) -> list[str]:
-    return [DATA_TYPES[count > 0] for count in batch.num_codes.tolist()]
+def _data_types(batch: PairBatch) -> Column:
+    return texts([*map(str.encode, DATA_TYPES)]).taken((batch.num_codes > 0).astype(np.int64))
 
 
 def _codes_json(batch: PairBatch) -> list[Column]:
@@ -140,8 +142,3 @@ def _lengths(batch: PairBatch) -> NDArray[np.int64]:
 
 def _sizes(batch: PairBatch, name: str) -> list[str]:
     return [str(size) if size else NONE for size in getattr(batch, name).tolist()]
-
-
-def _text_column(pa: Any, batch: PairBatch) -> Any:
-    offsets = pa.py_buffer(batch.text_bounds.astype(np.int32))
-    return pa.StringArray.from_buffers(len(batch), offsets, pa.py_buffer(batch.text))

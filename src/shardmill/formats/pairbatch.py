@@ -1,4 +1,4 @@
-"""Texts with the codes of at most one picture each, a thousand at a time as flat arrays.
+"""Texts with the codes of at most one picture each, some hundreds at a time as flat arrays.
 
 Where the samples of a batch are caption pairs, and the code shard has the same keys in the same
 order, all is taken from the indexes at once; else each sample is looked at by itself.
@@ -22,9 +22,10 @@ from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.formats.utf8 import continues, is_utf8
 from shardmill.io.codefile import CodeShard
 from shardmill.io.sampleshard import SampleShard
+from shardmill.io.weave import Column, weave
 from shardmill.model.stage import Tally
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 500  # their codes as text are a few megabytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +48,8 @@ class PairBatch:
     @property
     def num_chars(self) -> NDArray[np.int64]:
         """The characters of each text."""
+        if self.text.isascii():
+            return np.diff(self.text_bounds)
         before = np.concatenate([[0], np.cumsum(~continues(self.text))])
         return np.diff(before[self.text_bounds])
 
@@ -102,16 +105,14 @@ def _bulk(shard: SampleShard, codes: CodeShard, rows: range) -> PairBatch | None
     first = codes.arrays["first"][rows.start : rows.stop + 1].astype(np.int64)
     if places is None or (np.diff(first) != 1).any():
         return None
-    whole, columns = shard.blob.mapped(), shard.index.arrays
-    assert whole is not None
-    sizes = columns["size"][places].astype(np.int64)
-    offsets = columns["offset"][places].tolist()
-    text = b"".join([whole[a : a + n] for a, n in zip(offsets, sizes.tolist())])
-    text_bounds = np.concatenate([[0], np.cumsum(sizes)])
+    captions = _members(shard, places)
+    if captions is None:
+        return None
+    text_bounds = np.concatenate([[0], np.cumsum(captions.lengths)])
     starts = codes.arrays["start"][first[0] : first[-1] + 1].astype(np.int64)
     pictures = slice(int(first[0]), int(first[-1]))
     batch = PairBatch(
-        text,
+        weave([captions]).data.tobytes(),
         text_bounds,
         codes.codes[starts[0] : starts[-1]],
         np.diff(starts),
@@ -131,6 +132,16 @@ def _caption_members(shard: SampleShard, rows: range) -> NDArray[np.int64] | Non
     places = np.flatnonzero(is_text) + first[0]
     owners = np.searchsorted(first, places, side="right") - 1
     return places if np.array_equal(owners, np.arange(len(rows))) else None
+
+
+def _members(shard: SampleShard, numbers: NDArray[np.int64]) -> Column | None:
+    """Return the bytes of some members where they lie, None if they claim to lie elsewhere."""
+    whole, columns = shard.blob.mapped(), shard.index.arrays
+    assert whole is not None
+    offsets, sizes = (columns[name][numbers].astype(np.int64) for name in ("offset", "size"))
+    if len(numbers) and int((offsets + sizes).max()) > len(whole):
+        return None
+    return Column(np.frombuffer(whole, np.uint8), offsets, sizes)
 
 
 def _has_size(batch: PairBatch, size: tuple[int, int] | None) -> bool:

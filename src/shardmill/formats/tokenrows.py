@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardmill.formats.fixedlength import FixedLength, account
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tokenslice import MAX_ROWS, MAX_TOKENS, TokenSlice, token_slices
+from shardmill.io.weave import Column
 from shardmill.model.stage import Tally
 
 
@@ -51,6 +52,15 @@ class TokenRows:
     def keys(self) -> KeysOfRows:
         """The key of each row, looked up when it is asked for."""
         return KeysOfRows(self.part, self.members)
+
+    @property
+    def stored(self) -> NDArray[np.int64]:
+        """The first stored row of each row, and the end."""
+        return np.arange(len(self) + 1) if self.members is None else self.members
+
+    def key_texts(self) -> Column:
+        """Return the key of each row, as UTF-8."""
+        return self.part.key_texts(None if self.members is None else self.members[:-1])
 
     @property
     def documents(self) -> NDArray[np.int16] | None:
