@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,28 @@ def test_extras_are_those_of_the_package(tmp_path: Path) -> None:
     assert findings[("extras", "image")].state == "good"
     assert "pillow" in findings[("extras", "image")].found
     assert ("extras", "all") not in findings
+
+
+def test_compiled_modules_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    built = [one["name"] for one in project["tool"]["setuptools"]["ext-modules"]]
+    assert [f"shardmill.{name}" for name in module.COMPILED] == built
+
+
+@pytest.mark.parametrize("problem", [None, RuntimeError("operator torchvision::nms is missing")])
+def test_a_torchvision_that_does_not_load_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception | None
+) -> None:
+    def load(name: str) -> object:
+        if problem is not None and name == "torchvision":
+            raise problem
+        return object()
+
+    monkeypatch.setattr(module, "import_module", load)
+    monkeypatch.setattr(module, "_version", lambda name: "1.0")
+    finding = {finding.name: finding for finding in module._processors()}["torchvision"]
+    assert (finding.state == "good") == (problem is None)
+    assert ("built with torch 1.0" in finding.todo) == (problem is not None)
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,13 @@ FOR_WHAT = {
     "train": "loaders, image codes, Hugging Face processors",
     "ray": "Ray clusters",
 }
-COMPILED = {"_tarscan": "walks tar headers", "_members": "cuts samples out of tars"}
+COMPILED = {
+    "io._tarscan": "walks tar headers",
+    "io._members": "cuts samples out of tars",
+    "io._weave": "weaves rows from columns",
+    "formats._codetext": "writes codes as text",
+    "formats._paddedrows": "joins padded rows",
+}
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}
 MIN_OPEN_FILES = 4096
@@ -62,6 +68,7 @@ def examine(folder: Path) -> Iterator[Finding]:
     yield Finding("versions", "system", "good", f"{platform.system()} {platform.release()}")
     yield from _compiled()
     yield from _extras()
+    yield from _processors()
     yield from _gpus()
     yield from _codecs()
     yield from _programs()
@@ -72,11 +79,11 @@ def examine(folder: Path) -> Iterator[Finding]:
 def _compiled() -> Iterator[Finding]:
     for name, what in COMPILED.items():
         try:
-            import_module(f"shardmill.io.{name}")
-            yield Finding("versions", name, "good", f"compiled; {what}")
+            import_module(f"shardmill.{name}")
+            yield Finding("versions", _last(name), "good", f"compiled; {what}")
         except ImportError:
             todo = "install a C compiler and install shardmill again"
-            yield Finding("versions", name, "missing", f"not compiled; Python {what}", todo)
+            yield Finding("versions", _last(name), "missing", f"not compiled; Python {what}", todo)
 
 
 def _extras() -> Iterator[Finding]:
@@ -95,6 +102,25 @@ def _extras() -> Iterator[Finding]:
             yield Finding("extras", extra, "missing", listed + use, todo)
         else:
             yield Finding("extras", extra, "good", listed)
+
+
+def _processors() -> Iterator[Finding]:
+    """Yield whether torchvision loads; processors of transformers cannot be imported otherwise."""
+    found = _version("torchvision")
+    if _version("transformers") is None or _version("torch") is None:
+        return
+    use = "for transformers' processors of pictures and videos"
+    if found is None:
+        todo = "install the torchvision that was built with this torch"
+        yield Finding("extras", "torchvision", "missing", f"not installed; {use}", todo)
+        return
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError, OSError) as error:  # built for another torch, or for CUDA
+        todo = f"install the torchvision that was built with torch {_version('torch')}"
+        yield Finding("extras", "torchvision", "missing", f"{found} does not load: {error}", todo)
+    else:
+        yield Finding("extras", "torchvision", "good", f"{found}, {use}")
 
 
 def _gpus() -> Iterator[Finding]:
@@ -166,6 +192,10 @@ def _limits() -> Iterator[Finding]:
     enough = soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES
     todo = "" if enough else f"ulimit -n {min(65536, hard)}: more shards stay open"
     yield Finding("limits", "open files", "good" if enough else "missing", text, todo)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _version(package: str) -> str | None:
