@@ -125,6 +125,11 @@ def test_no_difference_means_equal(a: list[int], b: list[int]) -> None:
     assert (first_difference("x", np.array(a), np.array(b)) == "") == (a == b)
 
 
+def test_what_ends_early_is_said_in_words() -> None:
+    told = first_difference("id outside of media", np.arange(3), np.arange(2))
+    assert told == "3 and 2 ids outside of media, equal as far as they go"
+
+
 def test_words_are_what_stands_outside_of_media() -> None:
     made = row(0)
     delimited = replace(made, media=(replace(made.media[0], before=1, after=1),))

@@ -155,7 +155,10 @@ def first_difference(name: str, a: NDArray[Any], b: NDArray[Any]) -> str:
     if len(places):
         place = int(places[0])
         return f"{name} {place} is {int(a[place])} and {int(b[place])}"
-    return "" if len(a) == len(b) else f"{len(a)} and {len(b)} {name}s, equal as far as they go"
+    if len(a) == len(b):
+        return ""
+    one, _, rest = name.partition(" ")
+    return f"{len(a)} and {len(b)} {one}s {rest}".rstrip() + ", equal as far as they go"
 
 
 def _of_codes(a: Record, b: Record) -> str:
