@@ -56,6 +56,12 @@ def test_packs_hold_each_row_once_and_equal_the_data(made: Made) -> None:
     assert packs.faults() == []
 
 
+def test_lengths_may_be_the_folder_that_was_planned(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "lengths.bin").write_bytes(made.lengths_path.read_bytes())
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=str(tmp_path))
+    assert packs.table is not None and packs.table.digest == made.table.digest
+
+
 def test_a_pickled_data_set_is_small_and_gives_the_same(made: Made) -> None:
     packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
     raw = pickle.dumps(packs)

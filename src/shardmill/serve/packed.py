@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.io.lengths import open_lengths
+from shardmill.io.tokenlengths import read_lengths
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
@@ -50,10 +50,10 @@ class TrainPack:
 class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     """Pack number in, pack out.
 
-    `plan` and `lengths` are files (or what they hold: but files are mapped again in each worker,
-    where arrays would be copied); `FreshPlans` make a plan for each epoch. Without lengths, each
-    row of the reader has its own length, as token shards do. `mrope` and `pad_id` of `build` are
-    used; its alignment is the plan's.
+    `plan` is a file, `lengths` a file or the folder it lies in (or what they hold: but files are
+    mapped again in each worker, where arrays would be copied); `FreshPlans` make a plan for each
+    epoch. Without lengths, each row of the reader has its own length, as token shards do. `mrope`
+    and `pad_id` of `build` are used; its alignment is the plan's.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     def _open(self) -> None:
         keep_freed_memory()
         lengths = self._lengths_file
-        self.table = open_lengths(lengths) if isinstance(lengths, Path) else lengths
+        self.table = read_lengths(lengths) if isinstance(lengths, Path) else lengths
 
     def _read_all(self, number: int, plan: PackPlan, rows: Any) -> dict[int, Document]:
         info = get_worker_info()
