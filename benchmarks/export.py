@@ -2,8 +2,9 @@
 
 Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and a picture of 256 codes. Pairs: 4
 shards of 8,000 captions with 512-pixel codes (1,024 a picture). The copy takes the files of a
-finished export with `shutil.copyfile`, syncs each and its folder, as the export does. Peak memory
-is that of a process of its own, for the data as it is and for three times the shards.
+finished export with `shutil.copyfile`, syncs each and its folder, as the export does. Peers write
+the same rows; their time is given for each megabyte of ours, whatever the size of their files. Peak
+memory is that of a process of its own, for the data as it is and for three times the shards.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "Liquid, jsonl": ("pairs", {"kind": "liquid", "files": "jsonl"}),
     "Liquid, jsonl of codes": ("pairs", {"kind": "liquid-pairs"}),
 }
+# name -> {what else writes the same rows: its function}
+PEERS = {
+    "Hugging Face parquet": {
+        "pyarrow, of tables in memory": "pyarrow_parquet",
+        "datasets, of Arrow files": "datasets_parquet",
+    },
+}
 ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
 
 
@@ -79,6 +87,42 @@ def copy(folder: str, export: str) -> Callable[[], int]:
         return max(1, num_bytes(source) // 1_000_000)
 
     (out / "shards").mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def pyarrow_parquet(folder: str, export: str) -> Callable[[], int]:
+    """Write tables that are ready in memory with pyarrow's own settings, each file synced."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    made, out = Path(folder) / "made", Path(folder) / "theirs"
+    paths = sorted((Path(folder) / "arrow" / "shards").glob("*.arrow"))
+    tables = [pa.ipc.open_stream(path.read_bytes()).read_all() for path in paths]
+
+    def work() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        for path, table in zip(paths, tables):
+            parquet.write_table(table, out / f"{path.stem}.parquet")
+            sync(out / f"{path.stem}.parquet")
+        return max(1, num_bytes(made) // 1_000_000)
+
+    return work
+
+
+def datasets_parquet(folder: str, export: str) -> Callable[[], int]:
+    """Let `datasets` write what `load_from_disk` opens, as one file."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    made, target = Path(folder) / "made", Path(folder) / "theirs.parquet"
+    data = datasets.load_from_disk(str(Path(folder) / "arrow"))
+
+    def work() -> int:
+        data.to_parquet(target)
+        sync(target)
+        return max(1, num_bytes(made) // 1_000_000)
+
     return work
 
 
@@ -154,11 +198,16 @@ def write_pairs(folder: Path, num_shards: int) -> None:
 def section(name: str, folder: Path) -> tuple[str, float, float]:
     """Run one contest; return its table and the shares of the copy's speed, by wall and by CPU."""
     shutil.rmtree(folder / "made", ignore_errors=True)
+    if name in PEERS and not (folder / "arrow").exists():
+        shardmill(str(folder), "Hugging Face Arrow")()
+        (folder / "out").rename(folder / "arrow")
     shardmill(str(folder), name)()
     (folder / "out").rename(folder / "made")
     contest = Contest(name, unit="MB")
     contest.add("shardmill export", __file__, "shardmill", folder=str(folder), export=name)
     contest.add("copying its bytes", __file__, "copy", folder=str(folder), export=name)
+    for peer, function in PEERS.get(name, {}).items():
+        contest.add(peer, __file__, function, folder=str(folder), export=name)
     contest.run(ROUNDS)
     ours, theirs = contest.best("shardmill export"), contest.best("copying its bytes")
     table = contest.table(than="copying its bytes")
