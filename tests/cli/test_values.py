@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.cli.values import parse_plugin, parse_size
+from shardmill.cli.values import parse_plugin, parse_size, parse_spec
 from shardmill.errors import ConfigError
+from shardmill.model.space import TokenSpace
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,13 @@ from shardmill.errors import ConfigError
 )
 def test_plugin(text: str, plain: dict[str, Any]) -> None:
     assert parse_plugin(text) == plain
+
+
+def test_a_spec_has_the_fields_that_are_given() -> None:
+    given = parse_spec('text_size=40,added=["a","b"]', TokenSpace, where="--space")
+    assert given == TokenSpace(text_size=40, added=("a", "b"))
+    with pytest.raises(ConfigError, match="--space has no field 'size'"):
+        parse_spec("size=40", TokenSpace, where="--space")
 
 
 def test_a_field_without_value_is_refused() -> None:

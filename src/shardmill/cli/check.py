@@ -148,10 +148,7 @@ def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
     console.say(
         "✗", f"{folder}: {wording.plural(len(verdict.problems), 'problem')}", colour=console.BAD
     )
-    for problem in verdict.problems[:MAX_LISTED]:
-        click.echo(f"  {problem.path}: {problem.what}")
-    if len(verdict.problems) > MAX_LISTED:
-        click.echo(f"  and {len(verdict.problems) - MAX_LISTED:,} more")
+    console.listed((f"{p.path}: {p.what}" for p in verdict.problems), MAX_LISTED)
     console.hint(
         f"shardmill check {folder} --repair   does the {len(verdict.broken_units)} broken "
         "units again"

@@ -11,7 +11,7 @@ import click
 
 from shardmill import wording
 from shardmill.cli import console
-from shardmill.cli.values import parse_plugin
+from shardmill.cli.values import parse_spec
 from shardmill.errors import ConfigError
 from shardmill.io.receipts import open_manifest
 
@@ -178,13 +178,6 @@ def _print_faults(shard: ShardReport) -> None:
 
 
 def _space(text: str) -> TokenSpace | None:
-    from shardmill.model.codec import from_plain
     from shardmill.model.space import TokenSpace
 
-    if not text:
-        return None
-    fields_ = parse_plugin(f"space,{text}")
-    del fields_["kind"]
-    space = from_plain(fields_, TokenSpace, where="--space")
-    assert isinstance(space, TokenSpace)
-    return space
+    return parse_spec(text, TokenSpace, where="--space") if text else None

@@ -39,6 +39,15 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
         click.echo(f"  {click.style(name.ljust(width), dim=True)}  {value}")
 
 
+def listed(lines: Iterable[str], most: int) -> None:
+    """Print the first lines of a list, and how many more there are."""
+    lines = list(lines)
+    for line in lines[:most]:
+        click.echo(f"  {line}")
+    if len(lines) > most:
+        click.echo(f"  and {len(lines) - most:,} more")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; columns whose cells all begin with a digit are aligned right."""
     rows = [list(row) for row in rows]

@@ -79,11 +79,7 @@ def _print_shards(found: FolderDiff) -> None:
         f"{wording.plural(len({s.name for s in found.shards}), 'shard')} touched, "
         f"{found.num_same_shards:,} the same"
     )
-    lines = list(_shard_lines(found))
-    for line in lines[:MAX_LISTED]:
-        click.echo(f"  {line}")
-    if len(lines) > MAX_LISTED:
-        click.echo(f"  and {len(lines) - MAX_LISTED:,} more")
+    console.listed(_shard_lines(found), MAX_LISTED)
 
 
 def _shard_lines(found: FolderDiff) -> Iterator[str]:

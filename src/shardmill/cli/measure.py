@@ -65,7 +65,7 @@ def measure(input: Path, out: Path, model: str, estimate: bool, **flags: Any) ->
     """
     from shardmill.stages.measure import Measure, merge_lengths
 
-    options = RunOptions(**{name: flags.pop(name) for name in RunOptions.__dataclass_fields__})
+    options = RunOptions.taken_from(flags)
     tokenizer = flags.pop("tokenizer") or (Path(model) if Path(model).is_dir() else None)
     if tokenizer is None and not estimate:
         raise click.UsageError("give --tokenizer, or --estimate to guess without one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -31,10 +31,7 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
     if trial is not None:
         return trial.run(stage, out, options)
     if options.dry_run:
-        settings = {"retries": options.retries, "max_skip_rate": options.max_skip_rate}
-        script = preview(options.on, stage, out, workers=options.workers, **settings)
-        click.echo(script, nl=False)
-        click.get_current_context().exit(0)
+        _print_scripts(stage, out, options)
     with show_progress(sys.stderr) as on_event:
         report = run_stage(
             stage,
@@ -55,6 +52,12 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
     if not options.as_json:
         console.hint(next_step)
     return report.manifest
+
+
+def _print_scripts(stage: Stage, out: Path, options: RunOptions) -> NoReturn:
+    settings = {"retries": options.retries, "max_skip_rate": options.max_skip_rate}
+    click.echo(preview(options.on, stage, out, workers=options.workers, **settings), nl=False)
+    click.get_current_context().exit(0)
 
 
 def report_to_plain(report: RunReport) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def report_to_plain(report: RunReport) -> dict[str, Any]:
 def print_report(report: RunReport, out: Path) -> None:
     """Print how the run ended: complete, in part, or failed, and the books."""
     if report.failures:
-        _print_failures(report)
+        print_failures(report)
     elif report.manifest is None and report.num_done == 0:
         console.say("…", f"{out} is not complete yet; others work on it", colour=console.HINT)
         console.hint(f"shardmill status {out}")
@@ -103,13 +106,11 @@ def print_report(report: RunReport, out: Path) -> None:
         _print_books(report.manifest)
 
 
-def _print_failures(report: RunReport) -> None:
+def print_failures(report: RunReport) -> None:
+    """Print which units failed and why."""
     count = wording.plural(len(report.failures), "unit")
     console.say("✗", f"{count} failed, {report.num_done} done now", colour=console.BAD)
-    for unit, message in report.failures[:MAX_LISTED]:
-        click.echo(f"  {unit}: {message}")
-    if len(report.failures) > MAX_LISTED:
-        click.echo(f"  and {len(report.failures) - MAX_LISTED} more")
+    console.listed((f"{unit}: {message}" for unit, message in report.failures), MAX_LISTED)
     console.hint("the tracebacks are in failures/; run the same command again to try those units")
 
 

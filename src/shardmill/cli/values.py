@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import orjson
 
 from shardmill.errors import ConfigError
+from shardmill.model.codec import from_plain
+
+Spec = TypeVar("Spec")
 
 # A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
 COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
@@ -29,6 +32,14 @@ def parse_plugin(text: str) -> dict[str, Any]:
             raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
         plain[name.strip()] = _value(value.strip())
     return plain
+
+
+def parse_spec(text: str, spec: type[Spec], *, where: str) -> Spec:
+    """'layers=32,hidden=4096' -> a spec with these fields, the others at their defaults."""
+    fields = parse_plugin(f"fields,{text}" if text else "fields")
+    del fields["kind"]
+    made: Spec = from_plain(fields, spec, where=where)
+    return made
 
 
 def parse_size(text: str) -> int:

@@ -11,7 +11,7 @@ from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.options import json_option
 from shardmill.cli.places import PlaceType
-from shardmill.cli.running import report_to_plain
+from shardmill.cli.running import print_failures, report_to_plain
 from shardmill.run.display import show_progress
 from shardmill.run.jobfile import read_job
 from shardmill.run.slurm_queue import requeue_myself
@@ -49,10 +49,7 @@ def _print(report: TaskReport) -> None:
     done = wording.plural(report.run.num_done, "unit")
     took = wording.duration(report.run.seconds)
     if report.run.failures:
-        failed = wording.plural(len(report.run.failures), "unit")
-        console.say("✗", f"{failed} failed, {done} done in {took}", colour=console.BAD)
-        for unit, message in report.run.failures:
-            click.echo(f"  {unit}: {message}")
+        print_failures(report.run)
     elif report.run.complete:
         console.say("✓", f"{report.run.out_dir} is complete; {done} done by this task in {took}")
     else:
