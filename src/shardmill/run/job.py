@@ -58,6 +58,18 @@ class Job:
         return Ledger(as_path(self.out_dir), self.token)
 
 
+def work_job(job: Job, units: Iterable[Unit], on_event: OnEvent) -> None:
+    """Work off units of a job in this process, wherever it was started for that."""
+    work_off(
+        job.load_stage(),
+        units,
+        job.ledger,
+        retries=job.retries,
+        max_skip_rate=job.max_skip_rate,
+        on_event=on_event,
+    )
+
+
 def work_off(
     stage: Stage,
     units: Iterable[Unit],

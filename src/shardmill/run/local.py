@@ -14,7 +14,7 @@ from shardmill.run.cpus import count_cpus
 from shardmill.run.engine import Errand
 from shardmill.run.events import Event
 from shardmill.run.fleet import Fleet, Worker
-from shardmill.run.job import Job, work_off
+from shardmill.run.job import Job, work_job
 from shardmill.run.lock import part_lock_name
 from shardmill.run.process import WorkerProcess, start_worker
 
@@ -96,14 +96,7 @@ def run_inline(errand: Errand) -> None:
                 return
             yield unit
 
-    work_off(
-        errand.stage,
-        wanted(),
-        errand.job.ledger,
-        retries=errand.job.retries,
-        max_skip_rate=errand.job.max_skip_rate,
-        on_event=report,
-    )
+    work_job(errand.job, wanted(), report)
 
 
 def check_importable(errand: Errand) -> None:

@@ -29,7 +29,7 @@ from shardmill.model.stage import unit_from_plain
 from shardmill.remote.url import is_remote
 from shardmill.run.events import Event, event_to_plain
 from shardmill.run.inbox import Inbox
-from shardmill.run.job import Job, work_off
+from shardmill.run.job import Job, work_job
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,14 +92,7 @@ class RayWorker:
                 f"{self._host} does not see {job.out_dir} as the driver does: all nodes "
                 "of the cluster must share the folder under the same path, or write to a store"
             )
-        work_off(
-            job.load_stage(),
-            self._inbox.units(),
-            job.ledger,
-            retries=job.retries,
-            max_skip_rate=job.max_skip_rate,
-            on_event=self._report,
-        )
+        work_job(job, self._inbox.units(), self._report)
 
     def _report(self, event: Event) -> None:
         letter = self._post(event_to_plain(replace(event, host=self._host)))

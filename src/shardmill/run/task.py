@@ -64,7 +64,7 @@ def run_task(
         tell(Event(kind="plan", num_units=len(units), num_done=num_done))
         watch = LifeWatch(ledger.out_dir / "locks", timing)
         supply = Supply(ledger, units, Claims(ledger.out_dir / "claims", ledger.token), watch, tell)
-        _work(job, supply, workers or count_cpus(), lock, tell)
+        _work(job, supply, count_cpus() if workers is None else workers, lock, tell)
         num_left = supply.num_left()
         manifest = collect(ledger, found.stage, units) if num_left == 0 else None
         if manifest is not None:

@@ -26,7 +26,7 @@ from shardmill.model.codec import from_plain
 from shardmill.model.stage import unit_from_plain
 from shardmill.run.events import Event, event_to_plain
 from shardmill.run.inbox import Inbox
-from shardmill.run.job import Job, work_off
+from shardmill.run.job import Job, work_job
 
 EXIT_ORPHANED = 3
 QUIT_GRACE_S = 5
@@ -84,14 +84,7 @@ def main() -> None:
     channel = Channel(_take_stdin(), int(sys.argv[1]))
     job = channel.receive_job()
     try:
-        work_off(
-            job.load_stage(),
-            channel.inbox.units(),
-            job.ledger,
-            retries=job.retries,
-            max_skip_rate=job.max_skip_rate,
-            on_event=channel.send_event,
-        )
+        work_job(job, channel.inbox.units(), channel.send_event)
     except KeyboardInterrupt:
         pass
     except ShardmillError as error:
