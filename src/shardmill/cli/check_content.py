@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardmill import wording
 from shardmill.cli import console
+from shardmill.cli.options import Option, all_of
 from shardmill.cli.values import parse_spec
 from shardmill.errors import ConfigError
 from shardmill.io.receipts import open_manifest
@@ -18,8 +18,6 @@ from shardmill.io.receipts import open_manifest
 if TYPE_CHECKING:
     from shardmill.model.space import TokenSpace
     from shardmill.stages.checkcontent import ContentReport, ShardReport
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,44 +39,37 @@ class ContentOptions:
         return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
 
 
-def content_options(command: Command) -> Command:
-    """Add the flags that say what the content of shards must be, and what is made of it."""
-    for option in (
-        click.option(
-            "--list",
-            "list_tars",
-            is_flag=True,
-            help="Write shardlist.json and .pkl with {url, nsamples} of every tar.",
-        ),
-        click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
-        click.option(
-            "--dump",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Write a few samples or packs into this folder, as text and pictures.",
-        ),
-        click.option(
-            "--space",
-            metavar="FIELD=VALUE,...",
-            default="",
-            help="Token space of packs by others.  [default: Llama-2 with im_patch, im_start, "
-            "im_end]",
-        ),
-        click.option(
-            "--num-patches", type=click.IntRange(1), help="Tokens of every picture of a pack."
-        ),
-        click.option(
-            "--max-tokens", type=click.IntRange(1), help="Tokens of a row or pack, at most."
-        ),
-        click.option("--pairs", is_flag=True, help="Every sample needs a medium and a text."),
-        click.option(
-            "--content/--no-content",
-            default=None,
-            help="Check what documents, tokens, masks and pictures say.  [default: all but remote "
-            "tars]",
-        ),
-    ):
-        command = option(command)
-    return command
+content_options: Option = all_of(
+    click.option(
+        "--content/--no-content",
+        default=None,
+        help="Check what documents, tokens, masks and pictures say.  [default: all but remote "
+        "tars]",
+    ),
+    click.option("--pairs", is_flag=True, help="Every sample needs a medium and a text."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Tokens of a row or pack, at most."),
+    click.option(
+        "--num-patches", type=click.IntRange(1), help="Tokens of every picture of a pack."
+    ),
+    click.option(
+        "--space",
+        metavar="FIELD=VALUE,...",
+        default="",
+        help="Token space of packs by others.  [default: Llama-2 with im_patch, im_start, im_end]",
+    ),
+    click.option(
+        "--dump",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Write a few samples or packs into this folder, as text and pictures.",
+    ),
+    click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
+    click.option(
+        "--list",
+        "list_tars",
+        is_flag=True,
+        help="Write shardlist.json and .pkl with {url, nsamples} of every tar.",
+    ),
+)
 
 
 def check_content_of(folder: Path, options: ContentOptions, workers: int) -> ContentReport | None:

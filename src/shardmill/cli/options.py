@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import click
 
@@ -15,7 +15,7 @@ from shardmill.errors import ConfigError
 from shardmill.plugins import FILTERS, build
 from shardmill.run.engine import Engine
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Option: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,84 +37,15 @@ class RunOptions:
         return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
 
 
-def json_option(command: Command) -> Command:
-    """Add --json."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON object instead of a report."
-    )(command)
+def all_of(*options: Option) -> Option:
+    """Return the option that adds all these, which the help lists in their order."""
 
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-def filter_option(command: Command) -> Command:
-    """Add --filter, which may be given several times."""
-    return click.option(
-        "--filter",
-        "filters",
-        multiple=True,
-        metavar="KIND,FIELD=VALUE",
-        callback=lambda _ctx, _param, texts: tuple(
-            build(FILTERS, parse_plugin(text), where="--filter") for text in texts
-        ),
-        help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
-    )(command)
-
-
-def allow_option(command: Command) -> Command:
-    """Add --allow of the page, which reads nothing outside of its folder unasked."""
-    return click.option(
-        "--allow",
-        "allowed",
-        multiple=True,
-        metavar="DIR|URL",
-        help="Also read what lies here: tars that an index names, links, tokenizers.",
-    )(command)
-
-
-def run_options(command: Command) -> Command:
-    """Add --on, --workers, --retries, --max-skip-rate, --part, --no-wait, --dry-run and --json."""
-    for option in (
-        json_option,
-        click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
-        click.option(
-            "--wait/--no-wait",
-            default=True,
-            help="Watch the tasks that --on submitted until all is done.  [default: wait]",
-        ),
-        click.option(
-            "--part",
-            default="1/1",
-            metavar="I/N",
-            callback=lambda _ctx, _param, text: parse_part(text),
-            help="Do only the Ith of N parts: for machines without a scheduler.",
-        ),
-        click.option(
-            "--max-skip-rate",
-            type=click.FloatRange(0, 1),
-            default=0.1,
-            show_default=True,
-            help="Share of broken samples at which a unit fails; 0 allows none.",
-        ),
-        click.option(
-            "--retries",
-            type=click.IntRange(0),
-            default=1,
-            show_default=True,
-            help="How often a failed unit is tried again.",
-        ),
-        click.option(
-            "--workers",
-            type=click.IntRange(0),
-            help="Worker processes; 0 works inside this one.  [default: the CPUs it may use]",
-        ),
-        click.option(
-            "--on",
-            default="local",
-            metavar="WHERE",
-            callback=lambda _ctx, _param, text: parse_engine(text),
-            help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.  [default: local]",
-        ),
-    ):
-        command = option(command)
-    return command
+    return add
 
 
 def parse_part(text: str) -> tuple[int, int]:
@@ -128,7 +59,75 @@ def parse_part(text: str) -> tuple[int, int]:
     return part, parts
 
 
-def folder_argument(name: str) -> Callable[[Command], Command]:
+def folder_argument(name: str) -> Option:
     """Add the argument of an existing folder of ours."""
     path = PlaceType(exists=True, file_okay=False)
     return click.argument(name, type=path)
+
+
+json_option: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of a report."
+)
+
+filter_option: Option = click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="KIND,FIELD=VALUE",
+    callback=lambda _ctx, _param, texts: tuple(
+        build(FILTERS, parse_plugin(text), where="--filter") for text in texts
+    ),
+    help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
+)
+
+# The page reads nothing outside of its folder unasked.
+allow_option: Option = click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="DIR|URL",
+    help="Also read what lies here: tars that an index names, links, tokenizers.",
+)
+
+run_options: Option = all_of(
+    click.option(
+        "--on",
+        default="local",
+        metavar="WHERE",
+        callback=lambda _ctx, _param, text: parse_engine(text),
+        help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.  [default: local]",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(0),
+        help="Worker processes; 0 works inside this one.  [default: the CPUs it may use]",
+    ),
+    click.option(
+        "--retries",
+        type=click.IntRange(0),
+        default=1,
+        show_default=True,
+        help="How often a failed unit is tried again.",
+    ),
+    click.option(
+        "--max-skip-rate",
+        type=click.FloatRange(0, 1),
+        default=0.1,
+        show_default=True,
+        help="Share of broken samples at which a unit fails; 0 allows none.",
+    ),
+    click.option(
+        "--part",
+        default="1/1",
+        metavar="I/N",
+        callback=lambda _ctx, _param, text: parse_part(text),
+        help="Do only the Ith of N parts: for machines without a scheduler.",
+    ),
+    click.option(
+        "--wait/--no-wait",
+        default=True,
+        help="Watch the tasks that --on submitted until all is done.  [default: wait]",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
+    json_option,
+)
