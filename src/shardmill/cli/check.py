@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -28,6 +28,9 @@ from shardmill.model.stage import Stage
 from shardmill.run.cpus import count_cpus
 from shardmill.stages.check import Verdict, check_folder, repair
 from shardmill.stages.same import ORDER
+
+if TYPE_CHECKING:
+    from shardmill.stages.checkcontent import ContentReport
 
 MAX_LISTED = 20
 
@@ -87,31 +90,49 @@ def check(
         if not report_same(same, str(folder), codes_dir, ignored, as_json=options.as_json):
             click.get_current_context().exit(1)
         return
-    wanted = ContentOptions.taken_from(run)
-    verdict = check_folder(folder, deep=not quick)
     workers = count_cpus() if options.workers is None else options.workers
-    content = None if quick else check_content_of(folder, wanted, workers)
-    is_good = verdict.sound and not (content and content.num_faults)
-    made = write_extras(folder, wanted, is_good=is_good) if verdict.sound else {}
-    repairing = repairing and not verdict.sound
-    codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
+    found = _check(folder, ContentOptions.taken_from(run), quick, decode, workers)
+    repairing = repairing and not found.verdict.sound
     if not options.as_json:
-        _print_verdict(folder, verdict, quick)
-        if codes:
-            from shardmill.cli.check_codes import print_codes
-
-            print_codes(codes)
-        if content is not None:
-            print_content(content)
-        print_extras(made)
-    elif not repairing:
-        found = {} if content is None else content_as_plain(content)
-        console.print_json({**asdict(verdict), "sound": is_good, **codes, **found, **made})
+        _print(folder, found, quick)
+    elif not repairing:  # or the run that repairs would print a second object
+        console.print_json(_as_plain(found))
     if repairing:
-        repair(verdict)
+        repair(found.verdict)
         run_and_report(stage_of(folder), folder, options, next_step=f"shardmill check {folder}")
-    elif not is_good:
+    elif not found.is_good:
         click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What was found: in bytes, in content, in codes; and where specimens and lists are."""
+
+    verdict: Verdict
+    content: ContentReport | None
+    codes: dict[str, Any]
+    made: dict[str, Any]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all bytes are as they were, and say what they must."""
+        return self.verdict.sound and not (self.content and self.content.num_faults)
+
+
+def _check(folder: Path, wanted: ContentOptions, quick: bool, decode: int, workers: int) -> _Found:
+    verdict = check_folder(folder, deep=not quick)
+    content = None if quick else check_content_of(folder, wanted, workers)
+    codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
+    found = _Found(verdict=verdict, content=content, codes=codes, made={})
+    if not verdict.sound:
+        return found
+    return replace(found, made=write_extras(folder, wanted, is_good=found.is_good))
+
+
+def _as_plain(found: _Found) -> dict[str, Any]:
+    content = {} if found.content is None else content_as_plain(found.content)
+    sound = {**asdict(found.verdict), "sound": found.is_good}
+    return {**sound, **found.codes, **content, **found.made}
 
 
 def stage_of(folder: Path) -> Stage:
@@ -129,6 +150,17 @@ def _report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
     from shardmill.cli.check_codes import report_codes
 
     return report_codes(folder, num_decoded)
+
+
+def _print(folder: Path, found: _Found, quick: bool) -> None:
+    _print_verdict(folder, found.verdict, quick)
+    if found.codes:
+        from shardmill.cli.check_codes import print_codes
+
+        print_codes(found.codes)
+    if found.content is not None:
+        print_content(found.content)
+    print_extras(found.made)
 
 
 def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:

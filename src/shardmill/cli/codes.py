@@ -76,6 +76,13 @@ def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
         for width, height in geometry.sizes():
             click.echo(f"{width} x {height}")
         return
+    _encode(folder, out, geometry, flags, options)
+
+
+def _encode(
+    folder: Path, out: Path, geometry: Any, flags: dict[str, Any], options: RunOptions
+) -> None:
+    """Make code shards of the pictures of the samples."""
     _use(flags["threads"], flags["device"])
     from shardmill.stages.codes import EncodePictures
     from shardmill.tokens.vq.devices import count_devices

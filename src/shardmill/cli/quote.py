@@ -23,6 +23,7 @@ from shardmill.cli.recipe import Find, Recipe, Step, call
 from shardmill.cli.trial import Trial
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.run.cpus import count_cpus
+from shardmill.run.trial import Tried
 
 NUM_UNITS = 4
 CROWD = 1.5  # processes that want a processor, for each there is
@@ -136,22 +137,28 @@ def _estimate(
     out: Path,
     prices: Mapping[str, float],
 ) -> Estimate:
-    if not trial.tried:  # a plain function over a folder: one process, linear in its input
-        return Estimate(
-            step=step.title,
-            scale=scale,
-            num_tried=1,
-            num_units=1,
-            num_samples=0,
-            num_workers=1,
-            seconds=took * scale,
-            num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
-            busy=1.0,
-            crowded=False,
-            on_gpu=False,
-            prices=prices,
-        )
-    tried = trial.tried[-1]
+    if trial.tried:
+        return _estimate_units(step, trial.tried[-1], scale, prices)
+    # A plain function over a folder: one process, linear in its input.
+    return Estimate(
+        step=step.title,
+        scale=scale,
+        num_tried=1,
+        num_units=1,
+        num_samples=0,
+        num_workers=1,
+        seconds=took * scale,
+        num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
+        busy=1.0,
+        crowded=False,
+        on_gpu=False,
+        prices=prices,
+    )
+
+
+def _estimate_units(
+    step: Step, tried: Tried, scale: float, prices: Mapping[str, float]
+) -> Estimate:
     whole = scale / max(tried.share, 1e-12)
     num_samples = tried.manifest.num_in * whole
     whole *= min(1.0, step.flags.get("limit", num_samples) / max(num_samples, 1e-12))
