@@ -8,6 +8,7 @@ import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.formats import codejoin
 from shardmill.formats.codejoin import join_codes
 
 KEYS = [f"k{number}" for number in range(10)]
@@ -32,6 +33,16 @@ def test_every_sample_is_found_in_any_order(folders: tuple[Path, Path], shard: s
 def test_a_sample_without_codes_has_a_reason(folders: tuple[Path, Path]) -> None:
     with pytest.raises(SampleError, match="no image codes"):
         join_codes(folders[1]).pictures("k7", "000004")
+
+
+def test_few_shards_are_open_at_a_time(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codejoin, "MAX_OPEN", 2)
+    codes = join_codes(folders[1])
+    for key in [*KEYS[:7], *reversed(KEYS[:7])]:
+        assert len(codes.pictures(key, "elsewhere")) == 1
+        assert len(codes._open) <= 2
 
 
 def test_shards_are_known_by_name(folders: tuple[Path, Path]) -> None:

@@ -15,6 +15,9 @@ from shardmill.io.receipts import open_manifest
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest
 
+# Shards are mapped, so an open one takes little; keys are looked for in all of them.
+MAX_OPEN = 256
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
@@ -55,6 +58,8 @@ class CodeJoin:
 
     def _cursor(self, name: str) -> CodeCursor:
         if name not in self._open:
+            while len(self._open) >= MAX_OPEN:
+                del self._open[next(iter(self._open))]
             self._open[name] = CodeCursor(open_codes(self.paths[name]))
         return self._open[name]
 
@@ -64,10 +69,6 @@ class CodeCursor:
 
     def __init__(self, shard: CodeShard) -> None:
         self.shard, self._next = shard, 0
-        names = ("first", "start", "height", "width", "medium")
-        self._first, self._start, self._height, self._width, self._medium = (
-            shard.arrays[name].tolist() for name in names
-        )
 
     def find(self, key: str) -> int | None:
         """Return the number of the sample with this key, or None."""
@@ -80,16 +81,9 @@ class CodeCursor:
 
     def pictures(self, row: int) -> list[Picture]:
         """Return the pictures of a sample."""
-        shard, codes = self.shard, self.shard.codes
-        return [
-            Picture(
-                shard.media[self._medium[n]],
-                codes[self._start[n] : self._start[n + 1]],
-                self._width[n] * shard.factor,
-                self._height[n] * shard.factor,
-            )
-            for n in range(self._first[row], self._first[row + 1])
-        ]
+        factor, found = self.shard.factor, self.shard.pictures(row)
+        sizes = [(p.codes.shape[1] * factor, p.codes.shape[0] * factor) for p in found]
+        return [Picture(p.medium, p.codes.reshape(-1), *size) for p, size in zip(found, sizes)]
 
 
 def join_codes(folder: Path) -> CodeJoin:
