@@ -166,6 +166,18 @@ def test_a_file_that_was_cut_off_fails_its_unit(tmp_path: Path) -> None:
 lists = st.lists(st.lists(st.integers(10, 99), max_size=4), max_size=6)
 
 
+def test_what_holds_no_lines_of_json_is_refused_before_the_work(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="there are no tables of text in"):
+        list(stage_of(folder).units())
+    for name in ("a.parquet", "b.csv.gz"):
+        (folder / name).write_bytes(b"PAR1")
+        with pytest.raises(ConfigError, match="does not hold lines of JSON: ingest it first"):
+            list(stage_of(folder).units())
+        (folder / name).unlink()
+
+
 @given(lists, st.lists(st.integers(0, 9), max_size=2), st.lists(st.integers(0, 9), max_size=2))
 def test_surrounding_puts_the_same_ids_around_each_list(
     texts: list[list[int]], first: list[int], last: list[int]

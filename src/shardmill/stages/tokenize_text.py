@@ -30,7 +30,7 @@ from shardmill.sources.lines import json_fields, line_records
 from shardmill.sources.listing import Listed, list_files, size_and_time
 from shardmill.sources.records import ByteReader, Record, Slice, cut
 from shardmill.sources.stream import Span, Streams, open_stream
-from shardmill.sources.table import table_stem
+from shardmill.sources.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.stages.samplefiles import fingerprint_of
 from shardmill.stages.tokenize import load_tokenizer
 from shardmill.tokens.pieces import control_ids
@@ -93,7 +93,7 @@ class TokenizeText:
     def _pieces(self) -> Iterator[tuple[Listed, Slice | None]]:
         """Yield each file whole, or its slices up to the limit over all files."""
         left = self.limit
-        for listed in list_files(self.files, table_stem):
+        for listed in self._tables():
             if left is None and self.per_shard is None:
                 yield listed, None
                 continue
@@ -104,6 +104,17 @@ class TokenizeText:
                 for piece in cut(records, self.per_shard or sys.maxsize):
                     left = None if left is None else left - piece.num_rows
                     yield listed, piece
+
+    def _tables(self) -> list[Listed]:
+        """Return the files, all of which must hold lines of JSON; no file at all is refused."""
+        tables = list(list_files(self.files, table_stem))
+        if not tables:
+            raise ConfigError(f"there are no tables of text in {', '.join(self.files)}")
+        for listed in tables:
+            suffix, _ = split_suffixes(listed.path.name)
+            if SUFFIXES.get(suffix) not in (None, "jsonl", "json", "txt"):
+                raise ConfigError(f"{listed.path} does not hold lines of JSON: ingest it first")
+        return tables
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -129,7 +140,7 @@ class TokenizeText:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the tables and of the tokenizer's files."""
-        tables = [listed.path for listed in list_files(self.files, table_stem)]
+        tables = [listed.path for listed in self._tables()]
         return fingerprint_of([*tables, *self.tokenizer.files()])
 
     def _batches(self, unit: Unit, streams: Streams, tally: Tally) -> Iterator[_Batch]:
