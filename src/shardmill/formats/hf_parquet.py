@@ -14,7 +14,7 @@ numbers below 65,536 already, and that masks and levels are runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from shardmill.formats.parquetfile import Chunk
 from shardmill.formats.parquetruns import list_levels, plain_numbers, runs, value_levels
 from shardmill.formats.tokenrows import TokenRows
+from shardmill.formats.tokenslice import Runs
 from shardmill.io.weave import cells, weave
 from shardmill.model.sample import SEGMENT_KINDS
 
 NO_LABEL = -100
 MAX_ENTRIES = 1 << 16
+Values: TypeAlias = tuple[NDArray[np.int32] | None, tuple[Any, ...]]  # dictionary, pieces of a page
 
 
 def chunks_of(rows: TokenRows, names: Sequence[str]) -> list[Chunk]:
@@ -40,9 +42,6 @@ def chunks_of(rows: TokenRows, names: Sequence[str]) -> list[Chunk]:
         else:
             found.append(_keys(rows) if name == "key" else _lengths(rows))
     return found
-
-
-Values = tuple[NDArray[np.int32] | None, tuple[Any, ...]]
 
 
 def _ids(rows: TokenRows) -> Values:
@@ -62,12 +61,11 @@ def _labels(rows: TokenRows) -> Values:
 
 
 def _loss_mask(rows: TokenRows) -> Values:
-    return np.arange(2, dtype=np.int32), (b"\1", runs(*rows.part.loss_runs()))
+    return _runs(2, rows.part.loss_runs())
 
 
 def _modality(rows: TokenRows) -> Values:
-    dictionary = np.arange(len(SEGMENT_KINDS), dtype=np.int32)
-    return dictionary, (b"\2", runs(*rows.part.modality_runs()))
+    return _runs(len(SEGMENT_KINDS), rows.part.modality_runs())
 
 
 TOKEN_VALUES: dict[str, Callable[[TokenRows], Values]] = {
@@ -76,6 +74,12 @@ TOKEN_VALUES: dict[str, Callable[[TokenRows], Values]] = {
     "labels": _labels,
     "modality": _modality,
 }
+
+
+def _runs(num_values: int, found: Runs) -> Values:
+    """Return runs of a few values, which are their own numbers in the dictionary."""
+    num_bits = (num_values - 1).bit_length()
+    return np.arange(num_values, dtype=np.int32), (bytes([num_bits]), runs(*found))
 
 
 def _numbers(values: NDArray[Any]) -> tuple[Any, ...]:

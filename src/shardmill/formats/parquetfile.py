@@ -64,11 +64,6 @@ class Chunk:
     pieces: tuple[Any, ...]
     dictionary: NDArray[np.int32] | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all pieces."""
-        return sum(memoryview(piece).nbytes for piece in self.pieces)
-
 
 def write_parquet(
     path: Path,
