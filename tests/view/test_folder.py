@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from invoked import invoke
 
 from shardmill.view.fence import Fence, Refused
 from shardmill.view.folder import Folder
@@ -26,9 +27,12 @@ def unfinished(pipeline: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_contents_are_told_by_stage_and_roles(pipeline: Path) -> None:
+def test_contents_are_told_by_stage_and_roles(pipeline: Path, tmp_path: Path) -> None:
     found = {name: open_folder(pipeline / name).content for name in ("chats", "tokens", "packs")}
     assert found == {"chats": "samples", "tokens": "tokens", "packs": "packs"}
+    flags = ("--format", "megatron", "--workers", 0)
+    invoke("export", pipeline / "tokens", tmp_path / "megatron", *flags)
+    assert open_folder(tmp_path / "megatron").content == "other"
 
 
 def test_a_folder_names_the_command_that_makes_it(pipeline: Path) -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis.strategies import lists, text
+from invoked import invoke
+from make_media import picture
 
 from shardmill.io.index import index_of
 from shardmill.io.indexwrite import IndexRows
@@ -69,6 +73,28 @@ def test_a_sample_says_what_it_is_and_where_it_came_from(desk: Desk) -> None:
     assert sample["media"]["0.jpg"]["width"] == 360
     with pytest.raises(NotHere):
         show_sample(desk.library.folder("chats"), 18)
+
+
+def test_samples_of_others_are_shown_as_they_lie(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "theirs.tar", "w") as tar:
+        for name, content in (("a.jpg", picture("JPEG")), ("a.txt", b"a cat"), ("a.cls", b"3")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    invoke("index", tmp_path / "theirs.tar", tmp_path / "index", "--workers", 0)
+    folder = Library(tmp_path).folder("index")
+    (card,) = list_samples(folder, [0])
+    assert card["kinds"] == {"jpg": "image"} and card["text"].startswith("a cat")
+    shown = show_sample(folder, 0)
+    assert [s["kind"] for s in shown["segments"]] == ["image", "text", "text"]
+
+
+def test_nothing_is_found_in_a_folder_that_has_just_begun(pipeline: Path, tmp_path: Path) -> None:
+    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
+    for path in [tmp_path / "pairs" / "manifest.json", *tmp_path.glob("pairs/receipts/*")]:
+        path.unlink()
+    folder = Library(tmp_path).folder("pairs")
+    assert find_sample(folder, "pairs-00000033", "000004") is None
 
 
 def test_a_sample_is_found_by_key_wherever_it_is(desk: Desk) -> None:

@@ -147,7 +147,8 @@ class Folder:
             return "codes"
         if "spans" in roles:
             return "tokens"
-        return "samples" if "idx" in roles else "other"
+        # An export for Megatron has an index of its own kind beside each bin.
+        return "samples" if "idx" in roles and "bin" not in roles else "other"
 
     def samples(self) -> SampleSet:
         """Return the samples; hold the lock while they are read."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+import orjson
+
 from shardmill.errors import FormatError, SampleError
 from shardmill.io.index import ShardIndex
 from shardmill.io.sampleset import SampleSet, entry_index
 from shardmill.io.sampleshard import Raw, parse_sample
-from shardmill.model.sample import Sample, Segment
+from shardmill.model.sample import Document, Sample, Segment
+from shardmill.sources.suffixes import media_kind
 from shardmill.view.folder import Folder
 from shardmill.view.scan import Budget
 from shardmill.view.shelf import NotHere
@@ -100,7 +103,7 @@ def show_sample(folder: Folder, number: int) -> dict[str, Any]:
             "media": media_sizes(shard.index, inside),
         }
         try:
-            return shown | _document(parse_sample(key, raw))
+            return shown | _document(_readable(key, raw))
         except SampleError as error:
             return shown | {"segments": [], "problem": str(error), "raw": _texts(raw)}
 
@@ -128,8 +131,9 @@ def find_sample(folder: Folder, key: str, shard_name: str | None = None) -> int 
     with folder.lock:
         samples = folder.samples()
         starts, numbers = folder.places()
-        likely = numbers.get(shard_name or "", 0)
-        for place in chain([likely], range(min(MAX_ASKED, len(samples.entries)))):
+        likely = numbers.get(shard_name or "")
+        asked = range(min(MAX_ASKED, len(samples.entries)))
+        for place in asked if likely is None else chain([likely], asked):
             row = entry_index(folder.path, samples.entries[place]).find(key)
             if row is not None:
                 return int(starts[place] + row)
@@ -143,7 +147,7 @@ def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
         shard = folder.sample_shard(place)
         key, raw = shard.index.keys[inside], shard.raw(inside)
         card |= {"key": key, "media": media_sizes(shard.index, inside)}
-        sample = parse_sample(key, raw)
+        sample = _readable(key, raw)
     except (SampleError, FormatError) as error:
         return card | {"problem": str(error)}
     media = sample.document.media()
@@ -152,6 +156,26 @@ def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
         "kinds": {segment.media: segment.kind for segment in media},
         "source": sample.origin.source if sample.origin else "",
     }
+
+
+def _readable(key: str, raw: Raw) -> Sample:
+    """Return the sample, or the members of one that others wrote: media first, then texts."""
+    if not _is_of_others(raw):
+        return parse_sample(key, raw)
+    kinds = {ext: media_kind(ext) for ext in raw}
+    media = (Segment(kind=kind, media=ext) for ext, kind in kinds.items() if kind is not None)
+    texts = (Segment(kind="text", text=text) for text in _texts(raw).values())
+    return Sample(key=key, document=Document((*media, *texts)))
+
+
+def _is_of_others(raw: Raw) -> bool:
+    if "json" not in raw:
+        return True
+    try:
+        plain = orjson.loads(raw["json"])
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(plain, dict) and "segments" not in plain
 
 
 def _document(sample: Sample) -> dict[str, Any]:
