@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shardmill.formats import codetext
 from shardmill.formats.codetext import code_texts, compiled_texts, table_texts
+from shardmill.io.room import Room
 
 CODES = st.lists(st.integers(0, 65_535), max_size=40)
 needs_compiler = pytest.mark.skipif(codetext._codetext is None, reason="it was not compiled")
@@ -27,6 +28,14 @@ def test_the_text_is_that_of_json(texts_of: Any, dtype: Any, pictures: list[list
     found = texts_of(flat, np.array([len(codes) for codes in pictures], np.int64))
     found.validate(full=True)
     assert found.to_pylist() == [json.dumps(codes) if codes else "no" for codes in pictures]
+
+
+@needs_compiler
+def test_texts_lie_in_the_room_that_is_given() -> None:
+    room, codes, counts = Room(), np.array([7, 12, 3], np.uint16), np.array([2, 1])
+    for _ in range(2):
+        assert code_texts(codes, counts, room).to_pylist() == ["[7, 12]", "[3]"]
+        assert bytes(room.take(10)) == b"[7, 12][3]"
 
 
 def test_codes_beyond_the_table_are_written_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
 
 from shardmill.errors import ConfigError
+from shardmill.formats import pairbatch
 from shardmill.formats.liquid import LiquidFormat
 from shardmill.io.receipts import open_manifest
 from shardmill.model.sample import Document, Sample, Segment
@@ -46,6 +47,12 @@ def expected(sample: Sample) -> dict[str, Any]:
         "width": "no",
         "height": "no",
     }
+
+
+@pytest.fixture(autouse=True)
+def many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the memory of one batch be used again by the next."""
+    monkeypatch.setattr(pairbatch, "BATCH_ROWS", 2)
 
 
 @pytest.fixture

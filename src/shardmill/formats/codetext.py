@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.extras import need
+from shardmill.io.room import Room
 
 try:
     from shardmill.formats import _codetext  # type: ignore[attr-defined, unused-ignore]
@@ -24,17 +25,22 @@ MAX_TABLE = 1 << 20
 NONE = "no"
 
 
-def code_texts(codes: NDArray[Any], num_codes: NDArray[np.int64]) -> Any:
-    """Return an Arrow array of texts: the next `num_codes[i]` codes each, "no" if that is 0."""
+def code_texts(codes: NDArray[Any], num_codes: NDArray[np.int64], room: Room | None = None) -> Any:
+    """Return an Arrow array of texts: the next `num_codes[i]` codes each, "no" if that is 0.
+
+    They may lie in `room`, if it is given.
+    """
     if _codetext is not None and codes.dtype.itemsize <= 2:
-        return compiled_texts(codes, num_codes)
+        return compiled_texts(codes, num_codes, room)
     return table_texts(codes, num_codes)
 
 
-def compiled_texts(codes: NDArray[Any], num_codes: NDArray[np.int64]) -> Any:
+def compiled_texts(
+    codes: NDArray[Any], num_codes: NDArray[np.int64], room: Room | None = None
+) -> Any:
     """Return the texts of codes of one or two bytes."""
     pa = need("pyarrow", extra="tables")
-    text = np.empty(7 * len(codes) + 2 * len(num_codes) + 8, np.uint8)
+    text = (room or Room()).take(7 * len(codes) + 2 * len(num_codes) + 8)
     bounds = np.empty(len(num_codes) + 1, np.int64)
     flat = np.ascontiguousarray(codes)
     num_bytes = _codetext.code_texts(flat, flat.itemsize, num_codes, text, bounds)

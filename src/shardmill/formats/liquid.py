@@ -36,6 +36,7 @@ from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.io.jsoncolumns import chosen, json_object, quoted
 from shardmill.io.numbertext import number_lists, numbers
+from shardmill.io.room import Room
 from shardmill.io.weave import Column, between, constant, texts, weave, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -74,8 +75,8 @@ class LiquidFormat(Format):
         if self.files == "jsonl":
             write_rows(path, map(self._lines, batches))
         else:
-            schema = schema_of(FEATURES)
-            write_table(path, self.files, schema, (self._table(b, schema) for b in batches))
+            schema, room = schema_of(FEATURES), Room()
+            write_table(path, self.files, schema, (self._table(b, schema, room) for b in batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -89,15 +90,15 @@ class LiquidFormat(Format):
     def _size(self) -> tuple[int, int] | None:
         return (SQUARE, SQUARE) if self.column == "vqcode_512" else None
 
-    def _table(self, batch: PairBatch, schema: Any) -> Any:
-        """Return the rows as an Arrow record batch."""
+    def _table(self, batch: PairBatch, schema: Any, room: Room) -> Any:
+        """Return the rows as an Arrow record batch, their codes in `room`."""
         pa = need("pyarrow", extra="tables")
         columns = {
             **dict.fromkeys(FEATURES, string_array(weave([constant(NONE.encode(), len(batch))]))),
             "data_type": string_array(weave([_data_types(batch)])),
             "text": string_array(between(np.frombuffer(batch.text, np.uint8), batch.text_bounds)),
             "length": number_array(_lengths(batch)),
-            self.column: code_texts(batch.codes, batch.num_codes),
+            self.column: code_texts(batch.codes, batch.num_codes, room),
         }
         if self._size is None:
             sizes = {name: map(str.encode, _sizes(batch, name)) for name in SIZES}

@@ -1,4 +1,4 @@
-"""Texts with the codes of at most one picture each, some hundreds at a time as flat arrays.
+"""Texts with the codes of at most one picture each, a thousand at a time as flat arrays.
 
 Where the samples of a batch are caption pairs, and the code shard has the same keys in the same
 order, all is taken from the indexes at once; else each sample is looked at by itself.
@@ -25,7 +25,7 @@ from shardmill.io.sampleshard import SampleShard
 from shardmill.io.weave import Column, weave
 from shardmill.model.stage import Tally
 
-BATCH_ROWS = 500  # their codes as text are a few megabytes
+BATCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
