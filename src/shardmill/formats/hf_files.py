@@ -54,7 +54,10 @@ def schema_of(features: Features) -> Any:
 
 
 def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]) -> int:
-    """Write record batches to a file and return how many rows they have."""
+    """Write record batches to a file and return how many rows they have.
+
+    Each is written before the next is asked for, which may lie in the same memory.
+    """
     pa, num_rows = need("pyarrow", extra="tables"), 0
     with pa.OSFile(str(path), "wb") as sink, _writer(sink, kind, schema) as writer:
         for batch in batches:
