@@ -17,7 +17,7 @@ from drivers import snapshot, start_driver
 from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.io.codefile import open_codes
 from shardmill.io.receipts import open_manifest
 from shardmill.media.geometry import Buckets, Native, Square
@@ -202,6 +202,20 @@ def test_tokenize_finds_codes_by_key_and_medium(tmp_path: Path, weights: Chamele
                 read = reader.codes(sample(key), f"{number}.jpg")
                 assert np.array_equal(read.values, codes.reshape(-1))
                 assert (read.height, read.width) == codes.shape
+
+
+def test_what_codes_left_out_on_request_costs_tokenize_no_budget(
+    tmp_path: Path, weights: ChameleonVq
+) -> None:
+    folder, _ = make_folder(tmp_path)
+    run_stage(spec(folder, weights), tmp_path / "out", workers=0, max_skip_rate=1)
+    with ShardCodes(folder=tmp_path / "out").open() as reader:
+        with pytest.raises(Filtered, match="no image codes: aspect ratio over 2"):
+            reader.codes(sample("long"), "0.jpg")
+        for key, why in (("cut", "truncated picture"), ("nobody", "is in no code shard")):
+            with pytest.raises(SampleError, match=why) as caught:
+                reader.codes(sample(key), "0.jpg")
+            assert not isinstance(caught.value, Filtered)
 
 
 def test_sizes_that_are_no_whole_codes_are_refused(tmp_path: Path, weights: ChameleonVq) -> None:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.errors import FormatError
 from shardmill.view import books
 from shardmill.view.books import (
     StatusDesk,
     find_rejects,
     first_numbers,
     progress_of,
-    read_rejects,
     state_of,
     unit_books,
     unit_rows,
@@ -56,13 +54,6 @@ def test_pages_of_rejects_hold_each_that_fits_once(
 def test_a_search_without_time_goes_on_later(rejected: Folder) -> None:
     page = find_rejects(rejected, "", "", (0, 0), Budget(0))
     assert page["found"] == [] and page["cursor"] == [0, 0]
-
-
-def test_a_broken_list_of_rejects_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("root:x:0:0\n")
-    with pytest.raises(FormatError):
-        list(read_rejects(tmp_path / "x.jsonl"))
-    assert list(read_rejects(tmp_path / "none.jsonl")) == []
 
 
 def test_the_books_of_a_unit_are_those_of_its_receipt(desk: Desk) -> None:

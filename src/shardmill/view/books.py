@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import FormatError
 from shardmill.io.jsontext import parse_json
+from shardmill.io.rejects import read_rejects
 from shardmill.model.manifest import Receipt, ShardEntry
 from shardmill.model.stage import Unit
 from shardmill.run.status import Status, read_status
@@ -86,7 +86,7 @@ def unit_books(folder: Folder, name: str) -> dict[str, Any]:
     unit = folder.unit(name)
     receipt = folder.receipt(unit)
     first = first_numbers(folder)
-    rejects = list(islice(read_rejects(folder.ledger.rejects_path(name)), MAX_REJECTS))
+    rejects = islice(read_rejects(folder.ledger.rejects_path(name)), MAX_REJECTS)
     return {
         **_unit_row(folder, unit, set()),
         "input": unit.input,
@@ -94,7 +94,7 @@ def unit_books(folder: Folder, name: str) -> dict[str, Any]:
         "skipped_by": dict(receipt.skipped) if receipt else {},
         "digest": receipt.digest if receipt else "",
         "files": [] if receipt is None else [_shard(entry, first) for entry in receipt.shards],
-        "rejects": rejects,
+        "rejects": [asdict(reject) for reject in rejects],
         "failure": _failure(folder, name),
     }
 
@@ -114,28 +114,10 @@ def find_rejects(
         for line, reject in enumerate(islice(read_rejects(paths[file]), first, None), first):
             if len(found) >= MAX_REJECTS or budget.is_spent:
                 return _page(found, [file, line], file, len(paths))
-            text = f"{reject['key']}\n{reject['detail']}".casefold()
-            if reason in ("", reject["reason"]) and needle in text:
-                found.append({**reject, "unit": paths[file].stem})
+            text = f"{reject.key}\n{reject.detail}".casefold()
+            if reason in ("", reject.reason) and needle in text:
+                found.append({**asdict(reject), "unit": paths[file].stem})
     return _page(found, None, len(paths), len(paths))
-
-
-def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rejects of a unit; none if it has no such file."""
-    try:
-        with path.open("rb") as lines:
-            for line in lines:
-                plain = parse_json(line)
-                yield {
-                    "key": str(plain["key"]),
-                    "reason": str(plain["reason"]),
-                    "detail": str(plain["detail"]),
-                    "filtered": bool(plain["filtered"]),
-                }
-    except FileNotFoundError:
-        return
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"is not a list of rejects: {error}", path=path) from error
 
 
 def first_numbers(folder: Folder) -> Mapping[str, int]:

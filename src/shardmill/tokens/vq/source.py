@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.io.codefile import ROLE, CodeShard, open_codes
+from shardmill.io.folder import list_names
 from shardmill.io.receipts import open_manifest
+from shardmill.io.rejects import read_rejects
 from shardmill.model.codec import digest
 from shardmill.model.sample import Sample
+from shardmill.model.stage import Reject
 from shardmill.tokens.codes import CodeReader, Codes, with_pictures
 
 
@@ -31,51 +34,76 @@ class ShardCodes:
         """Yield the reader over all shards of the folder."""
         if identity_of(self.folder) != self.identity:
             raise ConfigError(f"{self.folder} has other codes than when this run was planned")
-        manifest = open_manifest(self.folder)
-        yield ShardReader([self.folder / shard.files[ROLE].path for shard in manifest.shards])
+        shards = open_manifest(self.folder).shards
+        codes = {shard.name: self.folder / shard.files[ROLE].path for shard in shards}
+        lists = self.folder / "rejects"
+        rejects = {Path(name).stem: lists / name for name in list_names(lists)}
+        names = sorted({*codes, *rejects})
+        yield ShardReader([(codes.get(name), rejects.get(name)) for name in names])
 
 
 @dataclass(slots=True)
 class ShardReader:
-    """Finds the codes of a sample; shards are opened when they are first looked at.
+    """Finds the codes of a sample; files are opened when they are first looked at.
 
-    Samples come in the order in which they were encoded, so the shard of the last one, or the one
-    after it, nearly always has the next.
+    `units` has the code shard and the list of rejects of each unit, as far as there are any.
+    Samples come in the order in which they were encoded, so the unit of the last one, or the one
+    after it, nearly always has the next; also one that was left out when codes were made.
     """
 
-    paths: list[Path]
-    _shards: dict[int, CodeShard] = field(default_factory=dict)
+    units: list[tuple[Path | None, Path | None]]
+    _open: dict[int, _Unit] = field(default_factory=dict)
     _last: int = 0
 
     def complete(self, sample: Sample) -> Sample:
         """Return the sample with the pictures in front of which only codes are left."""
         if sample.document.media("image"):
             return sample
-        place = self._find(sample.key)
-        names = [] if place is None else [p.medium for p in place[0].pictures(place[1])]
+        found = self._find(sample.key)
+        names = [p.medium for p in found[0].pictures(found[1])] if isinstance(found, tuple) else []
         return with_pictures(sample, names)
 
     def codes(self, sample: Sample, medium: str) -> Codes:
-        """Return the codes of a medium of the sample."""
-        place = self._find(sample.key)
-        if place is None:
-            raise SampleError("no image codes", f"{sample.key!r} is in no code shard")
-        return _codes_of(*place, sample.key, medium)
+        """Return the codes of a medium of the sample.
 
-    def _find(self, key: str) -> tuple[CodeShard, int] | None:
-        for step in range(len(self.paths)):
-            number = (self._last + step) % len(self.paths)
-            shard = self._shard(number)
-            row = shard.find(key)
-            if row is not None:
+        One that was filtered when codes were made is filtered here, and costs no budget either.
+        """
+        found = self._find(sample.key)
+        if isinstance(found, tuple):
+            return _codes_of(*found, sample.key, medium)
+        if found is None:
+            raise SampleError("no image codes", f"{sample.key!r} is in no code shard")
+        kind = Filtered if found.filtered else SampleError
+        raise kind("no image codes", f"{found.reason} ({found.detail}) when codes were made")
+
+    def _find(self, key: str) -> tuple[CodeShard, int] | Reject | None:
+        for step in range(len(self.units)):
+            number = (self._last + step) % len(self.units)
+            if number not in self._open:
+                self._open[number] = _Unit.opened(*self.units[number])
+            found = self._open[number].find(key)
+            if found is not None:
                 self._last = number
-                return shard, row
+                return found
         return None
 
-    def _shard(self, number: int) -> CodeShard:
-        if number not in self._shards:
-            self._shards[number] = open_codes(self.paths[number])
-        return self._shards[number]
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    shard: CodeShard | None
+    rejects: Mapping[str, Reject]
+
+    @classmethod
+    def opened(cls, codes_path: Path | None, rejects_path: Path | None) -> _Unit:
+        rejects = () if rejects_path is None else read_rejects(rejects_path)
+        shard = None if codes_path is None else open_codes(codes_path)
+        return cls(shard, {reject.key: reject for reject in rejects})
+
+    def find(self, key: str) -> tuple[CodeShard, int] | Reject | None:
+        row = None if self.shard is None else self.shard.find(key)
+        if self.shard is not None and row is not None:
+            return self.shard, row
+        return self.rejects.get(key)
 
 
 def identity_of(folder: Path) -> str:
