@@ -20,7 +20,6 @@ from shardmill.view.desk import Desk
 from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, small_picture
 from shardmill.view.server import static_files
 
-NUM_SAMPLES = 12
 NUM_PACKS = 24
 NUM_UNITS = 50
 THUMB = 320
