@@ -49,7 +49,7 @@ def test_pictures_stand_where_they_were_said(bundled: TextTokenizer) -> None:
     ("segments", "reason"),
     [
         ((), "empty conversation"),
-        ((Segment(kind="text", text="a"),), "not a conversation"),
+        ((Segment(kind="text", text="a"),), r"not a conversation.*write it as chat messages"),
         ((Segment(kind="text", text="a", role="wizard"),), "unknown role"),
     ],
 )

@@ -55,7 +55,8 @@ def conversation(sample: Sample) -> list[tuple[str, list[Segment]]]:
     turns: list[tuple[str, list[Segment]]] = []
     for (role, _), group in groupby(sample.document.segments, lambda s: (s.role, s.turn)):
         if role is None:
-            raise SampleError("not a conversation", "a segment has no role")
+            detail = "a segment has no role, as in pairs and plain text: write it as chat messages"
+            raise SampleError("not a conversation", detail)
         if role not in ROLES:
             raise SampleError("unknown role", f"{role!r} is none of {', '.join(ROLES)}")
         turns.append((role, list(group)))
