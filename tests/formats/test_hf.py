@@ -13,6 +13,7 @@ import pytest
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
+from shardmill.formats import hf
 from shardmill.formats.hf import HuggingFaceFormat
 from shardmill.io.plans import write_plan
 from shardmill.io.receipts import open_manifest
@@ -45,6 +46,12 @@ def make_row(number: int) -> TokenRow:
 
 
 ROWS = [make_row(number) for number in range(30)]
+
+
+@pytest.fixture(autouse=True)
+def many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the memory of one batch be used again by the next."""
+    monkeypatch.setattr(hf, "BATCH_TOKENS", 30)
 
 
 @pytest.fixture

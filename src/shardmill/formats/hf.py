@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,17 @@ from shardmill.formats.hf_parquet import NO_LABEL, chunks_of
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.parquetfile import Column, write_parquet
 from shardmill.formats.tokenrows import TokenRows, token_rows
+from shardmill.formats.tokenslice import Runs
+from shardmill.io.room import Room
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
 GROUP_TOKENS = 1 << 21  # the dictionary of ids is a small part of it, and a page fits into a cache
 BATCH_TOKENS = 1 << 20  # few calls, and the masks of a batch still fit into a cache
-TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows], NDArray[Any]]]] = {
-    "loss_mask": ("uint8", lambda rows: rows.part.loss_mask()),
-    "labels": ("int32", lambda rows: labels_of(rows)),
-    "modality": ("uint8", lambda rows: rows.part.modality()),
+TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows, Room], NDArray[Any]]]] = {
+    "loss_mask": ("uint8", lambda rows, room: painted(rows.part.loss_runs(), room)),
+    "labels": ("int32", lambda rows, _: labels_of(rows)),
+    "modality": ("uint8", lambda rows, room: painted(rows.part.modality_runs(), room)),
 }
 COLUMNS = ("key", "input_ids", *TOKEN_COLUMNS, "lengths")
 
@@ -75,8 +78,12 @@ class HuggingFaceFormat(Format):
         schema = schema_of(self._features(source))
         path = draft.file(piece.name, self.files)
         if self.files == "arrow":
-            rows = token_rows(source, piece.slices, BATCH_TOKENS)
-            write_table(path, self.files, schema, (self._batch(part, schema) for part in rows))
+            rows, rooms = (
+                token_rows(source, piece.slices, BATCH_TOKENS),
+                defaultdict[str, Room](Room),
+            )
+            batches = (self._batch(part, schema, rooms) for part in rows)
+            write_table(path, self.files, schema, batches)
         else:
             rows = token_rows(source, piece.slices, GROUP_TOKENS)
             groups = ((len(part), chunks_of(part, self.columns)) for part in rows)
@@ -109,9 +116,19 @@ class HuggingFaceFormat(Format):
             for name, feature in self._features(source).items()
         ]
 
-    def _batch(self, rows: TokenRows, schema: Any) -> Any:
+    def _batch(self, rows: TokenRows, schema: Any, rooms: Mapping[str, Room]) -> Any:
+        """Return a record batch whose masks lie in the room of their column."""
         pa = need("pyarrow", extra="tables")
-        return pa.record_batch([_column(name, rows) for name in self.columns], schema=schema)
+        columns = [_column(name, rows, rooms[name]) for name in self.columns]
+        return pa.record_batch(columns, schema=schema)
+
+
+def painted(runs: Runs, room: Room) -> NDArray[np.uint8]:
+    """Return the value of each token in turn, in `room`."""
+    values = np.repeat(*runs)
+    place = room.take(len(values))
+    place[:] = values
+    return place
 
 
 def labels_of(rows: TokenRows) -> NDArray[np.int32]:
@@ -119,10 +136,10 @@ def labels_of(rows: TokenRows) -> NDArray[np.int32]:
     return np.where(rows.part.loss_mask() > 0, rows.ids.astype(np.int32), np.int32(NO_LABEL))
 
 
-def _column(name: str, rows: TokenRows) -> Any:
+def _column(name: str, rows: TokenRows, room: Room) -> Any:
     if name == "key":
         return string_array(rows.key_texts())
     if name == "lengths":
         return list_array(rows.part.lengths, rows.stored)
-    values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows)
+    values = rows.ids if name == "input_ids" else TOKEN_COLUMNS[name][1](rows, room)
     return list_array(values, rows.bounds)
