@@ -69,7 +69,10 @@ def test_other_settings_or_inputs_are_refused(tokens: Path, tmp_path: Path) -> N
     assert run_stage(Export(input_dir=tokens, format=MegatronFormat()), out, workers=0).complete
     with pytest.raises(StaleError, match="dtype"):
         run_stage(Export(input_dir=tokens, format=MegatronFormat(dtype="int32")), out, workers=0)
-    (tokens / "manifest.json").touch()
+    (tokens / "manifest.json").touch()  # as after a repair: the same manifest, written anew
+    assert run_stage(Export(input_dir=tokens, format=MegatronFormat()), out, workers=0).complete
+    with (tokens / "manifest.json").open("ab") as file:
+        file.write(b" ")
     with pytest.raises(StaleError, match=r"changed: .*manifest\.json"):
         run_stage(Export(input_dir=tokens, format=MegatronFormat()), out, workers=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,13 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         sample_inputs(tmp_path / "none")
     with pytest.raises(ConfigError, match="gone"):
         fingerprint_of([tmp_path / "gone"])
+
+
+def test_a_manifest_that_is_written_anew_is_the_same_input(folder: Path) -> None:
+    before = sample_inputs(folder)
+    manifest = folder / "manifest.json"
+    content = manifest.read_bytes()
+    os.utime(manifest, ns=(1, 1))
+    assert sample_inputs(folder) == before
+    manifest.write_bytes(content.replace(b'"0', b'"1'))
+    assert sample_inputs(folder) != before

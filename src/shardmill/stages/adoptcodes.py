@@ -55,7 +55,7 @@ class AdoptCodes:
             yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest."""
+        """Return the fingerprint of the input's manifest."""
         return sample_inputs(self.input_dir)
 
     def _adopt(self, reader: CodeReader, unit: Unit, draft: Draft, tally: Tally) -> None:

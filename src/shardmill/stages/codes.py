@@ -68,7 +68,7 @@ class EncodePictures:
             worker.flow.close()
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest."""
+        """Return the fingerprint of the input's manifest."""
         return sample_inputs(self.input_dir)
 
 

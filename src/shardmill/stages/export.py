@@ -63,7 +63,7 @@ class Export:
         yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifests of the input."""
+        """Return the fingerprints of the manifests of the input."""
         codes = [] if self.codes_dir is None else [self.codes_dir / "manifest.json"]
         return sample_inputs(self.input_dir, codes)
 

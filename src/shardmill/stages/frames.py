@@ -89,7 +89,7 @@ class SampleFrames:
         yield self._work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest."""
+        """Return the fingerprint of the input's manifest."""
         return sample_inputs(self.input_dir)
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:

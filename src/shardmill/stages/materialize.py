@@ -31,6 +31,7 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.build import cut_row
 from shardmill.pack.order import EpochOrder
 from shardmill.stages.packwrite import NumberedPacks, tar_writer, write_tokens
+from shardmill.stages.samplefiles import fingerprint_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +90,11 @@ class Materialize:
         yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the plan and of the manifests."""
+        """Return the fingerprints of the plan and of the manifests."""
         paths = [self.plan_path, self.tokens_dir / "manifest.json"]
         if self.samples_dir is not None:
             paths.append(self.samples_dir / "manifest.json")
-        stats = {str(path): path.stat() for path in paths}
-        return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+        return fingerprint_of(paths)
 
 
 def _rows(plan: PackPlan, table: LengthTable, tokens: TokenSet, pack: int) -> list[TokenRow]:

@@ -82,7 +82,7 @@ class Measure:
         yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest and of the files that decide the counts."""
+        """Return the fingerprints of the manifest and of the files that decide the counts."""
         return sample_inputs(self.input_dir, self._files())
 
     def _files(self) -> list[Path]:

@@ -73,7 +73,7 @@ class RemoveSamples:
         yield self._work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest and of the list of keys."""
+        """Return the fingerprints of the manifest and of the list of keys."""
         return sample_inputs(self.input_dir, [self.keys_path])
 
     def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:

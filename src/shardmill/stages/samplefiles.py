@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from shardmill.errors import ConfigError, FormatError
 from shardmill.io.index import ShardIndex, open_index
 from shardmill.io.receipts import open_manifest
@@ -15,6 +17,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import MediaSize
 from shardmill.model.stage import Unit
 
+MANIFEST_NAME = "manifest.json"
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 
 
@@ -38,21 +41,32 @@ def sample_units(
         yield Unit(name=shard.name, input=input, num_samples=count)
 
 
-def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, list[int]]:
-    """Return size and time of a folder's manifest, and of the files that decide what is made."""
-    manifest = folder / "manifest.json"
+def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, list[int | str]]:
+    """Return the fingerprint of a folder's manifest, and of the files that decide what is made."""
+    manifest = folder / MANIFEST_NAME
     if not manifest.exists():
         open_manifest(folder)  # says what is missing and what to do
     return fingerprint_of([manifest, *used])
 
 
-def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int]]:
-    """Return path -> [size, mtime_ns] of files that must be there."""
+def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int | str]]:
+    """Return path -> [size, mtime_ns] of files that must be there.
+
+    Of a manifest it is [size, checksum]: a folder that was repaired has the manifest that it had,
+    written anew, and what was made from it is as fresh as before.
+    """
     try:
-        stats = {str(path): path.stat() for path in paths}
+        return {str(path): _stamp(path) for path in paths}
     except OSError as error:
         raise ConfigError(f"cannot read what decides the result: {error}") from error
-    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stats.items()}
+
+
+def _stamp(path: Path) -> list[int | str]:
+    if path.name == MANIFEST_NAME:
+        content = path.read_bytes()
+        return [len(content), xxhash.xxh3_64_hexdigest(content)]
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def open_unit(folder: Path, unit: Unit) -> SampleShard:

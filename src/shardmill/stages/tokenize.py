@@ -100,7 +100,7 @@ class Tokenize:
             yield worker.work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the input's manifest and of the files that are used."""
+        """Return the fingerprints of the input's manifest and of the files that are used."""
         return sample_inputs(self.input_dir, self._files())
 
     def _files(self) -> list[Path]:
