@@ -15,8 +15,8 @@ from shardmill.stages.keylist import read_keys, rows_with_keys, whole_key
 
 
 def test_a_line_is_a_key(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("a/b\n\n c \nd\twhy it goes\r\n", "utf-8")
-    assert read_keys(tmp_path / "keys") == {"a/b", "c", "d"}
+    (tmp_path / "keys").write_text("a/b\n\n c \nd\twhy it goes\r\ncat.jpg\n", "utf-8")
+    assert read_keys(tmp_path / "keys") == {"a/b", "c", "d", "cat_jpg"}
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff"])

@@ -1,7 +1,8 @@
 """A list of keys in a text file, and the rows of a shard that have one of them.
 
-One key a line; empty lines and what follows a tab are passed over. A key also means the rows that a
-long sample was cut into: `K` means `K~1`, `K~2`, ... too.
+One key a line; empty lines and what follows a tab are passed over. A dot means `_`, because no key
+has one and `ingest --key` stores "cat.jpg" as "cat_jpg". A key also means the rows that a long
+sample was cut into: `K` means `K~1`, `K~2`, ... too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def read_keys(path: Path) -> set[str]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the keys in {path}: {error}") from error
-    keys = {line.partition("\t")[0].strip() for line in lines} - {""}
+    keys = {line.partition("\t")[0].strip().replace(".", "_") for line in lines} - {""}
     if not keys:
         raise ConfigError(f"{path} names no keys")
     return keys
