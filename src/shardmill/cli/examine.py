@@ -40,8 +40,7 @@ FOR_WHAT = {
 COMPILED = {
     "io._tarscan": "walks tar headers",
     "io._members": "cuts samples out of tars",
-    "io._weave": "weaves rows from columns",
-    "formats._codetext": "writes codes as text",
+    "io._weave": "weaves rows from columns, writes numbers as text",
     "formats._paddedrows": "joins padded rows",
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")

@@ -35,7 +35,7 @@ from shardmill.formats.hf_files import (
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.io.jsoncolumns import chosen, json_object, quoted
-from shardmill.io.numbertext import number_lists, numbers
+from shardmill.io.numbertext import numbers
 from shardmill.io.room import Room
 from shardmill.io.weave import Column, between, constant, texts, weave, write_rows
 from shardmill.model.manifest import Manifest
@@ -98,7 +98,7 @@ class LiquidFormat(Format):
             "data_type": string_array(weave([_data_types(batch)])),
             "text": string_array(between(np.frombuffer(batch.text, np.uint8), batch.text_bounds)),
             "length": number_array(_lengths(batch)),
-            self.column: code_texts(batch.codes, batch.num_codes, room),
+            self.column: string_array(code_texts(batch.codes, batch.code_bounds, room)),
         }
         if self._size is None:
             sizes = {name: map(str.encode, _sizes(batch, name)) for name in SIZES}
@@ -107,13 +107,13 @@ class LiquidFormat(Format):
 
     def _lines(self, batch: PairBatch) -> list[Column]:
         """Return the rows as lines of JSON, to be woven, with their columns in the same order."""
-        no = [constant(orjson.dumps(NONE), len(batch))]
+        no, quote = [constant(orjson.dumps(NONE), len(batch))], constant(b'"', len(batch))
         fields: dict[str, list[Column]] = {
             **dict.fromkeys(FEATURES, no),
             "data_type": [data_types_json(batch)],
             "text": [quoted(batch.texts())],
             "length": [numbers(_lengths(batch))],
-            self.column: _codes_json(batch),
+            self.column: [quote, code_texts(batch.codes, batch.code_bounds), quote],
         }
         if self._size is None:
             fields |= {name: [quoted(_sizes(batch, name))] for name in SIZES}
@@ -127,14 +127,6 @@ def data_types_json(batch: PairBatch) -> Column:
 
 def _data_types(batch: PairBatch) -> Column:
     return texts([*map(str.encode, DATA_TYPES)]).taken((batch.num_codes > 0).astype(np.int64))
-
-
-def _codes_json(batch: PairBatch) -> list[Column]:
-    """Return the text of a list of codes, or of none, as strings."""
-    listed = number_lists(batch.codes, batch.code_bounds, b", ")
-    has_codes = (batch.num_codes > 0).astype(np.int64)
-    opening, closing = texts([b'"' + NONE.encode(), b'"[']), texts([b'"', b']"'])
-    return [opening.taken(has_codes), listed, closing.taken(has_codes)]
 
 
 def _lengths(batch: PairBatch) -> NDArray[np.int64]:

@@ -35,8 +35,9 @@ from shardmill.formats.packedrows import (
 )
 from shardmill.formats.tokenrows import token_rows
 from shardmill.io.atomic import write_file
+from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
-from shardmill.io.weave import Column, Room, between, cells, lengths_of, texts, weave
+from shardmill.io.weave import Column, between, cells, lengths_of, texts, weave
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
 

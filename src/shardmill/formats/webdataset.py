@@ -45,10 +45,11 @@ from shardmill.io.indexwrite import IndexRows
 from shardmill.io.jsoncolumns import json_object
 from shardmill.io.links import link_or_copy
 from shardmill.io.names import Layout
+from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.tarbatch import Member, lay_out
 from shardmill.io.tarwrite import TarWriter
-from shardmill.io.weave import Column, Room, between, constant, texts, weave
+from shardmill.io.weave import Column, between, constant, texts, weave
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 

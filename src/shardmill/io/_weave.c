@@ -139,11 +139,15 @@ static PyObject *weave(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the first digit must be the lowest byte; Python does it here"
+#endif
+
 #define TABLE_SIZE 65536
 #define LAST_FOUR 10000
 
-/* The digits of each number of 16 bits, and how many they are in the eighth byte. */
-static char table[TABLE_SIZE][8];
+/* The digits of each number of 16 bits, the first one lowest, and in the top byte how many. */
+static uint64_t table[TABLE_SIZE];
 
 /* The last four digits of a larger number, zeros in front. */
 static char last_four[LAST_FOUR][4];
@@ -151,38 +155,42 @@ static char last_four[LAST_FOUR][4];
 static void fill_tables(void)
 {
     char digits[8];
-    for (int number = 0; number < TABLE_SIZE; number++)
-        table[number][7] = (char)snprintf(table[number], 7, "%d", number);
+    for (int number = 0; number < TABLE_SIZE; number++) {
+        memset(digits, 0, sizeof digits);
+        digits[7] = (char)snprintf(digits, 7, "%d", number);
+        memcpy(&table[number], digits, 8);
+    }
     for (int number = 0; number < LAST_FOUR; number++) {
         snprintf(digits, sizeof digits, "%04d", number);
         memcpy(last_four[number], digits, 4);
     }
 }
 
-static uint64_t number_at(const void *values, Py_ssize_t itemsize, Py_ssize_t at)
+/* What stands after a number, as a word, and its bytes. */
+typedef struct {
+    uint64_t word;
+    Py_ssize_t width;
+} Separator;
+
+/* Puts eight bytes at once; what comes next covers those that were too many. */
+static inline char *put_small(char *to, uint64_t number, Separator after)
 {
-    switch (itemsize) {
-    case 1:
-        return ((const uint8_t *)values)[at];
-    case 2:
-        return ((const uint16_t *)values)[at];
-    case 4:
-        return ((const uint32_t *)values)[at];
-    default:
-        return ((const uint64_t *)values)[at];
-    }
+    uint64_t digits = table[number], count = digits >> 56;
+    digits |= after.word << (8 * count);
+    memcpy(to, &digits, 8);
+    return to + count + after.width;
 }
 
-static char *put_number(char *to, uint64_t number)
+static char *put_number(char *to, uint64_t number, Separator after)
 {
-    if (number >= TABLE_SIZE) {
-        to = put_number(to, number / LAST_FOUR);
-        memcpy(to, last_four[number % LAST_FOUR], 4);
-        return to + 4;
-    }
-    /* Eight bytes at once; what comes next covers those that were too many. */
-    memcpy(to, table[number], 8);
-    return to + table[number][7];
+    static const Separator NOTHING = {0, 0};
+    uint64_t first = number / LAST_FOUR;
+    if (number < TABLE_SIZE)
+        return put_small(to, number, after);
+    to = first < TABLE_SIZE ? put_small(to, first, NOTHING) : put_number(to, first, NOTHING);
+    memcpy(to, last_four[number % LAST_FOUR], 4);
+    memcpy(to + 4, &after.word, 2);
+    return to + 4 + after.width;
 }
 
 /* Masks are all single digits, which a compiler turns into a few steps for many. */
@@ -211,16 +219,27 @@ typedef struct {
 /* Puts numbers with a separator after each. */
 static char *put_numbers(char *to, const Texts *texts, Py_ssize_t at, Py_ssize_t count)
 {
-    const char *ends = texts->separator.buf;
-    const uint8_t *bytes = (const uint8_t *)texts->values.buf + at;
-    Py_ssize_t width = texts->separator.len;
-    if (texts->itemsize == 1 && width == 1 && all_single(bytes, count))
-        return put_digits(to, bytes, count, ends[0]);
-    for (Py_ssize_t i = at; i < at + count; i++) {
-        to = put_number(to, number_at(texts->values.buf, texts->itemsize, i));
-        to[0] = ends[0];
-        to[1] = ends[width - 1];
-        to += width;
+    const uint8_t *bytes = (const uint8_t *)texts->values.buf + at * texts->itemsize;
+    Separator after = {0, texts->separator.len};
+    memcpy(&after.word, texts->separator.buf, (size_t)after.width);
+    if (texts->itemsize == 1 && after.width == 1 && all_single(bytes, count))
+        return put_digits(to, bytes, count, (char)after.word);
+    switch (texts->itemsize) {
+    case 1:
+        for (Py_ssize_t i = 0; i < count; i++)
+            to = put_small(to, bytes[i], after);
+        break;
+    case 2:
+        for (Py_ssize_t i = 0; i < count; i++)
+            to = put_small(to, ((const uint16_t *)bytes)[i], after);
+        break;
+    case 4:
+        for (Py_ssize_t i = 0; i < count; i++)
+            to = put_number(to, ((const uint32_t *)bytes)[i], after);
+        break;
+    default:
+        for (Py_ssize_t i = 0; i < count; i++)
+            to = put_number(to, ((const uint64_t *)bytes)[i], after);
     }
     return to;
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.io.room import Room
 from shardmill.io.weave import Column, texts
 
 try:
@@ -24,11 +25,16 @@ def numbers(values: NDArray[Any]) -> Column:
 
 
 def number_lists(
-    values: NDArray[Any], bounds: NDArray[np.int64], separator: bytes = b",", around: bytes = b""
+    values: NDArray[Any],
+    bounds: NDArray[np.int64],
+    separator: bytes = b",",
+    around: bytes = b"",
+    room: Room | None = None,
 ) -> Column:
     """Return a column whose row i lists the values bounds[i] to bounds[i + 1], none below zero.
 
-    `around` are the two bytes that a row begins and ends with, such as b"[]".
+    `around` are the two bytes that a row begins and ends with, such as b"[]". The rows lie one
+    after the other, in `room` if it is given.
     """
     flat = np.ascontiguousarray(values[int(bounds[0]) : int(bounds[-1])])
     if flat.dtype.kind not in "ui" or (flat.dtype.kind == "i" and int(flat.min(initial=0)) < 0):
@@ -37,7 +43,7 @@ def number_lists(
     if _weave is None:
         return plain_lists(flat, counts, separator, around)
     num_bytes = ROOM[flat.itemsize] * len(flat) + 2 * len(counts) + 8
-    text, starts = np.empty(num_bytes, np.uint8), np.empty(len(counts) + 1, np.int64)
+    text, starts = (room or Room()).take(num_bytes), np.empty(len(counts) + 1, np.int64)
     opening, closing = around[:1], around[1:]
     _weave.number_texts(flat, flat.itemsize, counts, separator, opening, closing, text, starts)
     return Column(text[: int(starts[-1])], starts[:-1], np.diff(starts))

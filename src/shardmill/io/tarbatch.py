@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
+from shardmill.io.room import Room
 from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
-from shardmill.io.weave import Column, Room, lengths_of, texts, weave, zeros
+from shardmill.io.weave import Column, lengths_of, texts, weave, zeros
 
 # The extension of a member, and its content as columns to be woven.
 Member = tuple[str, Sequence[Column]]

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.io.room import Room
+
 try:
     from shardmill.io import _weave  # type: ignore[attr-defined, unused-ignore]
 except ImportError:  # no compiler was there at the installation
@@ -82,19 +84,6 @@ def lengths_of(columns: Iterable[Column]) -> NDArray[np.int64]:
     """Return how long each row is when these columns are woven."""
     total: NDArray[np.int64] = np.sum([column.lengths for column in columns], axis=0)
     return total
-
-
-class Room:
-    """Memory that is used again and again: what a system hands out afresh, it clears before."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return so many bytes; those that were taken before are gone."""
-        if num_bytes > len(self._bytes):
-            self._bytes = np.empty(num_bytes + num_bytes // 4, np.uint8)
-        return self._bytes[:num_bytes]
 
 
 def weave(columns: Sequence[Column], room: Room | None = None) -> Column:
