@@ -113,6 +113,7 @@ def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: 
     verdict = json.loads(shardmill("check", "rows", "--json", code=1).stdout)
     assert [problem["path"] for problem in verdict["problems"]] == ["shards/000001.idx"]
     assert "'0'" in verdict["problems"][0]["what"]
+    assert "--repair" not in shardmill("check", "rows", code=1).stdout  # it would not help
 
 
 def test_tokens_and_packs_are_shown_with_what_is_learned(

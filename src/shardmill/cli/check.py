@@ -181,7 +181,6 @@ def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
         "✗", f"{folder}: {wording.plural(len(verdict.problems), 'problem')}", colour=console.BAD
     )
     console.listed((f"{p.path}: {p.what}" for p in verdict.problems), MAX_LISTED)
-    console.hint(
-        f"shardmill check {folder} --repair   does the {len(verdict.broken_units)} broken "
-        "units again"
-    )
+    if verdict.broken_units:  # doing a unit again gives a sample no other key
+        broken = wording.plural(len(verdict.broken_units), "broken unit")
+        console.hint(f"shardmill check {folder} --repair   does {broken} again")
