@@ -13,10 +13,10 @@ from shardmill.io.weave import (
     between,
     cells,
     constant,
+    filling,
     texts,
     weave,
     weave_plainly,
-    zeros,
 )
 
 ROWS = integers(0, 6).flatmap(
@@ -39,7 +39,7 @@ def test_rows_are_joined_in_order(contents: list[list[bytes]]) -> None:
 @given(lists(integers(0, 20), max_size=9), binary(min_size=1, max_size=5))
 def test_what_all_rows_share_is_stored_once(lengths: list[int], content: bytes) -> None:
     counts = np.array(lengths, np.int64)
-    woven = weave([constant(content, len(lengths)), zeros(counts)])
+    woven = weave([constant(content, len(lengths)), filling(counts)])
     assert woven.data.tobytes() == b"".join(content + bytes(n) for n in lengths)
 
 

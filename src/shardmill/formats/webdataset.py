@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +44,16 @@ from shardmill.io.indexwrite import IndexRows
 from shardmill.io.jsoncolumns import json_object
 from shardmill.io.links import link_or_copy
 from shardmill.io.names import Layout
+from shardmill.io.numbertext import numbers
 from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.tarbatch import Member, lay_out
 from shardmill.io.tarwrite import TarWriter
-from shardmill.io.weave import Column, between, constant, texts, weave
+from shardmill.io.weave import Column, between, constant, filling, texts, weave
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
+
+NPY_HEAD = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,22 +154,21 @@ class WebDatasetFormat(Format):
 
 def npy_columns(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
     """Return the contents of .npy files with the values between the bounds, to be woven."""
-    lengths, which = np.unique(np.diff(bounds), return_inverse=True)
-    heads = texts([npy_header(values.dtype.str, length) for length in lengths.tolist()])
-    return [heads.taken(which), between(values, bounds)]
-
-
-@lru_cache(maxsize=65536)
-def npy_header(dtype: str, length: int) -> bytes:
-    """Return the header of a .npy file with a flat array."""
-    # Version 1.0: magic, u16 length of the text, and the text, filled up to 64 bytes in all.
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({length},), }}"
-    room = -(len(text) + 11) % 64
-    return (
-        b"\x93NUMPY\x01\x00"
-        + struct.pack("<H", len(text) + room + 1)
-        + (text + " " * room + "\n").encode()
-    )
+    lengths = np.diff(bounds)
+    # Version 1.0: magic, u16 length of the text, and the text, filled up to 64 or 128 bytes in all,
+    # which are 128 for a flat array of any length.
+    magic = b"\x93NUMPY\x01\x00" + struct.pack("<H", NPY_HEAD - 10)
+    before = f"{{'descr': '{values.dtype.str}', 'fortran_order': False, 'shape': (".encode()
+    digits, after = numbers(lengths), b",), }"
+    blanks = NPY_HEAD - 1 - len(magic + before + after) - digits.lengths
+    return [
+        constant(magic + before, len(lengths)),
+        digits,
+        constant(after, len(lengths)),
+        filling(blanks, b" "),
+        constant(b"\n", len(lengths)),
+        between(values, bounds),
+    ]
 
 
 def _check_whole(source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> None:

@@ -16,7 +16,7 @@ from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
 from shardmill.io.room import Room
 from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
-from shardmill.io.weave import Column, lengths_of, texts, weave, zeros
+from shardmill.io.weave import Column, filling, lengths_of, texts, weave
 
 # The extension of a member, and its content as columns to be woven.
 Member = tuple[str, Sequence[Column]]
@@ -55,7 +55,7 @@ def lay_out(
         return None
     columns: list[Column] = []
     for ending, size, (_, content) in zip(endings, sizes.T, members):
-        columns += [*header_columns(names, ending, size), *content, zeros(-size % BLOCK)]
+        columns += [*header_columns(names, ending, size), *content, filling(-size % BLOCK)]
     woven = weave(columns, room)
     taken = BLOCK + sizes + -sizes % BLOCK
     offsets = woven.starts[:, None] + np.cumsum(taken, axis=1) - taken + BLOCK

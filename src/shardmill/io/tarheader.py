@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.io.weave import Column, cells, constant, zeros
+from shardmill.io.weave import Column, cells, constant, filling
 
 BLOCK = 512
 MAX_OCTAL_SIZE = 8 << 30
@@ -81,7 +81,7 @@ def header_columns(keys: Column, ending: bytes, sizes: NDArray[np.int64]) -> lis
     return [
         keys,
         constant(ending, num_rows),
-        zeros(MAX_NAME_BYTES - lengths),
+        filling(MAX_NAME_BYTES - lengths),
         constant(_MODE_TO_SIZE, num_rows),
         cells(digits),
         constant(b"\0" + _MTIME, num_rows),

@@ -74,10 +74,10 @@ def texts(contents: Sequence[bytes]) -> Column:
     return Column(np.frombuffer(b"".join(contents), np.uint8), _starts(lengths), lengths)
 
 
-def zeros(lengths: NDArray[np.int64]) -> Column:
-    """Return a column of so many zero bytes."""
+def filling(lengths: NDArray[np.int64], byte: bytes = b"\0") -> Column:
+    """Return a column that has the same byte so many times."""
     longest = int(lengths.max(initial=0))
-    return Column(_zeros(longest), _repeated(0, len(lengths)), lengths)
+    return Column(_filling(longest, byte), _repeated(0, len(lengths)), lengths)
 
 
 def lengths_of(columns: Iterable[Column]) -> NDArray[np.int64]:
@@ -118,8 +118,8 @@ def _repeated(number: int, times: int) -> NDArray[np.int64]:
 
 
 @cache
-def _zeros(count: int) -> NDArray[np.uint8]:
-    return np.zeros(count, np.uint8)
+def _filling(count: int, byte: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(byte * count, np.uint8)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
