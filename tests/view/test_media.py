@@ -8,6 +8,7 @@ import pytest
 from sample_folder import write_sample_folder
 
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.view import media
 from shardmill.view.desk import Desk
 from shardmill.view.fence import Fence
 from shardmill.view.folder import Folder
@@ -76,6 +77,12 @@ def test_a_playlist_that_names_other_files_is_no_video(tmp_path: Path) -> None:
         place = find_medium(folder, number, "mp4")
         assert frame(place, 0.5, 160) is None
         assert media_type(place.read()) == UNKNOWN
+
+
+def test_16_bits_are_shown_as_they_are_trained_on() -> None:
+    grey = np.full((4, 4), 128 * 257, np.uint16)
+    with Image.open(io.BytesIO(media._as_jpeg(Image.fromarray(grey), 96))) as small:
+        assert abs(int(np.asarray(small)[0, 0, 0]) - 128) < 4  # not white
 
 
 def test_few_widths_are_made() -> None:

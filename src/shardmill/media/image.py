@@ -119,7 +119,7 @@ def _to_rgb(picture: Any) -> Pixels:
     if mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
         return _blend_on_white(np.asarray(picture.convert("RGBA"), np.uint8))
     if mode == "I" or mode.startswith("I;16"):
-        return _from_16_bits(np.asarray(picture))
+        return from_16_bits(np.asarray(picture))
     if mode == "F":
         raise SampleError("unknown range of values", "the picture holds floating point numbers")
     return np.array(picture.convert("RGB"), np.uint8)
@@ -131,7 +131,8 @@ def _blend_on_white(rgba: Pixels) -> Pixels:
     return ((blended + 127) // 255).astype(np.uint8)
 
 
-def _from_16_bits(values: NDArray[Any]) -> Pixels:
+def from_16_bits(values: NDArray[Any]) -> Pixels:
+    """Return grey values of 16 bits as pixels of 8: scaled, where Pillow cuts off above 255."""
     scaled = (np.clip(values.astype(np.int64), 0, 65535) + 128) // 257
     return np.repeat(scaled.astype(np.uint8)[..., None], 3, axis=2)
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from shardmill.errors import FormatError, MissingExtra, SampleError
 from shardmill.extras import need
 from shardmill.media.audioheader import audio_format
+from shardmill.media.image import from_16_bits
 from shardmill.media.pictureheader import picture_format
 from shardmill.media.sizes import probe
 from shardmill.media.videofile import BlobPart, broken_as, open_video
@@ -125,6 +128,8 @@ def known_width(width: int) -> int:
 
 
 def _as_jpeg(image: Any, width: int) -> bytes:
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        image = need("PIL.Image", extra="image").fromarray(from_16_bits(np.asarray(image)))
     image.thumbnail((width, 2 * width))
     if image.mode in ("RGBA", "LA", "P", "PA"):
         image = image.convert("RGBA")

@@ -71,6 +71,10 @@ export function histogram(data, { unit = "", title = "" } = {}) {
 
 export function powers(group) {
   const most = Math.max(1, ...group.counts);
+  // Names of more than six bars would cover each other; the last bar always has its own.
+  const last = group.limits.length - 1;
+  const every = Math.ceil((last + 1) / 6);
+  const named = (place) => (last - place) % every === 0;
   return figure(
     group.name,
     `${short(group.mean)} on average`,
@@ -83,7 +87,7 @@ export function powers(group) {
           { class: "power", title: `${count(group.counts[place])} up to ${count(limit)}` },
           el("span", {}, count(group.counts[place])),
           el("i", { style: { height: `${Math.round((76 * group.counts[place]) / most) + 2}px` } }),
-          el("small", {}, `≤ ${short(limit)}`),
+          el("small", {}, named(place) ? `≤ ${short(limit)}` : "\u00a0"),
         ),
       ),
     ),
