@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.io.atomic import made_file
 from shardmill.io.index import ShardIndex
 
+# Until it is whole and named, nobody reads the file, so that nothing must be undone.
+UNGUARDED = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
 SCHEMA = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL, sample_index INTEGER NOT NULL,
@@ -34,17 +37,22 @@ ROWS_AT_ONCE = 200
 
 def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
     """Write the file, at once or not at all."""
-    draft_path = path.with_name(f".{path.name}")
-    draft_path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(draft_path, isolation_level=None)) as database:
-        database.executescript(SCHEMA)
+    with made_file(path) as draft_path:
+        try:
+            _write(draft_path, tars)
+        except sqlite3.Error as error:
+            raise OSError(f"cannot write {path}: {error}") from error
+
+
+def _write(path: Path, tars: Iterable[ShardIndex]) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.executescript(UNGUARDED + SCHEMA)
         database.execute("BEGIN")
         for tar, index in enumerate(tars):
             _insert(database, f"INSERT INTO samples VALUES ({tar}, ?, ?, ?, ?)", _samples(index))
             _insert(database, f"INSERT INTO sample_parts VALUES ({tar}, ?, ?, ?, ?)", _parts(index))
         database.execute(UNIQUE_KEYS)
         database.execute("COMMIT")
-    draft_path.replace(path)
 
 
 def _samples(index: ShardIndex) -> list[list[Any]]:

@@ -35,8 +35,8 @@ from shardmill.formats.packedrows import (
 )
 from shardmill.formats.tokenrows import token_rows
 from shardmill.io.atomic import write_file
-from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
+from shardmill.io.scribe import Scribe
 from shardmill.io.weave import Column, between, cells, lengths_of, texts, weave
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
@@ -70,11 +70,11 @@ class MdsFormat(Format):
         samples = None if self.samples is None else open_pictures(self.samples)
         config = orjson.dumps(self._config(source))
         head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
-        sizes, end, room = [np.empty(0, np.int64)], head, Room()
-        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file:
+        sizes, end = [np.empty(0, np.int64)], head
+        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file, Scribe() as scribe:
             for batch in packed_batches(source, piece):
-                woven = weave(_sample_columns(batch, samples, tally), room)
-                write_at(file.fileno(), woven.data.data, end)
+                woven = weave(_sample_columns(batch, samples, tally), scribe.room)
+                scribe.write(write_at, file.fileno(), woven.data.data, end)
                 sizes.append(woven.lengths)
                 end += len(woven.data)
             if end > MAX_BYTES:

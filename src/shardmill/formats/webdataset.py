@@ -45,7 +45,6 @@ from shardmill.io.jsoncolumns import json_object
 from shardmill.io.links import link_or_copy
 from shardmill.io.names import Layout
 from shardmill.io.numbertext import numbers
-from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.tarbatch import Member, lay_out
 from shardmill.io.tarwrite import TarWriter
@@ -92,10 +91,10 @@ class WebDatasetFormat(Format):
         self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally
     ) -> IndexRows:
         samples = None if self.samples is None else open_pictures(self.samples)
-        index, room = IndexRows(), Room()
+        index = IndexRows()
         with TarWriter(draft.file(piece.name, "tar")) as tar:
             for batch in packed_batches(source, piece):
-                if samples is not None or not self._add_together(batch, room, tar, index, tally):
+                if samples is not None or not self._add_together(batch, tar, index, tally):
                     self._add_each(batch, samples, tar, index, tally)
             end = tar.num_bytes
         index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
@@ -103,11 +102,11 @@ class WebDatasetFormat(Format):
         return index
 
     def _add_together(
-        self, batch: PackedBatch, room: Room, tar: TarWriter, index: IndexRows, tally: Tally
+        self, batch: PackedBatch, tar: TarWriter, index: IndexRows, tally: Tally
     ) -> bool:
         """Add a batch at once; False if one of its samples must be looked at by itself."""
         image = constant(b"[]", len(batch))
-        laid = lay_out(batch.keys, self._members(batch, image), self.layout, room)
+        laid = lay_out(batch.keys, self._members(batch, image), self.layout, tar.room)
         start = None if laid is None else tar.extend(laid)
         if laid is None or start is None:
             return False

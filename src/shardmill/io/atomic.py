@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from shardmill.remote import objects
 from shardmill.remote.path import UrlPath
@@ -70,17 +71,29 @@ def _sync_pool() -> ThreadPoolExecutor:
 def write_file(
     path: Path, content: bytes, *, draft_dir: Path | None = None, disk: Disk = DISK
 ) -> None:
-    """Replace a file: after a crash it holds the old bytes or the new ones, never a part.
-
-    The bytes are written in `draft_dir` first (the same file system), or else beside the file. A
-    store does the same by itself.
-    """
+    """Replace a file: after a crash it holds the old bytes or the new ones, never a part."""
     if isinstance(path, UrlPath):
         objects.put(str(path), content)
         return
+    with made_file(path, draft_dir=draft_dir, disk=disk) as draft_path:
+        disk.write(draft_path, content)
+
+
+@contextmanager
+def made_file(path: Path, *, draft_dir: Path | None = None, disk: Disk = DISK) -> Iterator[Path]:
+    """Yield where to write a file; on leaving, it replaces the one at `path`, whole or not at all.
+
+    That is in `draft_dir` (of the same file system), or else beside the file; or in a temporary
+    folder, from which it is put into a store.
+    """
+    if isinstance(path, UrlPath):
+        with TemporaryDirectory(prefix="shardmill-") as folder:
+            yield Path(folder) / path.name
+            objects.put_file(str(path), Path(folder) / path.name)
+        return
     draft_path = (draft_dir or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
     with removed_on_error(disk, draft_path):
-        disk.write(draft_path, content)
+        yield draft_path
         disk.sync_file(draft_path)
         disk.rename(draft_path, path)
     disk.sync_dir(path.parent)

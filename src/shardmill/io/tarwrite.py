@@ -14,6 +14,8 @@ from typing import NamedTuple, Self, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
+from shardmill.io.room import Room
+from shardmill.io.scribe import Scribe
 from shardmill.io.tarbatch import TarBatch
 from shardmill.io.tarheader import END_OF_TAR, member_header, padded, padding
 
@@ -72,7 +74,13 @@ class TarWriter:
         self._taken: set[str] = set()
         self._pieces: list[Content] = []
         self._pending_bytes = 0
+        self._scribe = Scribe()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+    @property
+    def room(self) -> Room:
+        """Memory for the next batch, which `extend` writes while another one is made."""
+        return self._scribe.room
 
     def add(
         self, key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
@@ -93,16 +101,19 @@ class TarWriter:
         return start
 
     def extend(self, batch: TarBatch) -> int | None:
-        """Append samples and return the offset of the first; None if a key is here already."""
+        """Append samples and return the offset of the first; None if a key is here already.
+
+        They are written beside what the caller does next, so their memory must be left alone until
+        the next batch has been given.
+        """
         if not self._taken.isdisjoint(batch.keys) or len(set(batch.keys)) < len(batch.keys):
             return None
         # Their names need no claim: they have a dot after the key, so they meet if keys do.
         self._taken.update(batch.keys)
-        start = self.num_bytes
-        self._pieces.append(batch.content.data)
-        self._pending_bytes += len(batch.content)
-        self.num_bytes += len(batch.content)
         self._flush()
+        start = self.num_bytes
+        self.num_bytes += len(batch.content)
+        self._scribe.write(self._write, [batch.content.data], len(batch.content))
         return start
 
     def close(self) -> None:
@@ -118,6 +129,7 @@ class TarWriter:
 
     def abandon(self) -> None:
         """Close the file as it is, without an end."""
+        self._scribe.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -148,10 +160,14 @@ class TarWriter:
         self._taken.update(sample.names)
 
     def _flush(self) -> None:
-        pieces, pending_bytes = self._pieces, self._pending_bytes
+        pieces, num_bytes = self._pieces, self._pending_bytes
         self._pieces, self._pending_bytes = [], 0
+        self._scribe.wait()
+        self._write(pieces, num_bytes)
+
+    def _write(self, pieces: list[Content], num_bytes: int) -> None:
         # Samples of ordinary size end a batch soon after its limit: one call writes them all.
-        fits = pending_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
+        fits = num_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
         try:
             for batch in [pieces] if fits else _batches(pieces):
                 _write_all(self._fd, batch)

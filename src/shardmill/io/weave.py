@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.io.room import Room
+from shardmill.io.scribe import Scribe
 
 try:
     from shardmill.io import _weave  # type: ignore[attr-defined, unused-ignore]
@@ -99,10 +100,9 @@ def weave(columns: Sequence[Column], room: Room | None = None) -> Column:
 
 def write_rows(path: Path, batches: Iterable[Sequence[Column]]) -> None:
     """Write a file of rows, each batch of them given by its columns."""
-    room = Room()
-    with path.open("wb") as file:
+    with path.open("wb") as file, Scribe() as scribe:
         for columns in batches:
-            file.write(weave(columns, room).data.data)
+            scribe.write(file.write, weave(columns, scribe.room).data.data)
 
 
 def weave_plainly(columns: Sequence[Column], out: NDArray[np.uint8]) -> None:

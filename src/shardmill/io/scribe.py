@@ -1,0 +1,63 @@
+"""Writes in a thread of its own, so that the next batch is made while the last one is written.
+
+At most one call runs, and it has its memory to itself: `room` is never what is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from shardmill.io.room import Room
+
+
+class Scribe:
+    """Runs calls that write, in order; leaving it waits for the last one."""
+
+    def __init__(self) -> None:
+        self._rooms = Room(), Room()
+        self._num_calls = 0
+        self._running: Future[Any] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def room(self) -> Room:
+        """Memory for what is to be written next."""
+        return self._rooms[self._num_calls % 2]
+
+    def write(self, call: Callable[..., Any], *given: Any) -> None:
+        """Begin a call once the one before has ended; what that one raised is raised here."""
+        self.wait()
+        # Most writers never need a thread.
+        self._pool = self._pool or ThreadPoolExecutor(1, "write")
+        self._running = self._pool.submit(call, *given)
+        self._num_calls += 1
+
+    def wait(self) -> None:
+        """Return when nothing runs; what the last call raised is raised here."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        """Let the thread end, whatever became of its last call."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self.close()
