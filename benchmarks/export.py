@@ -1,6 +1,6 @@
 """Each export against copying the very bytes that it writes, in one process each, durably.
 
-Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and a picture of 256 codes. Pairs: 4
+Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and a picture of 256 codes. Pairs: 12
 shards of 8,000 captions with 512-pixel codes (1,024 a picture). The copy takes the files of a
 finished export with `shutil.copyfile`, syncs each and its folder, as the export does. Peers write
 the same rows; their time is given for each megabyte of ours, whatever the size of their files. Peak
@@ -257,7 +257,7 @@ def sections(folder: Path) -> Iterator[str]:
     big = folder / "big"
     big.mkdir()
     write_tokens(big, 24)
-    write_pairs(big, 12)
+    write_pairs(big, 36)
     lines += [
         f"| {name} | {peak_mb(folder, name):.0f} | {peak_mb(big, name):.0f} |" for name in EXPORTS
     ]
@@ -269,7 +269,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR")) as name:
         folder = Path(name)
         write_tokens(folder, 8)
-        write_pairs(folder, 4)
+        write_pairs(folder, 12)
         save_report(__file__, "Exports", sections(folder))
 
 

@@ -64,7 +64,7 @@ def _samples(index: ShardIndex) -> list[list[Any]]:
 def _parts(index: ShardIndex) -> list[list[Any]]:
     counts = np.diff(index.arrays["first"].astype(np.int64))
     owners = np.repeat(np.arange(len(index)), counts).tolist()
-    names = [index.exts[ext] for ext in index.ext]
+    names = np.array(index.exts, object)[index.arrays["ext"]].tolist()
     return [owners, names, index.offset.tolist(), index.size.tolist()]
 
 

@@ -72,10 +72,11 @@ class LiquidFormat(Format):
         """Write the rows of a unit as one table."""
         batches = pair_batches(source, piece, tally, self._size)
         path = draft.file(piece.name, self.files)
+        room = Room()
         if self.files == "jsonl":
-            write_rows(path, map(self._lines, batches))
+            write_rows(path, (self._lines(batch, room) for batch in batches))
         else:
-            schema, room = schema_of(FEATURES), Room()
+            schema = schema_of(FEATURES)
             write_table(path, self.files, schema, (self._table(b, schema, room) for b in batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
@@ -105,7 +106,7 @@ class LiquidFormat(Format):
             columns |= {name: string_array(texts([*some])) for name, some in sizes.items()}
         return pa.record_batch([columns[name] for name in FEATURES], schema=schema)
 
-    def _lines(self, batch: PairBatch) -> list[Column]:
+    def _lines(self, batch: PairBatch, room: Room) -> list[Column]:
         """Return the rows as lines of JSON, to be woven, with their columns in the same order."""
         no, quote = [constant(orjson.dumps(NONE), len(batch))], constant(b'"', len(batch))
         fields: dict[str, list[Column]] = {
@@ -113,7 +114,7 @@ class LiquidFormat(Format):
             "data_type": [data_types_json(batch)],
             "text": [quoted(batch.texts())],
             "length": [numbers(_lengths(batch))],
-            self.column: [quote, code_texts(batch.codes, batch.code_bounds), quote],
+            self.column: [quote, code_texts(batch.codes, batch.code_bounds, room), quote],
         }
         if self._size is None:
             fields |= {name: [quoted(_sizes(batch, name))] for name in SIZES}

@@ -27,6 +27,7 @@ from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.io.jsoncolumns import json_object, quoted
 from shardmill.io.numbertext import number_lists
+from shardmill.io.room import Room
 from shardmill.io.weave import Column, texts, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -50,8 +51,8 @@ class LiquidPairsFormat(Format):
             with path.open("wb", buffering=1 << 20) as file:
                 file.writelines(_pictured_lines(source, piece, draft, tally))
         else:
-            batches = pair_batches(source, piece, tally, None)
-            write_rows(path, map(_coded_lines, batches))
+            batches, room = pair_batches(source, piece, tally, None), Room()
+            write_rows(path, (_coded_lines(batch, room) for batch in batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -59,14 +60,14 @@ class LiquidPairsFormat(Format):
         describe_files(out_dir, ROLE)
 
 
-def _coded_lines(batch: PairBatch) -> list[Column]:
+def _coded_lines(batch: PairBatch, room: Room) -> list[Column]:
     has_codes = (batch.num_codes > 0).astype(np.int64)
     opening, closing = texts([b"", b',"vq_code":[']), texts([b"}\n", b"]}\n"])
     fields = {"data_type": [data_types_json(batch)], "text": [quoted(batch.texts())]}
     return [
         *json_object(fields, len(batch))[:-1],
         opening.taken(has_codes),
-        number_lists(batch.codes, batch.code_bounds),
+        number_lists(batch.codes, batch.code_bounds, room=room),
         closing.taken(has_codes),
     ]
 
