@@ -113,6 +113,18 @@ def test_a_sample_that_cannot_be_addressed_is_handed_back(
     assert grouped.num_samples == len(grouped.rows) + 1
 
 
+def test_a_sample_with_a_link_is_handed_back_and_its_neighbours_are_kept() -> None:
+    names = ["README", "a.jpg", "a.txt", "b.jpg", "b.txt", "c.jpg", "LATEST"]
+    places = [1024 * n for n in range(len(names))]
+    links = {3: "b.jpg is a link", 4: "b.txt is a link", 6: "LATEST is a link"}
+    walk = TarWalk(names, places, [at + 512 for at in places], [0] * len(names), links)
+    grouped = group_members(walk)
+    assert as_dict(grouped) == {"a": ["jpg", "txt"], "c": ["jpg"]}
+    ((key, problem),) = grouped.bad
+    assert (key, problem.reason, problem.detail) == ("b", "link", "b.jpg is a link")
+    assert grouped.passed == {"not a sample": 2}
+
+
 @given(st.lists(st.text("ab./-_\0json", max_size=12), max_size=12), st.booleans())
 def test_every_member_is_accounted_for(names: list[str], interleaved: bool) -> None:
     names = [name.partition("\0")[0] for name in names]

@@ -86,8 +86,30 @@ def test_it_finds_what_tar_wrote(tmp_path: Path, flags: list[str]) -> None:
         pytest.skip("no tar here")
     subprocess.run(command, check=True)
     data = (tmp_path / "x.tar").read_bytes()
-    assert found(data) == sorted((f"./{name}", name.encode() * 50) for name in names)
-    assert walk_bytes(data).passed == {"folder": 1, "link": 1}
+    contents = [*((f"./{name}", name.encode() * 50) for name in names), ("./link.jpg", b"")]
+    assert found(data) == sorted(contents)
+    walk = walk_bytes(data)
+    assert walk.passed == {"folder": 1}
+    ((number, link),) = walk.links.items()
+    assert walk.names[number] == "./link.jpg"
+    assert "is a link to 'a.jpg': write the tar with --dereference" in link
+
+
+@pytest.mark.usefixtures("scanner")
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_hard_link_says_what_it_names(format: str) -> None:
+    target = "d/" + "t" * (40 if format == "ustar" else 150) + ".jpg"
+    link = tarfile.TarInfo("b.jpg")
+    link.type, link.linkname = tarfile.LNKTYPE, target
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=FORMATS[format]) as tar:
+        tar.addfile(tarfile.TarInfo(target))
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("c.jpg"))
+    walk = walk_bytes(out.getvalue())
+    assert walk.names == [target, "b.jpg", "c.jpg"]
+    assert list(walk.links) == [1]
+    assert f"is a link to {target!r}: write the tar with --hard-dereference" in walk.links[1]
 
 
 def test_a_sparse_file_of_gnu_tar_is_refused(tmp_path: Path) -> None:
@@ -123,9 +145,17 @@ def test_a_global_path_names_what_follows() -> None:
 
 
 @pytest.mark.usefixtures("scanner")
-@pytest.mark.parametrize("kind", [b"1", b"2", b"3", b"4", b"5", b"6"])
+@pytest.mark.parametrize("kind", [b"1", b"2"])
+def test_nothing_follows_a_link(kind: bytes) -> None:
+    # A link may state the size of what it points at.
+    data = ustar_header(b"x", b"", 700, kind) + ustar_header(b"y.jpg", b"", 0, b"0") + END_OF_TAR
+    walk = walk_bytes(data)
+    assert (walk.names, walk.sizes, list(walk.links)) == (["x", "y.jpg"], [0, 0], [0])
+
+
+@pytest.mark.usefixtures("scanner")
+@pytest.mark.parametrize("kind", [b"3", b"4", b"5", b"6"])
 def test_what_is_no_file_is_passed_over_and_counted(kind: bytes) -> None:
-    # A link may state the size of what it points at; no content follows.
     data = ustar_header(b"x", b"", 700, kind) + ustar_header(b"y.jpg", b"", 0, b"0") + END_OF_TAR
     walk = walk_bytes(data)
     assert walk.names == ["y.jpg"]
@@ -224,6 +254,14 @@ def outcome(data: bytes, *, compiled: bool) -> object:
             patch.setattr(tarscan, "_tarscan", None)
         try:
             walk = walk_bytes(data)
-            return walk.names, walk.starts, walk.offsets, walk.sizes, walk.passed, walk.end
+            return (
+                walk.names,
+                walk.starts,
+                walk.offsets,
+                walk.sizes,
+                walk.links,
+                walk.passed,
+                walk.end,
+            )
         except FormatError as error:
             return error.problem, error.member, error.offset

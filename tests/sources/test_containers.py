@@ -40,6 +40,21 @@ def test_members_are_read_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tars.close()
 
 
+def test_a_link_is_named_and_not_followed(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {"1.jpg": b"one", "3.jpg": b"three"})
+    with tarfile.open(path, "a") as tar:
+        for name in ("2.jpg", "3.jpg"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.LNKTYPE, "1.jpg"
+            tar.addfile(link)
+    tars = TarMembers()
+    assert tars.read(path, "1.jpg", 10) == b"one"
+    for name in ("2.jpg", "3.jpg"):
+        with pytest.raises(SampleError, match=r"link: .*is a link to '1\.jpg'"):
+            tars.read(path, name, 10)
+    tars.close()
+
+
 def test_only_a_few_tars_stay_open(tmp_path: Path) -> None:
     paths = [write_tar(tmp_path / f"{n}.tar", {"a": bytes([n])}) for n in range(20)]
     tars = TarMembers()

@@ -54,6 +54,20 @@ def test_a_tar_is_a_part_and_its_samples_are_rows(folder: Path, pattern: str) ->
     assert rows[12].media["jpg"] == b"J12"
 
 
+def test_a_sample_of_links_is_a_row_that_says_so(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}")
+    (tmp_path / "0.jpg").write_bytes(b"J")
+    (tmp_path / "1.jpg").hardlink_to(tmp_path / "0.jpg")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("0.jpg", "0.txt", "1.jpg", "1.txt"):
+            tar.add(tmp_path / name, arcname=name)
+    good, bad = read_all(TarSource(tars=(str(tmp_path / "a.tar"),)))
+    assert (good.key, good.media["jpg"]) == ("a/0", b"J")
+    assert (bad.key, bad.problem and bad.problem.reason) == ("a/1", "link")
+    assert "'1.jpg' at byte 2048 is a link to '0.jpg'" in str(bad.problem)
+
+
 @pytest.mark.parametrize("per_shard", [1, 3, 10, 100])
 def test_tars_are_cut_when_asked(folder: Path, per_shard: int) -> None:
     source = TarSource(tars=(str(folder),))

@@ -4,13 +4,14 @@ The key is the path up to the first dot after the last '/', without a leading ".
 lower case, is the extension; members of one sample are adjacent. The interleave rule: when a sample
 begins with `K.json`, each `K-<rest>.ext` that follows joins it as `<rest>.ext`, except that
 `K-<rest>.json` begins a sample of its own. Names without key or extension (`.DS_Store`, `README`)
-and `__meta__` files are passed over and counted. A sample that cannot be addressed is handed back
-with its reason, never dropped.
+and `__meta__` files are passed over and counted. A sample that cannot be addressed, also one with a
+link among its members, is handed back with its reason, never dropped.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 
@@ -98,14 +99,17 @@ def _without(walk: TarWalk, passed: set[int]) -> TarWalk:
         [walk.starts[n] for n in kept],
         [walk.offsets[n] for n in kept],
         [walk.sizes[n] for n in kept],
+        {new: walk.links[n] for new, n in enumerate(kept) if n in walk.links},
     )
 
 
 def _find_bad(cut: _Cut) -> dict[int, SampleError]:
-    bad: dict[int, SampleError] = {}
+    bad = _find_linked(cut)
     seen: dict[str, int] = {}
     for number, key in enumerate(cut.keys):
         before = seen.setdefault(key, number)
+        if number in bad:
+            continue
         exts = cut.exts[cut.first[number] : cut.first[number + 1]]
         if before != number:
             bad[number] = _duplicate_key(cut, before, number)
@@ -115,6 +119,14 @@ def _find_bad(cut: _Cut) -> dict[int, SampleError]:
             where = f"member {key!r} at byte {cut.start(number)}"
             bad[number] = SampleError("climbs out of its folder", where)
     return bad
+
+
+def _find_linked(cut: _Cut) -> dict[int, SampleError]:
+    """Return the samples with a link, each with the first of its links."""
+    found: dict[int, SampleError] = {}
+    for member, link in cut.members.links.items():
+        found.setdefault(bisect_right(cut.first, member) - 1, SampleError("link", link))
+    return found
 
 
 def _duplicate_key(cut: _Cut, before: int, number: int) -> SampleError:

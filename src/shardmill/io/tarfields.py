@@ -18,6 +18,7 @@ class Override(NamedTuple):
 
     path: str | None = None
     size: int | None = None
+    link: str | None = None
 
 
 def parse_number(field: bytes) -> int:
@@ -63,12 +64,14 @@ def cut_text(field: bytes) -> str:
 
 
 def pax_override(content: bytes, before: Override) -> Override:
-    """Return `before` with what PAX records ("LENGTH KEY=VALUE\\n") say of path and size."""
+    """Return `before` with what PAX records ("LENGTH KEY=VALUE\\n") say of path, link and size."""
     if b"path=" not in content and b"size=" not in content and b"GNU.sparse" not in content:
         return before  # the usual case: only times
     for key, value in _pax_records(content):
         if key == b"path":
             before = before._replace(path=cut_text(value))
+        elif key == b"linkpath":
+            before = before._replace(link=cut_text(value))
         elif key == b"size":
             if not value.isdigit() or len(value) > 20:
                 raise ValueError(f"a PAX size {value[:30]!r}")

@@ -1,9 +1,11 @@
 """Walks the headers of any tar and tells where each regular file lies; contents are not read.
 
 Understood: ustar with prefix, PAX `path` and `size` (also global), GNU long names, base-256 sizes,
-and tars from before POSIX. Links, folders and devices are passed over and counted. Refused, with
-their offset: sparse and multi-volume members, wrong checksums, sizes beyond the file, and a tar
-that does not end with a zero block, since a copy that was cut off at a member looks just like that.
+and tars from before POSIX. Folders and devices are passed over and counted. A link is a member with
+no bytes of its own, and is told apart: nothing follows it, neither in the tar nor on a disk.
+Refused, with their offset: sparse and multi-volume members, wrong checksums, sizes beyond the file,
+and a tar that does not end with a zero block, since a copy that was cut off at a member looks just
+like that.
 """
 
 from __future__ import annotations
@@ -31,9 +33,8 @@ ZERO_BLOCK = bytes(BLOCK)
 REGULAR = "0\x007"
 META = "xXgLK"
 REFUSED = {"S": "a sparse file", "M": "a file that continues from another volume"}
+HOW_TO_FOLLOW = {"1": "--hard-dereference", "2": "--dereference"}
 WITHOUT_CONTENT = {
-    "1": "link",
-    "2": "link",
     "3": "device",
     "4": "device",
     "5": "folder",
@@ -45,13 +46,15 @@ WITHOUT_CONTENT = {
 class TarWalk:
     """The regular files of a tar in columns; `starts` are the offsets of their first headers.
 
-    `passed` counts by kind what is not a regular file; `end` is where the last member ends.
+    A link has a row of size 0, and `links` says by its number what it is and what to do. `passed`
+    counts by kind what is neither; `end` is where the last member ends.
     """
 
     names: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    links: dict[int, str] = field(default_factory=dict)
     passed: Counter[str] = field(default_factory=Counter)
     end: int = 0
 
@@ -137,7 +140,7 @@ class _Walker:
         if kind == "L":
             return override._replace(path=cut_text(content))
         if kind == "K":
-            return override
+            return override._replace(link=cut_text(content))
         try:
             if kind == "g":
                 self.for_all = pax_override(content, self.for_all)
@@ -159,6 +162,8 @@ class _Walker:
         if kind in REFUSED:
             self._fail(f"is {REFUSED[kind]}, which cannot be read in place", at, header)
         name = header_path(header) if override.path is None else override.path
+        if kind in HOW_TO_FOLLOW:
+            return self._place_link(header, kind, name, override, start, at)
         passed = WITHOUT_CONTENT.get(kind)
         if kind == "\0" and name.endswith("/"):
             passed = "folder"
@@ -169,13 +174,27 @@ class _Walker:
             size = override.size
         self._check_room(size, at, name)
         if kind in REGULAR:
-            self.found.names.append(name)
-            self.found.starts.append(start)
-            self.found.offsets.append(at + BLOCK)
-            self.found.sizes.append(size)
+            self._record(name, start, at, size)
         else:
             self.found.passed["other"] += 1
         return at + BLOCK + padded(size)
+
+    def _place_link(
+        self, header: bytes, kind: str, name: str, override: Override, start: int, at: int
+    ) -> int:
+        target = cut_text(header[157:257]) if override.link is None else override.link
+        self.found.links[len(self.found.names)] = (
+            f"{name!r:.200} at byte {start} is a link to {target!r:.200}: write the tar with "
+            f"{HOW_TO_FOLLOW[kind]}"
+        )
+        self._record(name, start, at, 0)
+        return at + BLOCK
+
+    def _record(self, name: str, start: int, at: int, size: int) -> None:
+        self.found.names.append(name)
+        self.found.starts.append(start)
+        self.found.offsets.append(at + BLOCK)
+        self.found.sizes.append(size)
 
     def _check_room(self, size: int, at: int, name: str | None = None) -> None:
         left = self.num_bytes - at - BLOCK

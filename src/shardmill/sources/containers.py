@@ -21,6 +21,7 @@ MAX_OPEN = 8
 class _OpenTar:
     blob: Blob
     members: dict[str, tuple[int, int]]
+    links: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class TarMembers:
         tar = self._tar(url)
         if member not in tar.members:
             raise SampleError("missing file", f"{url} has no member {member!r:.200}")
+        if member in tar.links:
+            raise SampleError("link", f"{url}: {tar.links[member]}")
         offset, size = tar.members[member]
         if size > max_bytes:
             detail = f"{url}::{member}: {size} bytes, the limit is {max_bytes}"
@@ -113,4 +116,7 @@ def _open_tar(url: str) -> _OpenTar | SampleError:
     except FormatError as error:
         return SampleError("unreadable tar", str(error))
     places = zip(walk.offsets, walk.sizes)
-    return _OpenTar(blob, dict(zip(walk.names, places)))
+    # The last member of a name counts, be it a link or not.
+    last = {name: number for number, name in enumerate(walk.names)} if walk.links else {}
+    links = {walk.names[n]: text for n, text in walk.links.items() if last[walk.names[n]] == n}
+    return _OpenTar(blob, dict(zip(walk.names, places)), links)
