@@ -65,7 +65,7 @@ def test_a_sample_of_links_is_a_row_that_says_so(tmp_path: Path) -> None:
     good, bad = read_all(TarSource(tars=(str(tmp_path / "a.tar"),)))
     assert (good.key, good.media["jpg"]) == ("a/0", b"J")
     assert (bad.key, bad.problem and bad.problem.reason) == ("a/1", "link")
-    assert "'1.jpg' at byte 2048 is a link to '0.jpg'" in str(bad.problem)
+    assert "'1.jpg' at byte 4096 is a link to '0.jpg'" in str(bad.problem)
 
 
 @pytest.mark.parametrize("per_shard", [1, 3, 10, 100])
