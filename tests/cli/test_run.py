@@ -143,8 +143,26 @@ def test_a_quote_tells_what_binds_only_if_it_knows(
 
 
 def test_a_recipe_that_writes_nothing_has_no_quote(recipe: Path) -> None:
+    (recipe.parent / "shards").mkdir()
     recipe.write_text('[[step]]\nverb = "status"\nin = "shards"\n')
     assert "nothing to try" in str(invoke("run", recipe, "--quote").exception)
+
+
+def test_a_quote_moves_places_only(recipe: Path) -> None:
+    steps = RECIPE.partition('[[step]]\nverb = "plan"')[0].replace('"shards"', '"text"')
+    steps = steps.replace('out = "tokens"', 'out = "hf"\ntemplate = "text"')
+    export = '[[step]]\nverb = "export"\nin = "hf"\nout = "megatron"\nformat = "megatron"\n'
+    recipe.write_text(steps + export)
+    done = invoke("run", recipe, "--quote", "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def test_a_misspelt_input_is_named_before_the_first_step_starts(recipe: Path) -> None:
+    recipe.write_text(RECIPE.replace('in = "shards"', 'in = "shrads"'))
+    done = invoke("run", recipe)
+    assert "step 2 (tokenize shrads → tokens): 'shrads' does not exist" in str(done.exception)
+    assert "did you mean 'shards'?" in str(done.exception)
+    assert not (recipe.parent / "shards").exists()
 
 
 def test_a_quote_that_cannot_be_made_names_the_step(recipe: Path) -> None:

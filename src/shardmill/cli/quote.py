@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from shardmill.cli.recipe import Find, Recipe, Step, call
+from shardmill.cli.recipeplaces import moved
 from shardmill.cli.trial import Trial
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.run.cpus import count_cpus
@@ -83,12 +83,15 @@ def quote(recipe: Recipe, find: Find, *, num_units: int = NUM_UNITS) -> Iterator
         for number, step in enumerate(recipe.steps):
             if step.out is None:
                 continue
-            places[step.out] = f"{folder}/{number}-{Path(step.out).name}"
+            place = f"{folder}/{number}-{Path(step.out).name}"
+            places[os.path.normpath(step.out)] = place
             trial = Trial(num_units)
             took = _run_quietly(step, places, find, trial)
-            scale = max((scales.get(name, 1.0) for name in step.inputs), default=1.0)
-            estimate = _estimate(step, trial, scale, took, Path(places[step.out]), recipe.prices)
-            scales[step.out] = estimate.scale
+            scale = max(
+                (scales.get(os.path.normpath(name), 1.0) for name in step.inputs), default=1.0
+            )
+            estimate = _estimate(step, trial, scale, took, Path(place), recipe.prices)
+            scales[os.path.normpath(step.out)] = estimate.scale
             yield estimate
 
 
@@ -99,7 +102,7 @@ def _run_quietly(step: Step, places: Mapping[str, str], find: Find, trial: Trial
     began = time.monotonic()
     try:
         with redirect_stdout(io.StringIO()):
-            code = call(command, _moved(step, places).words(), obj=trial)
+            code = call(command, _here(moved(step, places, command)).words(), obj=trial)
     except (ShardmillError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConfigError(f"the trial of `{step.title}` failed: {message}") from error
@@ -108,25 +111,9 @@ def _run_quietly(step: Step, places: Mapping[str, str], find: Find, trial: Trial
     return time.monotonic() - began
 
 
-def _moved(step: Step, places: Mapping[str, str]) -> Step:
-    """Return the step with every path that an earlier step made replaced by the trial's."""
+def _here(step: Step) -> Step:
     flags = {name: value for name, value in step.flags.items() if name not in HERE_ONLY}
-    return replace(
-        step,
-        inputs=tuple(places.get(name, name) for name in step.inputs),
-        out=places[step.out or ""],
-        flags=_replaced(flags, places),
-    )
-
-
-def _replaced(value: Any, places: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return places.get(value, value)
-    if isinstance(value, dict):
-        return {name: _replaced(one, places) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_replaced(one, places) for one in value]
-    return value
+    return replace(step, flags=flags)
 
 
 def _estimate(

@@ -15,6 +15,7 @@ from shardmill.cli.main import cli
 from shardmill.cli.options import json_option
 from shardmill.cli.quote import NUM_UNITS, Estimate, quote
 from shardmill.cli.recipe import Recipe, Step, call, read_recipe
+from shardmill.cli.recipeplaces import check_inputs
 from shardmill.errors import ConfigError
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")
@@ -43,6 +44,7 @@ def run(recipe: Path, quoting: bool, units: int, as_json: bool) -> None:
     """
     found = read_recipe(recipe, _command)
     with chdir(recipe.absolute().parent):
+        check_inputs(found.steps, _command)
         if quoting:
             _quote(found, units, as_json)
         else:
