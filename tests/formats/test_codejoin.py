@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.formats import codejoin
 from shardmill.formats.codejoin import join_codes
 
@@ -33,6 +34,20 @@ def test_every_sample_is_found_in_any_order(folders: tuple[Path, Path], shard: s
 def test_a_sample_without_codes_has_a_reason(folders: tuple[Path, Path]) -> None:
     with pytest.raises(SampleError, match="no image codes"):
         join_codes(folders[1]).pictures("k7", "000004")
+
+
+@pytest.mark.parametrize("unit", ["000004", "000099"])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_sample_that_codes_skipped_says_why_and_keeps_its_budget(
+    folders: tuple[Path, Path], unit: str, filtered: bool
+) -> None:
+    reject = {"key": "k7", "reason": "too wide", "detail": "3:1", "filtered": filtered}
+    (folders[1] / "rejects").mkdir()
+    (folders[1] / "rejects" / f"{unit}.jsonl").write_text(json.dumps(reject) + "\n")
+    with pytest.raises(SampleError, match=r"no image codes: too wide \(3:1\)") as caught:
+        join_codes(folders[1]).pictures("k7", "000004")
+    assert isinstance(caught.value, Filtered) == filtered
+    assert len(join_codes(folders[1]).pictures("k6", unit)) == 1
 
 
 def test_few_shards_are_open_at_a_time(

@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardmill.errors import FormatError
+from shardmill.errors import Filtered, FormatError, SampleError
+from shardmill.io.folder import list_names
 from shardmill.io.jsontext import parse_json
 from shardmill.model.stage import Reject
+
+
+def reject_lists(folder: Path) -> dict[str, Path]:
+    """Return the lists of a folder by the names of their units; a unit may have none."""
+    lists = folder / "rejects"
+    return {Path(name).stem: lists / name for name in list_names(lists)}
+
+
+def without_codes(reject: Reject) -> SampleError:
+    """Return the problem of a sample that was skipped when codes were made.
+
+    One that was filtered there is filtered here, and costs no budget either.
+    """
+    kind = Filtered if reject.filtered else SampleError
+    return kind("no image codes", f"{reject.reason} ({reject.detail}) when codes were made")
 
 
 def read_rejects(path: Path) -> Iterator[Reject]:

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardmill.errors import ConfigError, Filtered, SampleError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.io.codefile import ROLE, CodeShard, open_codes
-from shardmill.io.folder import list_names
 from shardmill.io.receipts import open_manifest
-from shardmill.io.rejects import read_rejects
+from shardmill.io.rejects import read_rejects, reject_lists, without_codes
 from shardmill.model.codec import digest
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Reject
@@ -36,8 +35,7 @@ class ShardCodes:
             raise ConfigError(f"{self.folder} has other codes than when this run was planned")
         shards = open_manifest(self.folder).shards
         codes = {shard.name: self.folder / shard.files[ROLE].path for shard in shards}
-        lists = self.folder / "rejects"
-        rejects = {Path(name).stem: lists / name for name in list_names(lists)}
+        rejects = reject_lists(self.folder)
         names = sorted({*codes, *rejects})
         yield ShardReader([(codes.get(name), rejects.get(name)) for name in names])
 
@@ -73,8 +71,7 @@ class ShardReader:
             return _codes_of(*found, sample.key, medium)
         if found is None:
             raise SampleError("no image codes", f"{sample.key!r} is in no code shard")
-        kind = Filtered if found.filtered else SampleError
-        raise kind("no image codes", f"{found.reason} ({found.detail}) when codes were made")
+        raise without_codes(found)
 
     def _find(self, key: str) -> tuple[CodeShard, int] | Reject | None:
         for step in range(len(self.units)):
