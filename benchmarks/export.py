@@ -3,7 +3,8 @@
 Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and a picture of 256 codes. Pairs: 12
 shards of 8,000 captions with 512-pixel codes (1,024 a picture). The copy takes the files of a
 finished export with `shutil.copyfile`, syncs each and its folder, as the export does. Peers write
-the same rows; their time is given for each megabyte of ours, whatever the size of their files. Peak
+the same rows; their time is given for each megabyte of ours, whatever the size of their files. Then
+three times the shards, with as many workers as the command takes, against the same copy. Peak
 memory is that of a process of its own, for the data as it is and for three times the shards.
 """
 
@@ -56,15 +57,15 @@ PEERS = {
 ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
 
 
-def shardmill(folder: str, export: str) -> Callable[[], int]:
-    """Export to a new folder each time."""
+def shardmill(folder: str, export: str, workers: int = 0) -> Callable[[], int]:
+    """Export to a new folder each time, in this process or with workers."""
     from shardmill.run.runner import run_stage
 
     stage, out = stage_of(Path(folder), export), Path(folder) / "out"
 
     def work() -> int:
         shutil.rmtree(out, ignore_errors=True)
-        report = run_stage(stage, out, workers=0)
+        report = run_stage(stage, out, workers=workers)
         assert report.complete, report.failures
         return max(1, num_bytes(out) // 1_000_000)
 
@@ -195,20 +196,21 @@ def write_pairs(folder: Path, num_shards: int) -> None:
     (folder / "samples").rename(folder / "pairs")
 
 
-def section(name: str, folder: Path) -> tuple[str, float, float]:
+def section(name: str, folder: Path, workers: int = 0) -> tuple[str, float, float]:
     """Run one contest; return its table and the shares of the copy's speed, by wall and by CPU."""
     shutil.rmtree(folder / "made", ignore_errors=True)
-    if name in PEERS and not (folder / "arrow").exists():
+    if name in PEERS and not workers and not (folder / "arrow").exists():
         shardmill(str(folder), "Hugging Face Arrow")()
         (folder / "out").rename(folder / "arrow")
     shardmill(str(folder), name)()
     (folder / "out").rename(folder / "made")
     contest = Contest(name, unit="MB")
-    contest.add("shardmill export", __file__, "shardmill", folder=str(folder), export=name)
-    contest.add("copying its bytes", __file__, "copy", folder=str(folder), export=name)
-    for peer, function in PEERS.get(name, {}).items():
-        contest.add(peer, __file__, function, folder=str(folder), export=name)
-    contest.run(ROUNDS)
+    given = {"folder": str(folder), "export": name}
+    contest.add("shardmill export", __file__, "shardmill", workers=workers, **given)
+    contest.add("copying its bytes", __file__, "copy", **given)
+    for peer, function in PEERS.get(name, {}).items() if not workers else ():
+        contest.add(peer, __file__, function, **given)
+    contest.run(2 if workers else ROUNDS)
     ours, theirs = contest.best("shardmill export"), contest.best("copying its bytes")
     table = contest.table(than="copying its bytes")
     return table, theirs.wall_us / ours.wall_us, theirs.cpu_us / ours.cpu_us
@@ -250,14 +252,22 @@ def sections(folder: Path) -> Iterator[str]:
         summary.append(f"| {name} | {wall:.0%} | {cpu:.0%} |")
         yield f"## {name}\n\n{table}"
     yield "## Together\n\n" + "\n".join(summary)
-    lines = [
-        "| peak of anonymous memory, MB | as above | three times the shards |",
-        "|---|---:|---:|",
-    ]
     big = folder / "big"
     big.mkdir()
     write_tokens(big, 24)
     write_pairs(big, 36)
+    workers = os.cpu_count() or 1
+    lines = [
+        f"As the command runs: {workers} workers, whose start counts; three times the shards.\n",
+        "| export | of the copy's speed, wall |",
+        "|---|---:|",
+    ]
+    lines += [f"| {name} | {section(name, big, workers)[1]:.0%} |" for name in EXPORTS]
+    yield "## With workers\n\n" + "\n".join(lines)
+    lines = [
+        "| peak of anonymous memory, MB | as above | three times the shards |",
+        "|---|---:|---:|",
+    ]
     lines += [
         f"| {name} | {peak_mb(folder, name):.0f} | {peak_mb(big, name):.0f} |" for name in EXPORTS
     ]
