@@ -116,6 +116,20 @@ def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: 
     assert "--repair" not in shardmill("check", "rows", code=1).stdout  # it would not help
 
 
+def test_show_says_that_a_folder_is_empty(shardmill: Shardmill) -> None:
+    shardmill("ingest", "data/texts.jsonl", "none", "--limit", "0")
+    shardmill("tokenize", "none", "tokens", "--template", "text")
+    for folder in ("none", "tokens"):
+        assert f"{folder} is empty" in shardmill("show", folder).stdout
+        told = shardmill("show", folder, "--json")
+        assert (told.stdout, "is empty" in told.stderr) == ("", True)
+
+
+def test_help_tells_how_much_json_is_printed(shardmill: Shardmill) -> None:
+    for verb in ("show", "run"):
+        assert "an object a line" in " ".join(shardmill(verb, "--help").stdout.split())
+
+
 def test_tokens_and_packs_are_shown_with_what_is_learned(
     shardmill: Shardmill, tmp_path: Path
 ) -> None:

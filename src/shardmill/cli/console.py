@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,12 @@ def print_json(value: Mapping[str, Any]) -> None:
 def say(mark: str, text: str, *, colour: str = GOOD) -> None:
     """Print a line that begins with a mark: `✓ 32 samples kept`."""
     click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
+
+
+def say_empty(folder: Path, *, as_json: bool) -> None:
+    """Say that there is nothing to show; machines see it by the lack of lines."""
+    text = f"{folder} is empty: shardmill status {folder} tells what became of its input"
+    click.echo(text, err=as_json)
 
 
 def hint(text: str) -> None:

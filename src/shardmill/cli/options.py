@@ -69,6 +69,10 @@ json_option: Option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of a report."
 )
 
+json_lines_option: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, an object a line, instead of a report."
+)
+
 filter_option: Option = click.option(
     "--filter",
     "filters",
@@ -114,7 +118,7 @@ run_options: Option = all_of(
         type=click.FloatRange(0, 1),
         default=0.1,
         show_default=True,
-        help="Share of broken samples at which a unit fails; 0 allows none.",
+        help="Share of samples that may be broken, in a unit and in all; 0 allows none.",
     ),
     click.option(
         "--part",

@@ -12,7 +12,7 @@ import click
 from shardmill import wording
 from shardmill.cli import console
 from shardmill.cli.main import cli
-from shardmill.cli.options import json_option
+from shardmill.cli.options import json_lines_option
 from shardmill.cli.quote import NUM_UNITS, Estimate, quote
 from shardmill.cli.recipe import Recipe, Step, call, read_recipe
 from shardmill.cli.recipeplaces import check_inputs
@@ -31,7 +31,7 @@ COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", 
     show_default=True,
     help="How many units of each step --quote tries.",
 )
-@json_option
+@json_lines_option
 def run(recipe: Path, quoting: bool, units: int, as_json: bool) -> None:
     """Run all steps of a recipe; --quote tells what they take.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli import console
+from shardmill.cli.options import folder_argument, json_lines_option
 from shardmill.errors import ConfigError
 from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.remote.path import UrlPath
@@ -30,7 +31,7 @@ from shardmill.remote.path import UrlPath
     type=click.Path(file_okay=False, path_type=Path),
     help="Of codes: write pictures beside what their codes decode to into this folder.",
 )
-@json_option
+@json_lines_option
 def show(
     folder: Path, wanted: tuple[str, ...], count: int, to_dir: Path | None, as_json: bool
 ) -> None:
@@ -71,6 +72,9 @@ def _is_for_others(folder: Path) -> bool:
 
 def _show_ours(folder: Path, wanted: Sequence[str], count: int, as_json: bool) -> None:
     manifest = open_manifest(folder)
+    if not manifest.num_samples:
+        console.say_empty(folder, as_json=as_json)
+        return
     roles = {role for shard in manifest.shards for role in shard.files}
     if "codes" in roles:
         from shardmill.cli.show_codes import show_codes

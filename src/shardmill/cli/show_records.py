@@ -34,6 +34,9 @@ def show_records(
     """Print the records with these numbers or keys, or the first `count`."""
     parts = list(reader.parts())
     total = sum(part.num_records for part in parts)
+    if not total:
+        console.say_empty(folder, as_json=as_json)
+        return
     painter = _painter(folder, reader)
     for number, record in _chosen(reader, parts, total, wanted, count):
         known = _only_known(record, reader)
