@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -61,13 +63,18 @@ def test_it_holds_what_arrow_holds(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int, group_tokens: int
 ) -> None:
     rows = [make_row(number, length, size - 1) for number, length in enumerate(lengths)]
+    folder = tmp_path_factory.mktemp("x")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hf, "GROUP_TOKENS", group_tokens)
-        arrow, parquet = tables(tmp_path_factory.mktemp("x"), rows, TokenSpace(text_size=size))
+        arrow, parquet = tables(folder, rows, TokenSpace(text_size=size))
     assert parquet.schema.equals(arrow.schema)
     assert parquet.schema.metadata == arrow.schema.metadata
     assert parquet.to_pylist() == arrow.to_pylist()
     assert [row["key"] for row in parquet.to_pylist()] == [row.key for row in rows]
+    # Readers that share no code with pyarrow.
+    assert polars.read_parquet(folder / "x.parquet").to_dicts() == arrow.to_pylist()
+    found = duckdb.sql(f"FROM '{folder / 'x.parquet'}'")
+    assert [dict(zip(found.columns, row)) for row in found.fetchall()] == arrow.to_pylist()
 
 
 def test_ids_take_two_bytes_and_masks_nothing(tmp_path: Path) -> None:
