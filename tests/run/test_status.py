@@ -31,6 +31,18 @@ def test_a_complete_folder(tmp_path: Path) -> None:
     assert status.locks == status.running == status.failures == ()
 
 
+def test_a_list_of_rejects_that_went_away_or_says_more_is_no_trouble(tmp_path: Path) -> None:
+    run_stage(Lines(), tmp_path / "out", workers=0)
+    lists = tmp_path / "out" / "rejects"
+    for path in lists.iterdir():
+        path.unlink()
+    (lists / "00000.jsonl").symlink_to("gone.jsonl")
+    (lists / "00001.jsonl").write_text(
+        '{"key": "a", "reason": "seventh", "detail": "", "filtered": false, "later": 1}\n'
+    )
+    assert [reject.key for reject in read_status(tmp_path / "out").examples["seventh"]] == ["a"]
+
+
 def test_a_folder_in_part_has_the_same_books_as_its_receipts(tmp_path: Path) -> None:
     report = run_stage(Lines(), tmp_path / "out", workers=0, part=(2, 3))
     status = read_status(tmp_path / "out")

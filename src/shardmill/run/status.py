@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import FormatError, ShardmillError
-from shardmill.io.folder import list_names
-from shardmill.io.jsontext import parse_json
+from shardmill.errors import ShardmillError
 from shardmill.io.receipts import Ledger, StageRecord
+from shardmill.io.rejects import read_rejects, reject_lists
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, sum_books
 from shardmill.model.stage import Reject
@@ -156,24 +155,14 @@ def _books_of_manifest(manifest: Manifest, num_units: int) -> _Books:
 def _read_examples(ledger: Ledger, reasons: Iterable[str]) -> dict[str, tuple[Reject, ...]]:
     """Return a few rejects for each reason, from as few files as it takes."""
     examples: dict[str, list[Reject]] = {reason: [] for reason in reasons}
-    rejects_dir = ledger.out_dir / "rejects"
-    for path in (rejects_dir / name for name in list_names(rejects_dir)[:MAX_REJECT_FILES]):
+    for path in islice(reject_lists(ledger.out_dir).values(), MAX_REJECT_FILES):
         if all(len(found) >= NUM_EXAMPLES for found in examples.values()):
             break
-        for reject in islice(_read_rejects(path), MAX_REJECT_LINES):
+        for reject in islice(read_rejects(path), MAX_REJECT_LINES):
             found = examples.setdefault(reject.reason, [])
             if len(found) < NUM_EXAMPLES:
                 found.append(reject)
     return {reason: tuple(found) for reason, found in examples.items()}
-
-
-def _read_rejects(path: Path) -> Iterator[Reject]:
-    with path.open("rb") as lines:
-        for line in lines:
-            try:
-                yield Reject(**parse_json(line))
-            except (ValueError, TypeError) as error:
-                raise FormatError(f"is not a list of rejects: {error}", path=path) from error
 
 
 def _failure(plain: Mapping[str, Any]) -> Failure:
