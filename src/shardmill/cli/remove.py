@@ -12,7 +12,7 @@ from shardmill.cli import console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.io.jsontext import read_json
-from shardmill.stages.downstream import find_downstream
+from shardmill.stages.downstream import LEVELS_BELOW, MAX_FOLDERS, find_downstream
 from shardmill.stages.remove import SUMMARY_NAME, RemoveSamples
 
 MAX_LISTED = 5
@@ -59,6 +59,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def _print_downstream(folder: Path, out: Path) -> None:
-    for path in find_downstream(folder):
+    found = find_downstream(folder)
+    for path in found.folders:
         if path != out.resolve():
-            console.hint(f"{path.name} was made from {folder}: remove them there too")
+            name = path.relative_to(found.looked_in)
+            console.hint(f"{name} was made from {folder}: remove them there too")
+    part = "" if found.saw_all else f", of which {MAX_FOLDERS:,} folders were seen"
+    where = f"{found.looked_in} and {LEVELS_BELOW} levels below{part}"
+    console.facts([("made from it", f"looked for in {where}; not elsewhere")])
