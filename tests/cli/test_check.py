@@ -55,6 +55,23 @@ def test_quick_and_no_content_look_at_nothing_else(pairs: Path) -> None:
     assert "content" not in report_of("check", pairs, "--no-content")
 
 
+def test_pictures_that_are_cut_off_are_found_by_decoding(tmp_path: Path) -> None:
+    whole = next((DATA / "photos").glob("*.jpg")).read_bytes()
+    for name, content in {"a": whole, "b": whole[: len(whole) // 2]}.items():
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / f"{name}.jpg").write_bytes(content)
+        (tmp_path / "raw" / f"{name}.txt").write_text("words")
+    run("ingest", tmp_path / "raw", tmp_path / "shards", "--workers", 0)
+    assert report_of("check", tmp_path / "shards")["sound"]
+    report = report_of("check", tmp_path / "shards", "--decode", 9, code=1)
+    assert (report["sound"], report["decoded"]) == (False, 2)
+    (broken,) = report["broken_pictures"]
+    assert (broken["key"], broken["medium"]) == ("b", "jpg")
+    text = run("check", tmp_path / "shards", "--quick", "--decode", 9).output
+    assert "1 broken picture of 2 decoded" in text
+    assert f"000000.tar, sample b, jpg at byte {broken['offset']}: truncated picture" in text
+
+
 def test_samples_without_text_are_named_if_pairs_are_wanted(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "only words"}\n{"text": "more"}\n')
     run("ingest", tmp_path / "rows.jsonl", tmp_path / "rows", "--workers", 0)

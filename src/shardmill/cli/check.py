@@ -19,6 +19,7 @@ from shardmill.cli.check_content import (
     print_extras,
     write_extras,
 )
+from shardmill.cli.check_decode import decode_pictures, decoding_as_plain, print_decoding
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.errors import ShardmillError
@@ -31,6 +32,7 @@ from shardmill.stages.same import ORDER
 
 if TYPE_CHECKING:
     from shardmill.stages.checkcontent import ContentReport
+    from shardmill.stages.checkdecode import DecodeReport
 
 MAX_LISTED = 20
 
@@ -44,7 +46,8 @@ MAX_LISTED = 20
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Of codes: decode so many pictures again and name those that come out badly.",
+    help="Decode so many pictures and name those of samples that are cut off or broken, those of "
+    "codes that come out badly.",
 )
 @click.option(
     "--same",
@@ -80,6 +83,7 @@ def check(
 
     \b
         shardmill check tokens
+        shardmill check shards --decode 1000
         shardmill check --same tokens megatron
     """
     # What is broken was within its budget when it was made, and will be again.
@@ -106,24 +110,30 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What was found: in bytes, in content, in codes; and where specimens and lists are."""
+    """What was found: in bytes, content, codes, pictures; and where specimens and lists are."""
 
     verdict: Verdict
     content: ContentReport | None
     codes: dict[str, Any]
+    decoding: DecodeReport | None
     made: dict[str, Any]
 
     @property
     def is_good(self) -> bool:
         """Whether all bytes are as they were, and say what they must."""
-        return self.verdict.sound and not (self.content and self.content.num_faults)
+        broken = self.decoding is not None and self.decoding.num_broken > 0
+        faulty = self.content is not None and self.content.num_faults > 0
+        return self.verdict.sound and not faulty and not broken
 
 
 def _check(folder: Path, wanted: ContentOptions, quick: bool, decode: int, workers: int) -> _Found:
     verdict = check_folder(folder, deep=not quick)
     content = None if quick else check_content_of(folder, wanted, workers)
     codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
-    found = _Found(verdict=verdict, content=content, codes=codes, made={})
+    decoding = None
+    if decode and verdict.sound and not _holds_codes(folder):
+        decoding = decode_pictures(folder, decode, workers)
+    found = _Found(verdict=verdict, content=content, codes=codes, decoding=decoding, made={})
     if not verdict.sound:
         return found
     return replace(found, made=write_extras(folder, wanted, is_good=found.is_good))
@@ -132,7 +142,8 @@ def _check(folder: Path, wanted: ContentOptions, quick: bool, decode: int, worke
 def _as_plain(found: _Found) -> dict[str, Any]:
     content = {} if found.content is None else content_as_plain(found.content)
     sound = {**asdict(found.verdict), "sound": found.is_good}
-    return {**sound, **found.codes, **content, **found.made}
+    decoding = {} if found.decoding is None else decoding_as_plain(found.decoding)
+    return {**sound, **found.codes, **content, **decoding, **found.made}
 
 
 def stage_of(folder: Path) -> Stage:
@@ -144,12 +155,16 @@ def stage_of(folder: Path) -> Stage:
 
 
 def _report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
-    if not any("codes" in shard.files for shard in open_manifest(folder).shards):
+    if not _holds_codes(folder):
         return {}
     # It loads torch, which takes longer than most checks.
     from shardmill.cli.check_codes import report_codes
 
     return report_codes(folder, num_decoded)
+
+
+def _holds_codes(folder: Path) -> bool:
+    return any("codes" in shard.files for shard in open_manifest(folder).shards)
 
 
 def _print(folder: Path, found: _Found, quick: bool) -> None:
@@ -160,6 +175,8 @@ def _print(folder: Path, found: _Found, quick: bool) -> None:
         print_codes(found.codes)
     if found.content is not None:
         print_content(found.content)
+    if found.decoding is not None:
+        print_decoding(found.decoding)
     print_extras(found.made)
 
 
