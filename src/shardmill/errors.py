@@ -55,6 +55,10 @@ class UnitFailed(ShardmillError):
     """A unit as a whole cannot be done: its books do not balance, or too much was skipped."""
 
 
+class TooManySkips(ShardmillError):
+    """Every unit is within its budget, but all of them together skipped too much."""
+
+
 class StaleError(ShardmillError):
     """A folder was made by another spec, other inputs or another version."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from shardmill.cli.engines import preview, set_waiting
 from shardmill.cli.options import RunOptions
 from shardmill.cli.trial import Trial
 from shardmill.model.manifest import Manifest
-from shardmill.model.stage import Stage
+from shardmill.model.stage import Stage, listed
 from shardmill.run.display import show_progress
 from shardmill.run.report import RunReport
 from shardmill.run.runner import run_stage
@@ -47,6 +48,8 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
         console.print_json(report_to_plain(report))
     else:
         print_report(report, out)
+    if report.manifest is not None:
+        _warn_of_nothing(report.manifest)
     if report.failures or report.manifest is None:
         click.get_current_context().exit(1 if report.failures else 0)
     if not options.as_json:
@@ -112,6 +115,15 @@ def print_failures(report: RunReport) -> None:
     console.say("✗", f"{count} failed, {report.num_done} done now", colour=console.BAD)
     console.listed((f"{unit}: {message}" for unit, message in report.failures), MAX_LISTED)
     console.hint("the tracebacks are in failures/; run the same command again to try those units")
+
+
+def _warn_of_nothing(manifest: Manifest) -> None:
+    """Say it if a step kept nothing of what it got; its stream leaves --json alone."""
+    if manifest.num_in and not manifest.num_kept:
+        mark = click.style("warning:", fg=console.BAD, bold=True)
+        samples = wording.plural(manifest.num_in, "sample")
+        reasons = listed(Counter(manifest.skipped))
+        click.echo(f"{mark} nothing was kept of {samples}: {reasons}", err=True)
 
 
 def _print_books(manifest: Manifest) -> None:

@@ -62,6 +62,7 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
         stats=dict(tally.stats),
         shards=shards,
         rejects=rejects,
+        broken=dict(tally.broken),
     )
     entries = [entry for shard in shards for entry in shard.files.values()]
     moves = [(draft.dir / Path(e.path).name, ledger.out_dir / e.path) for e in entries]

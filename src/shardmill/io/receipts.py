@@ -291,6 +291,11 @@ def open_manifest(folder: Path | str) -> Manifest:
         raise ShardmillError(f"{folder} is not a dataset of shardmill: {problem}")
     units = ledger.read_units()
     num_missing = len(ledger.pending(units, record.digest))
+    if num_missing == 0:
+        raise ShardmillError(
+            f"{folder} is not finished: all {len(units)} units are done, but not yet accepted as a "
+            "whole. Run the command that makes it again; it ends this, or says what is wrong"
+        )
     raise ShardmillError(
         f"{folder} is not finished: {num_missing} of {len(units)} units are missing. "
         "Run the command that makes it again; it goes on where it stopped"

@@ -41,7 +41,10 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Proof that a unit is done; written last, believed by every reader."""
+    """Proof that a unit is done; written last, believed by every reader.
+
+    `broken` are those of the skipped that nobody asked to leave out, by reason.
+    """
 
     unit: str
     digest: str
@@ -51,6 +54,7 @@ class Receipt:
     shards: tuple[ShardEntry, ...]
     rejects: FileEntry | None = None
     stats: Mapping[str, int] = field(default_factory=dict)
+    broken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def entries(self) -> list[FileEntry]:
@@ -147,6 +151,7 @@ def receipt_to_plain(receipt: Receipt) -> dict[str, Any]:
         "num_in": receipt.num_in,
         "num_kept": receipt.num_kept,
         "skipped": dict(receipt.skipped),
+        "broken": dict(receipt.broken),
         "stats": dict(receipt.stats),
         "shards": [_shard_to_plain(shard) for shard in receipt.shards],
         "rejects": None if rejects is None else _file_to_plain(rejects),
@@ -166,6 +171,7 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
             stats=_counts(plain["stats"]),
             shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
             rejects=None if rejects is None else _file_from_plain(rejects, "rejects/"),
+            broken=_counts(plain.get("broken", {})),
         )
         _check_books(receipt)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -171,12 +171,13 @@ class Tally:
         """The number of skipped samples by reason."""
         return Counter(reject.reason for reject in self.rejects)
 
-    def check(self, draft: Draft, *, max_skip_rate: float) -> None:
-        """Raise `UnitFailed` unless the books balance and the skips are within the budget.
+    @property
+    def broken(self) -> Counter[str]:
+        """The number of samples by reason that nobody asked to leave out."""
+        return Counter(reject.reason for reject in self.rejects if not reject.filtered)
 
-        The budget is a whole number of samples, rounded up: a last unit of three samples is not
-        lost for one of them, and a rate of 0 allows none.
-        """
+    def check(self, draft: Draft, *, max_skip_rate: float) -> None:
+        """Raise `UnitFailed` unless the books balance and the skips are within the budget."""
         written = 0
         for shard in draft.shards.values():
             if shard.num_samples is None:
@@ -187,12 +188,12 @@ class Tally:
                 f"the books do not balance: {self.num_in} samples in, {self.num_kept} kept, "
                 f"{written} written, {len(self.rejects)} skipped ({dict(self.skipped)})"
             )
-        errors = Counter(reject.reason for reject in self.rejects if not reject.filtered)
-        if errors.total() > ceil(max_skip_rate * self.num_in):
+        errors = self.broken
+        if errors.total() > skip_budget(self.num_in, max_skip_rate):
             first = next(reject for reject in self.rejects if not reject.filtered)
             raise UnitFailed(
                 f"skipped {errors.total()} of {self.num_in} samples, more than the allowed rate "
-                f"{max_skip_rate:g}: {_listed(errors)}; the first is {first.key}: {first.detail}. "
+                f"{max_skip_rate:g}: {listed(errors)}; the first is {first.key}: {first.detail}. "
                 "Mend the input, or raise --max-skip-rate"
             )
 
@@ -237,5 +238,15 @@ class WholeStage(Stage, Protocol):
         """
 
 
-def _listed(counts: Counter[str]) -> str:
+def skip_budget(num_in: int, max_skip_rate: float) -> int:
+    """Return how many of `num_in` samples may be broken.
+
+    It is a whole number of samples, rounded up: a last unit of three samples is not lost for one
+    of them, and a rate of 0 allows none.
+    """
+    return ceil(max_skip_rate * num_in)
+
+
+def listed(counts: Counter[str]) -> str:
+    """Return '3 x no such file, 1 x not a picture', the most frequent first."""
     return ", ".join(f"{count} x {reason}" for reason, count in counts.most_common())

@@ -12,6 +12,7 @@ from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import Manifest, build_manifest, stage_digest
 from shardmill.model.stage import Stage, Unit, WholeStage, check_name
 from shardmill.remote.path import UrlPath
+from shardmill.run.budget import check_skips
 from shardmill.run.shared import make_shared_files
 
 MAX_LISTED = 8
@@ -98,9 +99,12 @@ def part_of(units: Sequence[Unit], part: tuple[int, int]) -> Sequence[Unit]:
     return units[len(units) * (number - 1) // total : len(units) * number // total]
 
 
-def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | None:
+def collect(
+    ledger: Ledger, stage: Stage, units: Sequence[Unit], *, max_skip_rate: float
+) -> Manifest | None:
     """Write the manifest if every unit has its receipt; return it, or None.
 
+    Raises `TooManySkips` if all units together are beyond the budget.
     Whoever sees the last receipt may do this, even several at once: the bytes are the same.
     """
     mark = stage_digest(stage)
@@ -109,6 +113,7 @@ def collect(ledger: Ledger, stage: Stage, units: Sequence[Unit]) -> Manifest | N
         if receipt is None:
             return None
         receipts.append(receipt)
+    check_skips(ledger.out_dir, receipts, max_skip_rate)
     manifest = build_manifest(to_plain(stage), mark, units, receipts)
     if isinstance(stage, WholeStage):
         stage.finish(manifest, ledger.out_dir)

@@ -82,7 +82,7 @@ def run_stage(
         with lock, opened(ledger, [books, on_event] if on_event else [books]) as tell:
             units = _plan(ledger, stage, timing)
             _work(engine, stage, job, part_of(units, part), workers, lock, tell)
-            manifest = collect(ledger, stage, units)
+            manifest = collect(ledger, stage, units, max_skip_rate=max_skip_rate)
             if manifest is not None:
                 remove_claims(ledger)
             return books.report(manifest)

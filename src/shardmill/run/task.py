@@ -66,7 +66,10 @@ def run_task(
         supply = Supply(ledger, units, Claims(ledger.out_dir / "claims", ledger.token), watch, tell)
         _work(job, supply, count_cpus() if workers is None else workers, lock, tell)
         num_left = supply.num_left()
-        manifest = collect(ledger, found.stage, units) if num_left == 0 else None
+        manifest = None
+        if num_left == 0:
+            rate = job.max_skip_rate
+            manifest = collect(ledger, found.stage, units, max_skip_rate=rate)
         if manifest is not None:
             remove_claims(ledger)
         out_of_time = supply.is_closed_early and num_left > 0
