@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from drivers import snapshot
 
 Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -62,3 +64,43 @@ def test_a_filter_that_keeps_nothing_says_so(shardmill: Shardmill) -> None:
     flags = ("--filter", "picture_size,min_side=100000", "--workers", "1")
     done = shardmill("filter", "photos", "none", *flags)
     assert "warning: nothing was kept of" in done.stderr and "complete" in done.stdout
+
+
+def make_tars(folder: Path, photo: Path, *, cut: bool) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in range(3):
+        with tarfile.open(folder / f"{number}.tar", "w") as tar:
+            tar.add(photo.resolve(), f"{number}.jpg")
+    if cut:
+        content = (folder / "1.tar").read_bytes()
+        (folder / "1.tar").write_bytes(content[: len(content) // 2])
+
+
+def test_a_mended_tar_costs_only_its_own_unit(shardmill: Shardmill, tmp_path: Path) -> None:
+    photo, words = tmp_path / "data" / "photos" / "cat.jpg", ("--workers", "1")
+    make_tars(tmp_path / "raw", photo, cut=True)
+    shardmill("ingest", "raw/*.tar", "out", *words, code=1)
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").iterdir()}
+    with tarfile.open(tmp_path / "raw" / "1.tar", "w") as tar:
+        tar.add(photo.resolve(), "1.jpg")
+    done = shardmill("ingest", "raw/*.tar", "out", *words, "--json")
+    assert "inputs changed: 2 of 3 units are done and stay" in done.stderr
+    assert json.loads(done.stdout)["done_now"] == 1
+    shards = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").iterdir()}
+    assert len(shards) == 6 and times.items() <= shards.items()
+    shardmill("check", "out")
+    shardmill("ingest", "raw/*.tar", "calm", *words)
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "calm")
+
+
+def test_a_finished_folder_is_not_repaired_from_other_inputs(
+    shardmill: Shardmill, tmp_path: Path
+) -> None:
+    make_tars(tmp_path / "raw", tmp_path / "data" / "photos" / "cat.jpg", cut=False)
+    shardmill("ingest", "raw/*.tar", "out", "--workers", "1")
+    (tmp_path / "raw" / "1.tar").touch()
+    (tmp_path / "out" / "shards" / "000001.tar").write_bytes(b"damaged")
+    before = snapshot(tmp_path / "out")
+    for words in (("ingest", "raw/*.tar", "out"), ("check", "out", "--repair")):
+        assert "begun with other inputs" in shardmill(*words, "--workers", "1", code=2).stderr
+    assert snapshot(tmp_path / "out") == before

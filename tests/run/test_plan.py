@@ -52,7 +52,7 @@ def test_names_are_checked_before_the_plan_is_written(
     ledger.make_folders()
     ledger.draft_dir.mkdir()
     with pytest.raises(ConfigError, match=says):
-        plan_units(ledger, Named(names=names), alone=True)
+        plan_units(ledger, Named(names=names), set)
     assert ledger.read_stage() is None
 
 

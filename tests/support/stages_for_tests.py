@@ -183,3 +183,42 @@ class Opening(Lines):
         with (self.notes / "opened").open("a") as note:
             note.write(f"{os.getpid()}\n")
         yield self.work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """A unit for each file of a folder, known by its content; one that begins with "bad" fails.
+
+    A unit is named by its place in the list, so that a new file shifts all behind it. Each line is
+    a sample, and one that is "-" is a reject.
+    """
+
+    folder: Path
+    version: ClassVar[int] = 1
+
+    def units(self) -> Iterator[Unit]:
+        for number, (name, mark) in enumerate(self.inputs().items()):
+            yield Unit(name=f"{number:05d}", input={"file": name, "mark": mark})
+
+    def inputs(self) -> Mapping[str, Any]:
+        paths = sorted(self.folder.iterdir())
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+    def units_name_content(self) -> bool:
+        return True
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        yield self.work
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        text = (self.folder / str(unit.input["file"])).read_text()
+        if text.startswith("bad"):
+            raise ConfigError("cannot be read: mend it")
+        shard = f"{unit.name}-{len(text)}"
+        draft.file(shard, "txt").write_text(text)
+        for number, line in enumerate(text.split("\n")):
+            with tally.sample(str(number)):
+                if line == "-":
+                    raise Filtered("dash", line)
+        draft.finish(shard, num_samples=tally.num_kept)

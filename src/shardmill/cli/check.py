@@ -27,6 +27,7 @@ from shardmill.io.receipts import Ledger, open_manifest
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
 from shardmill.run.cpus import count_cpus
+from shardmill.run.plan import check_fresh
 from shardmill.stages.check import Verdict, check_folder, repair
 from shardmill.stages.same import ORDER
 
@@ -102,8 +103,11 @@ def check(
     elif not repairing:  # or the run that repairs would print a second object
         console.print_json(_as_plain(found))
     if repairing:
+        stage = stage_of(folder)
+        # Before a unit is given up that the inputs of today could not give back.
+        check_fresh(Ledger(folder), stage)
         repair(found.verdict)
-        run_and_report(stage_of(folder), folder, options, next_step=f"shardmill check {folder}")
+        run_and_report(stage, folder, options, next_step=f"shardmill check {folder}")
     elif not found.is_good:
         click.get_current_context().exit(1)
 

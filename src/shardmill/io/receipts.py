@@ -3,7 +3,7 @@
     out/
       stage.json            the spec; written last of the first three, so present = planned
       units.jsonl           the units, in order, one a line
-      inputs.json           a cheap fingerprint of the input
+      inputs.json           a cheap fingerprint of the input; absent while the plan is made anew
       shards/NAME.ROLE      data
       rejects/NAME.jsonl    the skipped samples of unit NAME, if any
       receipts/NAME.json    last: proof that unit NAME is done
@@ -30,6 +30,7 @@ from shardmill.io.folder import list_names, list_sizes, read_all
 from shardmill.io.jsontext import dump_line, dump_page, parse_json, parse_page, read_json
 from shardmill.io.receiptcache import read_receipt_files
 from shardmill.io.scratch import scratch_dir
+from shardmill.io.unfinished import describe_unfinished
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import (
     Manifest,
@@ -123,11 +124,17 @@ class Ledger:
     def write_plan(
         self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]
     ) -> None:
-        """Store what is to be done; stage.json comes last and makes the other two count."""
-        self._remove(self.out_dir / "stage.json")
+        """Store what is to be done; stage.json comes last and makes the other two count.
+
+        That of the same spec stays; then inputs.json, which goes first, makes the units count.
+        """
+        self.withdraw_inputs()
+        old = self.read_stage()
+        if old is not None and old.digest != record.digest:
+            self.depot.remove([self.out_dir / "stage.json"])
         lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
         self._write(self.out_dir / "units.jsonl", lines)
-        self._write(self.out_dir / "inputs.json", dump_page(inputs))
+        self.write_inputs(inputs)
         plain = {"stage": record.stage, "version": record.version, "digest": record.digest}
         self._write(self.out_dir / "stage.json", dump_page(plain))
 
@@ -144,8 +151,19 @@ class Ledger:
             raise FormatError(f"is not a stage record: {error}", path=path) from error
 
     def read_inputs(self) -> Any:
-        """Return the fingerprint of the input at the time of planning."""
-        return read_json(self.out_dir / "inputs.json")
+        """Return the fingerprint of the input at the time of planning; None if none counts."""
+        try:
+            return read_json(self.out_dir / "inputs.json")
+        except FileNotFoundError:
+            return None
+
+    def withdraw_inputs(self) -> None:
+        """Make the plan one that nobody begins to work on."""
+        self.depot.remove([self.out_dir / "inputs.json"])
+
+    def write_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Store what the units were listed from."""
+        self._write(self.out_dir / "inputs.json", dump_page(inputs))
 
     def read_units(self) -> list[Unit]:
         """Return the planned units in order."""
@@ -229,7 +247,7 @@ class Ledger:
 
     def forget(self, unit_names: Sequence[str]) -> None:
         """Make units pending again: first the manifest goes, then their receipts."""
-        self._remove(self.manifest_path)
+        self.depot.remove([self.manifest_path])
         self.depot.remove(self.receipt_path(name) for name in unit_names)
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
@@ -270,9 +288,6 @@ class Ledger:
     def _write(self, path: Path, content: bytes) -> None:
         self.depot.put(path, content)
 
-    def _remove(self, path: Path) -> None:
-        self.depot.remove([path])
-
 
 def _unit_names(folder: Path) -> set[str]:
     names = list_names(folder)
@@ -285,18 +300,4 @@ def open_manifest(folder: Path | str) -> Manifest:
     manifest = ledger.read_manifest()
     if manifest is not None:
         return manifest
-    record = ledger.read_stage()
-    if record is None:
-        problem = "it has no manifest.json" if ledger.out_dir.is_dir() else "it does not exist"
-        raise ShardmillError(f"{folder} is not a dataset of shardmill: {problem}")
-    units = ledger.read_units()
-    num_missing = len(ledger.pending(units, record.digest))
-    if num_missing == 0:
-        raise ShardmillError(
-            f"{folder} is not finished: all {len(units)} units are done, but not yet accepted as a "
-            "whole. Run the command that makes it again; it ends this, or says what is wrong"
-        )
-    raise ShardmillError(
-        f"{folder} is not finished: {num_missing} of {len(units)} units are missing. "
-        "Run the command that makes it again; it goes on where it stopped"
-    )
+    raise ShardmillError(describe_unfinished(ledger))

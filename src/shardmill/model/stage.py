@@ -221,6 +221,18 @@ class Stage(Protocol):
 
 
 @runtime_checkable
+class ContentKeyed(Stage, Protocol):
+    """A stage that can tell from its units alone which of them changed with the input."""
+
+    def units_name_content(self) -> bool:
+        """Say whether the input of a unit differs whenever what the unit reads differs.
+
+        It does if it holds checksums, or sizes and times, of all that is read. Then what is done of
+        a folder stays when other parts of the input change.
+        """
+
+
+@runtime_checkable
 class WholeStage(Stage, Protocol):
     """A stage whose folder is more than its shards: files for the whole, which others read."""
 

@@ -18,7 +18,7 @@ from shardmill.model.manifest import Receipt, stage_digest
 from shardmill.model.stage import Stage
 from shardmill.remote.path import as_path
 from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
-from shardmill.run.plan import check_fresh
+from shardmill.run.plan import check_fresh, check_spec
 
 
 def retry_rejects(
@@ -29,7 +29,9 @@ def retry_rejects(
     Running the stage does them. A folder that was not begun, or made otherwise, is left to that.
     """
     ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
-    if not check_fresh(ledger, stage):
+    # The run that follows plans an unfinished folder anew if its inputs changed.
+    check = check_fresh if ledger.manifest_path.exists() else check_spec
+    if not check(ledger, stage):
         return 0
     ledger.make_folders()
     with FolderLock(ledger.out_dir / "locks", part_lock_name((1, 1)), ledger.token, timing=timing):

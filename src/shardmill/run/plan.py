@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import ConfigError, StaleError
@@ -13,57 +14,101 @@ from shardmill.model.manifest import Manifest, build_manifest, stage_digest
 from shardmill.model.stage import Stage, Unit, WholeStage, check_name
 from shardmill.remote.path import UrlPath
 from shardmill.run.budget import check_skips
+from shardmill.run.replan import (
+    FindOthers,
+    can_keep_receipts,
+    remove_outdated,
+    withdraw_plan,
+)
 from shardmill.run.shared import make_shared_files
 
 MAX_LISTED = 8
 
 
-def check_fresh(ledger: Ledger, stage: Stage) -> bool:
-    """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The units of a folder; `num_kept` of them were done when other inputs made the plan anew."""
+
+    units: list[Unit]
+    num_kept: int | None = None
+
+
+def check_spec(ledger: Ledger, stage: Stage) -> bool:
+    """Return whether the folder was planned; raise `StaleError` if for another spec."""
     record = ledger.read_stage()
     if record is None:
         return False
     changes = _spec_changes(record, stage)
     if changes:
         raise StaleError(_refusal(ledger, "parameters", changes))
+    return True
+
+
+def check_fresh(ledger: Ledger, stage: Stage) -> bool:
+    """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
+    if not check_spec(ledger, stage):
+        return False
     changes = _input_changes(ledger.read_inputs(), _plain(stage.inputs()))
     if changes:
         raise StaleError(_refusal(ledger, "inputs", changes))
     return True
 
 
-def plan_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
+def plan_units(ledger: Ledger, stage: Stage, find_others: FindOthers) -> Planned:
     """Return the folder's units; list them and store the plan if nobody has yet.
 
-    A plan from which nothing was made yet gives way to a new one, if no other run works on it.
+    A plan from which nothing was made yet gives way to a new one, and so does one that has other
+    inputs, if the receipts say which units these changed; and if no other run works on it.
     """
-    units = _planned_units(ledger, stage, alone=alone)
+    planned = _planned(ledger, stage, find_others)
     if isinstance(stage, WholeStage):
-        make_shared_files(ledger, stage.shared_files(units), units)
-    return units
+        make_shared_files(ledger, stage.shared_files(planned.units), planned.units)
+    return planned
 
 
-def _planned_units(ledger: Ledger, stage: Stage, *, alone: bool) -> list[Unit]:
+def _planned(ledger: Ledger, stage: Stage, find_others: FindOthers) -> Planned:
     try:
         if check_fresh(ledger, stage):
-            return ledger.read_units()
-    except StaleError:
-        if not alone or not _is_untouched(ledger):
-            raise
+            return Planned(ledger.read_units())
+    except StaleError as refusal:
+        return _plan_anew(ledger, stage, find_others, refusal)
     # The fingerprint is taken first: an input that changes while it is listed is noticed later.
     inputs = stage.inputs()
     store_plan(ledger, stage, inputs, list(stage.units()))
-    return ledger.read_units()
+    return Planned(ledger.read_units())
+
+
+def _plan_anew(
+    ledger: Ledger, stage: Stage, find_others: FindOthers, refusal: StaleError
+) -> Planned:
+    inputs = stage.inputs()
+    is_touched = bool(ledger.receipt_names())
+    if is_touched and not (_is_for(ledger, stage) and can_keep_receipts(ledger, stage, inputs)):
+        raise refusal
+    if ledger.manifest_path.exists():
+        raise refusal
+    units = list(stage.units())
+    withdraw_plan(ledger, find_others, refusal)
+    num_kept = store_plan(ledger, stage, inputs, units)
+    return Planned(ledger.read_units(), num_kept if is_touched else None)
 
 
 def store_plan(
     ledger: Ledger, stage: Stage, inputs: Mapping[str, Any], units: Sequence[Unit]
-) -> None:
-    """Store that these units of a stage are what is to be done; the folder is not complete now."""
+) -> int:
+    """Store that these units of a stage are what is to be done; the folder is not complete now.
+
+    Returns how many of them were done already, for an earlier plan.
+    """
     _check_units(units)
     record = StageRecord(to_plain(stage), type(stage).version, stage_digest(stage))
     ledger.forget([])
+    num_kept = 0
+    if ledger.read_stage() is not None:
+        ledger.withdraw_inputs()
+        num_kept = remove_outdated(ledger, units, record.digest)
     ledger.write_plan(record, inputs, units)
+    return num_kept
 
 
 def check_writable(ledger: Ledger) -> None:
@@ -121,8 +166,9 @@ def collect(
     return manifest
 
 
-def _is_untouched(ledger: Ledger) -> bool:
-    return not ledger.receipt_names()
+def _is_for(ledger: Ledger, stage: Stage) -> bool:
+    record = ledger.read_stage()
+    return record is not None and record.digest == stage_digest(stage)
 
 
 def _check_units(units: Sequence[Unit]) -> None:
@@ -143,7 +189,9 @@ def _spec_changes(record: StageRecord, stage: Stage) -> list[str]:
     return changes or ["the stage's digest"]
 
 
-def _input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _input_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[str]:
+    if old is None:
+        return ["inputs.json is missing: the folder was being planned anew"]
     lines = [f"removed: {name}" for name in sorted(old.keys() - new.keys())]
     lines += [f"added: {name}" for name in sorted(new.keys() - old.keys())]
     both = sorted(old.keys() & new.keys())

@@ -1,7 +1,8 @@
 """Running a stage into a folder: plan, skip what is done, work off the rest, collect.
 
 Running again goes on where it stopped, because done means: has a receipt. A finished folder is
-recognised by its manifest alone. A folder that another spec or other inputs made is refused.
+recognised by its manifest alone. A folder that another spec made is refused, and so is a finished
+one that other inputs made; in an unfinished one, what did not change with the inputs stays.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shardmill.run.lock import FolderLock, LockTiming
 from shardmill.run.naming import naming
 from shardmill.run.opened import Teller, opened
 from shardmill.run.plan import (
+    Planned,
     check_fresh,
     check_place,
     check_writable,
@@ -80,7 +82,10 @@ def run_stage(
         ledger.make_folders()
         lock = _lock(ledger, lock_name, timing, on_event)
         with lock, opened(ledger, [books, on_event] if on_event else [books]) as tell:
-            units = _plan(ledger, stage, timing)
+            planned = _plan(ledger, stage, timing)
+            units = planned.units
+            if planned.num_kept is not None:
+                tell(Event(kind="wait", message=_describe_new_plan(planned)))
             _work(engine, stage, job, part_of(units, part), workers, lock, tell)
             manifest = collect(ledger, stage, units, max_skip_rate=max_skip_rate)
             if manifest is not None:
@@ -120,12 +125,16 @@ def _check_options(
     part_of([], part)
 
 
-def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> list[Unit]:
+def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> Planned:
     """Return the units of the folder; of parts that start together one lists, the others wait."""
     locks_dir = ledger.out_dir / "locks"
     with FolderLock(locks_dir, "plan", ledger.token, wait=True, timing=timing):
-        others = remove_dead_drafts(ledger)
-        return plan_units(ledger, stage, alone=not others)
+        remove_dead_drafts(ledger)
+        return plan_units(ledger, stage, lambda: remove_dead_drafts(ledger))
+
+
+def _describe_new_plan(planned: Planned) -> str:
+    return f"inputs changed: {planned.num_kept} of {len(planned.units)} units are done and stay"
 
 
 def _work(

@@ -78,7 +78,9 @@ def run_task(
 
 def _planned_units(ledger: Ledger, stage: Stage) -> list[Unit]:
     record = ledger.read_stage()
-    if record is None or record.digest != stage_digest(stage):
+    # Our lock is made: whoever plans anew from here on sees it, after taking inputs.json away.
+    is_ours = record is not None and record.digest == stage_digest(stage)
+    if not is_ours or ledger.read_inputs() is None:
         raise StaleError(
             f"{ledger.out_dir} is not, or no longer, the folder that this job was made for: run "
             "the command that makes the folder again"

@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from shardmill.errors import ConfigError, FormatError
+from shardmill.model.codec import digest
 from shardmill.model.turnfields import kept_fields
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import size_and_time
@@ -101,6 +102,11 @@ class _Dataset:
     columns: Mapping[str, str]
     tags: Mapping[str, str]
     ratio: float
+
+    @property
+    def digest(self) -> str:
+        """The identity of what the meta file says about reading a row."""
+        return digest([self.table.media_root, self.columns, self.tags])
 
     def canonical(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields under the names that all data sets share."""
@@ -183,6 +189,7 @@ def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[Part]:
                 **part.input,
                 "name": taken[stem],
                 "dataset": dataset.name,
+                "meta": dataset.digest,
                 "copies": [copies.base, copies.threshold, copies.seed],
                 "first_row": first,
             },

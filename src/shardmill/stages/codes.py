@@ -23,7 +23,12 @@ from shardmill.media.geometry import Geometry
 from shardmill.media.image import resampler
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.stages.pictures import Encoder, Flow, Launch, Outcome
-from shardmill.stages.samplefiles import open_unit, sample_inputs, sample_units
+from shardmill.stages.samplefiles import (
+    open_unit,
+    sample_inputs,
+    sample_units,
+    shards_hold_bytes,
+)
 from shardmill.tokens.vq.specs import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -66,6 +71,10 @@ class EncodePictures:
             yield worker.work
         finally:
             worker.flow.close()
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprint of the input's manifest."""

@@ -28,7 +28,13 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.sources.filters import Filter
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
+from shardmill.stages.samplefiles import (
+    media_sizes,
+    open_unit,
+    sample_inputs,
+    sample_units,
+    shards_hold_bytes,
+)
 from shardmill.stages.statistics import count_sample
 
 Repeats = dict[int, list[list[Plain]]]
@@ -61,6 +67,10 @@ class FilterSamples:
     def open(self) -> Iterator[Work]:
         """Yield the work; nothing heavy is needed."""
         yield self._work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprint of the input's manifest."""

@@ -33,7 +33,13 @@ from shardmill.stages.framedocument import (
 )
 from shardmill.stages.framelists import find_lists, list_table
 from shardmill.stages.framesample import StoredSample
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
+from shardmill.stages.samplefiles import (
+    media_sizes,
+    open_unit,
+    sample_inputs,
+    sample_units,
+    shards_hold_bytes,
+)
 from shardmill.stages.statistics import count_sample
 
 MAX_FRAMES = 1024
@@ -87,6 +93,10 @@ class SampleFrames:
     def open(self) -> Iterator[Work]:
         """Yield the work; nothing heavy is needed."""
         yield self._work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprint of the input's manifest."""

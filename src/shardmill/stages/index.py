@@ -47,6 +47,10 @@ class IndexTars:
         """Yield the work on one tar."""
         yield self._index
 
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold size and time of a tar, of a remote one the size alone."""
+        return not any(map(is_remote, self._urls()))
+
     def inputs(self) -> Mapping[str, Any]:
         """Return [size, mtime_ns] of each tar, [size] of a remote one."""
         return {url: _stamp(url) for url in dict.fromkeys(self._urls())}

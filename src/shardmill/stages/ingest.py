@@ -85,6 +85,10 @@ class Ingest:
 
             yield work
 
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold what identifies a part of the source."""
+        return True
+
     def inputs(self) -> Mapping[str, Any]:
         """Return the source's fingerprint."""
         return self.source.inputs()

@@ -23,7 +23,13 @@ from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.stages.lengthrows import LengthRows
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
+from shardmill.stages.samplefiles import (
+    media_sizes,
+    open_unit,
+    sample_inputs,
+    sample_units,
+    shards_hold_bytes,
+)
 from shardmill.tokens.estimate import estimate_sample
 from shardmill.tokens.pixelchat import ChatWriter, ChatWriting, Sizes
 from shardmill.tokens.processed import counter_files, load_counter
@@ -80,6 +86,10 @@ class Measure:
                 _write(shard, unit, rows, draft, tally)
 
         yield work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprints of the manifest and of the files that decide the counts."""

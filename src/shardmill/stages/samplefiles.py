@@ -41,6 +41,11 @@ def sample_units(
         yield Unit(name=shard.name, input=input, num_samples=count)
 
 
+def shards_hold_bytes(folder: Path) -> bool:
+    """Say whether every tar lies beside its index: the checksums do not speak of one elsewhere."""
+    return all("tar" in shard.files for shard in open_manifest(folder).shards)
+
+
 def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, list[int | str]]:
     """Return the fingerprint of a folder's manifest, and of the files that decide what is made."""
     manifest = folder / MANIFEST_NAME

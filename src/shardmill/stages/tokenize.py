@@ -21,7 +21,13 @@ from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.stages.samplefiles import media_sizes, open_unit, sample_inputs, sample_units
+from shardmill.stages.samplefiles import (
+    media_sizes,
+    open_unit,
+    sample_inputs,
+    sample_units,
+    shards_hold_bytes,
+)
 from shardmill.tokens.assemble import Assembled, Prepared, assemble, prepare
 from shardmill.tokens.codes import CodeReader, CodeSource
 from shardmill.tokens.dice import Dice
@@ -98,6 +104,10 @@ class Tokenize:
         with nullcontext() if self.codes is None else self.codes.open() as reader:
             worker = _Worker(self, tokenizer, render, reader, hook)
             yield worker.work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files, but nothing of codes."""
+        return self.codes is None and shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprints of the input's manifest and of the files that are used."""

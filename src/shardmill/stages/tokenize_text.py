@@ -138,6 +138,10 @@ class TokenizeText:
         finally:
             streams.close()
 
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold size and time of a table."""
+        return True
+
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the tables and of the tokenizer's files."""
         tables = [listed.path for listed in self._tables()]

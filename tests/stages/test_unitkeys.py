@@ -1,0 +1,127 @@
+"""What units are known by: a change of the input changes the units that read it, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from make_media import picture
+from tars import tar_bytes
+
+from shardmill.model.manifest import receipt_digest
+from shardmill.model.stage import ContentKeyed, Stage
+from shardmill.run.runner import run_stage
+from shardmill.sources.filters import TextLength
+from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.stages.adopt import AdoptTokens
+from shardmill.stages.adoptcodes import AdoptCodes
+from shardmill.stages.codes import EncodePictures
+from shardmill.stages.export import Export
+from shardmill.stages.filter import FilterSamples
+from shardmill.stages.frames import SampleFrames
+from shardmill.stages.index import IndexTars
+from shardmill.stages.ingest import Ingest
+from shardmill.stages.materialize import Materialize
+from shardmill.stages.measure import Measure
+from shardmill.stages.remove import RemoveSamples
+from shardmill.stages.tokenize import Tokenize
+from shardmill.stages.tokenize_text import TokenizeText
+
+Make = Callable[[Path, str], Stage]
+
+
+def ingest_of(place: Path) -> Ingest:
+    source = source_from_input([str(place)])
+    return Ingest(source=source, shape=shape_of(source), per_shard=1)
+
+
+def write_table(folder: Path, second: str) -> Stage:
+    rows = [{"text": "first"}, {"text": second}, {"text": "third"}]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return ingest_of(folder / "rows.jsonl")
+
+
+def write_folder(folder: Path, second: str) -> Stage:
+    album = folder / "album"
+    album.mkdir(exist_ok=True)
+    for name, text in (("a", "first"), ("b", second), ("c", "third")):
+        write_if_other(album / f"{name}.jpg", picture())
+        write_if_other(album / f"{name}.txt", text.encode())
+    return ingest_of(album)
+
+
+def write_tars(folder: Path, second: str) -> Stage:
+    _write_tars(folder / "raw", second)
+    return ingest_of(folder / "raw")
+
+
+def index_tars(folder: Path, second: str) -> Stage:
+    _write_tars(folder / "raw", second)
+    return IndexTars(tars=(str(folder / "raw"),))
+
+
+def filter_shards(folder: Path, second: str) -> Stage:
+    out = folder / f"shards-{second}"
+    run_stage(write_table(folder, second), out, workers=0)
+    (folder / "shards").unlink(missing_ok=True)
+    (folder / "shards").symlink_to(out)
+    return FilterSamples(input_dir=folder / "shards", filters=(TextLength(),))
+
+
+def _write_tars(folder: Path, second: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for number, text in enumerate(("first", second, "third")):
+        members = [("k.jpg", picture()), ("k.txt", text.encode())]
+        write_if_other(folder / f"{number}.tar", tar_bytes(members))
+
+
+def write_if_other(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("make", [write_table, write_folder, write_tars, index_tars, filter_shards])
+def test_an_edit_of_the_same_size_changes_one_unit(tmp_path: Path, make: Make) -> None:
+    before = make(tmp_path, "second")
+    old = [receipt_digest("stage", unit) for unit in before.units()]
+    after = make(tmp_path, "SECOND")
+    new = [receipt_digest("stage", unit) for unit in after.units()]
+    assert before == after and [a == b for a, b in zip(old, new)] == [True, False, True]
+    assert isinstance(after, ContentKeyed) and after.units_name_content()
+
+
+def test_what_a_meta_file_says_about_rows_is_part_of_their_units(tmp_path: Path) -> None:
+    rows = [{"conversations": [{"from": "human", "value": "hi"}]}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]))
+    digests = set()
+    for more in ({}, {"media_dir": "photos"}, {"columns": {"messages": "turns"}}):
+        (tmp_path / "meta.json").write_text(json.dumps({"a": {"file_name": "rows.jsonl", **more}}))
+        digests |= {unit.digest for unit in ingest_of(tmp_path / "meta.json").units()}
+    assert len(digests) == 3
+
+
+def test_tars_that_lie_elsewhere_are_not_known_by_content(tmp_path: Path) -> None:
+    """Two tars with members of the same sizes have the same index."""
+    run_stage(index_tars(tmp_path, "second"), tmp_path / "index", workers=0)
+    stage = FilterSamples(input_dir=tmp_path / "index", filters=(TextLength(),))
+    assert not stage.units_name_content()
+    checksums = [unit.digest for unit in stage.units()]
+    run_stage(index_tars(tmp_path, "SECOND"), tmp_path / "index-2", workers=0)
+    other = replace(stage, input_dir=tmp_path / "index-2")
+    assert [unit.digest for unit in other.units()] == checksums
+
+
+def test_remote_tars_are_known_by_their_size_alone(tmp_path: Path) -> None:
+    assert not IndexTars(tars=("http://127.0.0.1:9/a.tar",)).units_name_content()
+    assert IndexTars(tars=(os.devnull,)).units_name_content()
+
+
+def test_every_stage_says_whether_it_knows() -> None:
+    knowing = (Ingest, IndexTars, FilterSamples, SampleFrames, EncodePictures, Measure, Tokenize)
+    assert all(hasattr(stage, "units_name_content") for stage in (*knowing, TokenizeText))
+    refusing = (AdoptTokens, AdoptCodes, Materialize, Export, RemoveSamples)
+    assert not any(hasattr(stage, "units_name_content") for stage in refusing)
