@@ -24,14 +24,17 @@ def test_dashed_names_differ_only_for_numbered_media(key: str, ext: str) -> None
 
 @pytest.mark.parametrize(
     "key",
-    ["", "a.b", "/a", "a/", "a//b", "../a", "a/..", "a\nb", "a\0", "x" * 201, "é" * 101, "a\udc80"],
+    ["", "a.b", "/a", "a/", "a//b", "../a", "a/..", "a\nb", "a\0", "x" * 201, "é" * 101, "a\udc80"]
+    + ["____", "__notes__", "__notes__/a"],
 )
 def test_a_bad_key_is_a_sample_error(key: str) -> None:
     with pytest.raises(SampleError):
         check_key(key)
 
 
-@pytest.mark.parametrize("key", ["a", "a/b/c", "x" * 200, "é" * 100, "a b", "0-1"])
+@pytest.mark.parametrize(
+    "key", ["a", "a/b/c", "x" * 200, "é" * 100, "a b", "0-1", "__a", "a/__b__"]
+)
 def test_a_good_key_passes(key: str) -> None:
     check_key(key)
 

@@ -38,7 +38,7 @@ def test_a_batch_is_its_samples(samples: list[tuple[str, bytes, int]]) -> None:
     assert batch.content.tobytes() == bytes(rows)
 
 
-@pytest.mark.parametrize("key", ["", "a.b", "/a", "a/", "a//b", "a\n", "x" * 98, "\ud800"])
+@pytest.mark.parametrize("key", ["", "a.b", "/a", "a/", "a//b", "a\n", "x" * 98, "\ud800", "__a__"])
 def test_keys_that_need_a_second_look_are_left(key: str) -> None:
     assert lay_out(["good", key], [("json", [constant(b"{}", 2)])]) is None
 

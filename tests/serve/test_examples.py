@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -35,11 +36,12 @@ class Job:
     """An example on one or several processes of this machine, as a launcher starts them."""
 
     def __init__(self, command: Sequence[str], cwd: Path, world: int = 1) -> None:
+        port = _free_port()
         self.processes = [
             subprocess.Popen(
                 [sys.executable, RUN, *command],
                 cwd=cwd,
-                env=environment(rank, world, self._port()),
+                env=environment(rank, world, port),
                 stdout=subprocess.PIPE,
                 stderr=(cwd / f"errors-{rank}").open("w"),
                 text=True,
@@ -66,12 +68,14 @@ class Job:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
-    @staticmethod
-    @cache
-    def _port() -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return int(free.getsockname()[1])
+
+def _free_port() -> int:
+    """Return a port that no other program of this machine is given by chance."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)  # below those of the system
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(rank: int, world: int, port: int) -> dict[str, str]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from shardmill.io.names import is_note
+
 # Letters that sort around '-' and '/', and some that take more than a byte.
 LETTERS = "abcxyz0159-_ +é漢"
 words = st.text(LETTERS, min_size=1, max_size=12)
-keys = st.lists(words, min_size=1, max_size=3).map("/".join)
+keys = st.lists(words, min_size=1, max_size=3).map("/".join).filter(lambda key: not is_note(key))
 exts = st.sampled_from(["json", "jpg", "txt", "cls", "0.jpg", "1.jpg", "10.mp4", "seg.png"])
 contents = st.one_of(
     st.binary(max_size=40),

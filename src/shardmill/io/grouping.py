@@ -10,17 +10,15 @@ link among its members, is handed back with its reason, never dropped.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 
 from shardmill.errors import SampleError
 from shardmill.io.indexwrite import IndexRows
-from shardmill.io.names import split_name
+from shardmill.io.names import is_note, split_name
 from shardmill.io.tarread import TarWalk
 
-_META = re.compile(r"__[^/]*__(/|$)")
 NOTHING = "\0"  # what no name begins with, since names in tars end at a zero byte
 
 
@@ -85,9 +83,7 @@ def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
 
 
 def _is_no_sample(key: str, ext: str) -> bool:
-    if not ext or not key or key[-1] == "/":
-        return True
-    return key[0] == "_" and _META.match(key) is not None
+    return not ext or not key or key[-1] == "/" or is_note(key)
 
 
 def _without(walk: TarWalk, passed: set[int]) -> TarWalk:

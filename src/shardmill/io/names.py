@@ -7,6 +7,7 @@ The key is the path up to the first dot after the last '/', the extension is the
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Literal
 
@@ -15,6 +16,7 @@ from shardmill.errors import SampleError
 Layout = Literal["dotted", "dashed"]
 MAX_KEY_BYTES = 200
 MAX_EXT_BYTES = 100
+NOTE = re.compile(r"__[^/]*__(/|$)")
 
 
 def check_key(key: str) -> None:
@@ -29,6 +31,13 @@ def check_key(key: str) -> None:
         raise SampleError("bad key", f"{key[:50]!r}... is longer than {MAX_KEY_BYTES} bytes")
     if not key.isprintable():
         raise SampleError("bad key", f"{key!r} has characters that cannot be printed")
+    if is_note(key):
+        raise SampleError("bad key", f"{key!r} is a note to readers of tars, which pass it over")
+
+
+def is_note(key: str) -> bool:
+    """Say whether stock webdataset passes over members of this name: `__anything__`."""
+    return key[:2] == "__" and NOTE.match(key) is not None
 
 
 @lru_cache(maxsize=1024)

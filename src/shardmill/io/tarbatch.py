@@ -63,9 +63,10 @@ def lay_out(
 
 
 def _plain_names(keys: Sequence[str]) -> Column | None:
-    """Return keys that can be names, seen at one glance; a '/' takes a second one."""
+    """Return keys that can be names, seen at one glance; some signs take a second one."""
     together = "".join(keys)
-    if not together.isprintable() or "." in together or "/" in together or not all(keys):
+    unusual = any(sign in together for sign in (".", "/", "__"))
+    if unusual or not together.isprintable() or not all(keys):
         try:
             for key in keys:
                 check_key(key)
