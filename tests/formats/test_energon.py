@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.energon import EnergonFormat
@@ -17,11 +17,6 @@ from shardmill.io.sampleset import open_samples
 from shardmill.run.runner import run_stage
 from shardmill.stages.check import check_folder
 from shardmill.stages.export import Export
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def export(source: Path, out: Path, **fields: Any) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.plugins import FORMATS, build
@@ -27,11 +27,6 @@ IN_PLACE: list[dict[str, Any]] = [
     {"kind": "megatron", "prefix": "all"},
     {"kind": "tensordict", "length": 4096, "pad_id": 0},
 ]
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def export(mixed: Mixed, out: Path, plain: dict[str, Any]) -> None:

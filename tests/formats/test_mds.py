@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 from token_folder import write_token_folder
 
 from shardmill.formats import mds
@@ -17,11 +17,6 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 65_535, 65_536, 70_000])

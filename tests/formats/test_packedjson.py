@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import open_input
@@ -20,11 +19,6 @@ from shardmill.formats.packedjson import (
 from shardmill.formats.packedrows import packed_batches
 from shardmill.io.weave import Column, weave
 from shardmill.model.tokenrow import mask_of
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def samples_of(folder: Path) -> list[tuple[list[object], ...]]:

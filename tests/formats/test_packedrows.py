@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Piece
@@ -18,11 +18,6 @@ from shardmill.formats.packedrows import (
     packed_batches,
     read_pictures,
 )
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def batches_of(folder: Path) -> Iterator[PackedBatch]:

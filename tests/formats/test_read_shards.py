@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from mixed_folder import Mixed, codes_of, make_mixed
+from mixed_folder import Mixed, codes_of
 
 from shardmill.errors import ConfigError
 from shardmill.formats.read_shards import CodesReader, SamplesReader, TokensReader, open_folder
 from shardmill.formats.reader import Reader, Record
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def records(reader: Reader) -> list[Record]:

@@ -6,18 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
 
 from shardmill.errors import FormatError
 from shardmill.formats.read_tables import LiquidReader, TokenTableReader
 from shardmill.plugins import FORMATS, build
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def export(source: Path, out: Path, codes_dir: Path | None = None, **plain: Any) -> Path:

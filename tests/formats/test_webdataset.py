@@ -12,20 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from
-from mixed_folder import Mixed, make_mixed
+from mixed_folder import Mixed
+from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
 from shardmill.formats.webdataset import WebDatasetFormat, npy_columns
 from shardmill.io.receipts import open_manifest
 from shardmill.io.weave import weave
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
-    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
 
 
 def export(source: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
@@ -100,3 +98,24 @@ def test_what_cannot_be_is_refused(mixed: Mixed, tmp_path: Path) -> None:
     stage = Export(input_dir=mixed.tokens, format=WebDatasetFormat(samples=mixed.pairs))
     report = run_stage(stage, tmp_path / "c", workers=0)
     assert "has no medium '0.jpg' of sample 'mixed-00000002'" in str(report.failures)
+
+
+def test_keys_that_readers_would_not_see_are_rejects(tmp_path: Path) -> None:
+    rows = [
+        TokenRow(key=key, ids=np.arange(5), loss=np.array([[0, 5]]))
+        for key in ("fine", "__note__", 'a "quoted" \\u0000')
+    ]
+    tokens = write_token_folder(tmp_path / "tokens", [rows], TokenSpace(text_size=9))
+    stage = Export(input_dir=tokens, format=WebDatasetFormat())
+    assert run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1).complete
+    assert open_manifest(tmp_path / "out").skipped == {"bad key": 1}
+    fields = [json.loads(content) for content in members_of(tmp_path / "out").values()]
+    assert [field["keys"] for field in fields] == [["fine"], ['a "quoted" \\u0000']]
+
+
+def test_keys_that_are_no_text_are_refused_by_name_of_the_file(tmp_path: Path) -> None:
+    row = TokenRow(key="a\udc80", ids=np.arange(5), loss=np.array([[0, 5]]))
+    tokens = write_token_folder(tmp_path / "tokens", [[row]], TokenSpace(text_size=9))
+    stage = Export(input_dir=tokens, format=WebDatasetFormat())
+    report = run_stage(stage, tmp_path / "out", workers=0)
+    assert "00000.spans: a key is not UTF-8" in str(report.failures)

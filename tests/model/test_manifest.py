@@ -77,6 +77,7 @@ GOOD: dict[str, Any] = {
     "num_kept": 3,
     "skipped": {"bad": 2},
     "stats": {},
+    "broken": {},
     "shards": [
         {
             "name": "a",

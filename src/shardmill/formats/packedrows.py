@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import ExportInput
 from shardmill.formats.tokenrows import TokenRows, token_rows
@@ -74,7 +74,7 @@ def packed_batches(source: ExportInput, piece: Piece) -> Iterator[PackedBatch]:
     number = 0
     for rows in token_rows(source, piece.slices, BATCH_TOKENS):
         part = rows.part
-        keys = document_keys = part.shard.keys.between(part.start, part.stop)
+        keys = document_keys = _checked(part.shard.keys.between(part.start, part.stop), rows)
         if rows.members is not None:
             keys = [f"{piece.name}-{pack:06d}" for pack in range(number, number + len(rows))]
         bounds = _media_bounds(rows)
@@ -119,6 +119,15 @@ def identity_of(folder: Path | None) -> str:
         return ""
     manifest = open_manifest(folder)
     return digest([manifest.stage_digest, manifest.units_digest])
+
+
+def _checked(keys: list[str], rows: TokenRows) -> list[str]:
+    try:
+        "".join(keys).encode()
+    except UnicodeEncodeError as error:
+        path = rows.part.shard.spans.path
+        raise FormatError("a key is not UTF-8, as texts must be", path=path) from error
+    return keys
 
 
 def _media_bounds(rows: TokenRows) -> NDArray[np.int64]:

@@ -87,9 +87,7 @@ class WebDatasetFormat(Format):
         """Write the list of tars for wids."""
         write_wids_index(out_dir, name=out_dir.name, shards=manifest.shards)
 
-    def _write_packed(
-        self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally
-    ) -> IndexRows:
+    def _write_packed(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         samples = None if self.samples is None else open_pictures(self.samples)
         index = IndexRows()
         with TarWriter(draft.file(piece.name, "tar")) as tar:
@@ -99,7 +97,6 @@ class WebDatasetFormat(Format):
             end = tar.num_bytes
         index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
         draft.finish(piece.name, num_samples=len(index))
-        return index
 
     def _add_together(
         self, batch: PackedBatch, tar: TarWriter, index: IndexRows, tally: Tally

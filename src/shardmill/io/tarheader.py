@@ -48,7 +48,7 @@ def member_header(name: bytes, size: int) -> bytes:
     if size >= MAX_OCTAL_SIZE:
         records.append(_pax_record(b"size", b"%d" % size))
         size = 0
-    prefix, short = split or (b"", name[:100])
+    prefix, short = split or (b"", name[:MAX_NAME_BYTES])
     content = b"".join(records)
     pax = ustar_header(b"././@PaxHeader", b"", len(content), b"x") + content
     return pax + padding(len(content)) + ustar_header(short, prefix, size, b"0")
@@ -59,7 +59,7 @@ def ustar_header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
     digits = b"%011o\0" % size
     checksum = _FIXED_SUM + sum(name) + sum(prefix) + sum(digits) + kind[0]
     return b"%b%b%b%b%06o\0 %b%b%b" % (
-        name.ljust(100, b"\0"),
+        name.ljust(MAX_NAME_BYTES, b"\0"),
         _MODE_TO_SIZE,
         digits,
         _MTIME,
@@ -106,7 +106,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     if len(name) <= MAX_NAME_BYTES:
         return b"", name
     cut = name.rfind(b"/", 0, 156)
-    if cut <= 0 or not 0 < len(name) - cut - 1 <= 100:
+    if cut <= 0 or not 0 < len(name) - cut - 1 <= MAX_NAME_BYTES:
         return None
     return name[:cut], name[cut + 1 :]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def _repeated(number: int, times: int) -> NDArray[np.int64]:
     return np.ndarray((times,), np.int64, np.int64(number).tobytes(), strides=(0,))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _filling(count: int, byte: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(byte * count, np.uint8)
 

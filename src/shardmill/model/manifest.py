@@ -171,7 +171,7 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
             stats=_counts(plain["stats"]),
             shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
             rejects=None if rejects is None else _file_from_plain(rejects, "rejects/"),
-            broken=_counts(plain.get("broken", {})),
+            broken=_counts(plain["broken"]),
         )
         _check_books(receipt)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

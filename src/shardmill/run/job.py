@@ -58,10 +58,10 @@ class Job:
         return Ledger(as_path(self.out_dir), self.token)
 
 
-def work_job(job: Job, units: Iterable[Unit], on_event: OnEvent) -> None:
+def work_job(job: Job, stage: Stage, units: Iterable[Unit], on_event: OnEvent) -> None:
     """Work off units of a job in this process, wherever it was started for that."""
     work_off(
-        job.load_stage(),
+        stage,
         units,
         job.ledger,
         retries=job.retries,

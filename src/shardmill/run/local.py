@@ -96,7 +96,7 @@ def run_inline(errand: Errand) -> None:
                 return
             yield unit
 
-    work_job(errand.job, wanted(), report)
+    work_job(errand.job, errand.stage, wanted(), report)
 
 
 def check_importable(errand: Errand) -> None:

@@ -92,7 +92,7 @@ class RayWorker:
                 f"{self._host} does not see {job.out_dir} as the driver does: all nodes "
                 "of the cluster must share the folder under the same path, or write to a store"
             )
-        work_job(job, self._inbox.units(), self._report)
+        work_job(job, job.load_stage(), self._inbox.units(), self._report)
 
     def _report(self, event: Event) -> None:
         letter = self._post(event_to_plain(replace(event, host=self._host)))

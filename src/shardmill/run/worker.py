@@ -84,7 +84,7 @@ def main() -> None:
     channel = Channel(_take_stdin(), int(sys.argv[1]))
     job = channel.receive_job()
     try:
-        work_job(job, channel.inbox.units(), channel.send_event)
+        work_job(job, job.load_stage(), channel.inbox.units(), channel.send_event)
     except KeyboardInterrupt:
         pass
     except ShardmillError as error:
