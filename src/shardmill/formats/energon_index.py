@@ -6,19 +6,22 @@ and number), so that they need no index beside them: half the bytes, and rows ar
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.formats.sqlitefile import UNGUARDED, filled_tables
+from shardmill.formats.sqliterows import Values
+from shardmill.formats.utf8 import is_utf8
 from shardmill.io.atomic import made_file
 from shardmill.io.index import ShardIndex
+from shardmill.io.weave import between, texts
 
-# Until it is whole and named, nobody reads the file, so that nothing must be undone.
-UNGUARDED = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
 SCHEMA = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL, sample_index INTEGER NOT NULL,
@@ -29,10 +32,13 @@ CREATE TABLE sample_parts (
     content_byte_size INTEGER,
     PRIMARY KEY (tar_file_id, sample_index, content_byte_offset)) WITHOUT ROWID;
 """
-# Sorted at the end, which is faster than to find the place of each key when it comes.
+# Sorted in so much memory, or else on the disk.
+SORTER_MEMORY = "PRAGMA cache_size = -64000;"
 UNIQUE_KEYS = "CREATE UNIQUE INDEX samples_by_key ON samples(sample_key)"
-# Every SQLite takes 999 values in a statement; a row each costs three times as much.
-ROWS_AT_ONCE = 200
+TWICE = """
+SELECT sample_key, min(tar_file_id), max(tar_file_id) FROM samples
+GROUP BY sample_key HAVING count(*) > 1 LIMIT 1
+"""
 
 
 def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
@@ -41,42 +47,52 @@ def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
         try:
             _write(draft_path, tars)
         except sqlite3.Error as error:
-            raise OSError(f"cannot write {path}: {error}") from error
+            raise OSError(errno.EIO, f"cannot write: {error}", str(path)) from error
+        except ShardmillError:
+            draft_path.unlink()
+            raise
 
 
 def _write(path: Path, tars: Iterable[ShardIndex]) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.executescript(UNGUARDED + SCHEMA)
-        database.execute("BEGIN")
+    places = []
+    with filled_tables(path, SCHEMA) as tables:
         for tar, index in enumerate(tars):
-            _insert(database, f"INSERT INTO samples VALUES ({tar}, ?, ?, ?, ?)", _samples(index))
-            _insert(database, f"INSERT INTO sample_parts VALUES ({tar}, ?, ?, ?, ?)", _parts(index))
+            tables["samples"].append(_samples(tar, index))
+            tables["sample_parts"].append(_parts(tar, index))
+            places.append(index.arrays.path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.executescript(UNGUARDED + SORTER_MEMORY)
+        _add_keys(database, places)
+
+
+def _add_keys(database: sqlite3.Connection, places: Sequence[Path]) -> None:
+    try:
         database.execute(UNIQUE_KEYS)
-        database.execute("COMMIT")
+    except sqlite3.IntegrityError as error:
+        key, first, last = database.execute(TWICE).fetchone()
+        raise FormatError(
+            f"has key {key!r}, which {places[first]} has already, and Energon finds samples by "
+            "their keys: leave out one of the two, or give it another key",
+            path=places[last],
+        ) from error
 
 
-def _samples(index: ShardIndex) -> list[list[Any]]:
+def _samples(tar: int, index: ShardIndex) -> Sequence[Values]:
+    """Return the columns of a tar's samples, in the order in which they are stored."""
     starts = index.arrays["start"].astype(np.int64)
-    numbers = list(range(len(index)))
-    return [list(index.keys), numbers, starts[:-1].tolist(), np.diff(starts).tolist()]
+    data, bounds = index.arrays["key_bytes"], index.arrays["key_bounds"].astype(np.int64)
+    if not is_utf8(data, bounds[:-1]):
+        raise FormatError("a key is not UTF-8, as texts must be", path=index.arrays.path)
+    numbers = np.arange(len(index))
+    tars = np.full(len(index), tar)
+    return [tars, numbers, between(data, bounds), starts[:-1], np.diff(starts)]
 
 
-def _parts(index: ShardIndex) -> list[list[Any]]:
-    counts = np.diff(index.arrays["first"].astype(np.int64))
-    owners = np.repeat(np.arange(len(index)), counts).tolist()
-    names = np.array(index.exts, object)[index.arrays["ext"]].tolist()
-    return [owners, names, index.offset.tolist(), index.size.tolist()]
-
-
-def _insert(database: sqlite3.Connection, statement: str, columns: Sequence[list[Any]]) -> None:
-    """Insert rows that are given by columns, many with each statement."""
-    width, num_rows = len(columns), len(columns[0])
-    values: list[Any] = [None] * (width * num_rows)
-    for number, column in enumerate(columns):
-        values[number::width] = column
-    head, _, row = statement.partition(" VALUES ")
-    step = width * ROWS_AT_ONCE
-    whole = len(values) - len(values) % step
-    many = f"{head} VALUES {', '.join([row] * ROWS_AT_ONCE)}"
-    database.executemany(many, (values[at : at + step] for at in range(0, whole, step)))
-    database.executemany(statement, zip(*[iter(values[whole:])] * width))
+def _parts(tar: int, index: ShardIndex) -> Sequence[Values]:
+    """Return the columns of a tar's members, in the order in which they are stored."""
+    offsets, sizes = (index.arrays[name].astype(np.int64) for name in ("offset", "size"))
+    if (offsets[1:] <= offsets[:-1]).any():
+        raise FormatError("two members lie at the same byte", path=index.arrays.path)
+    owners = np.repeat(np.arange(len(index)), np.diff(index.arrays["first"].astype(np.int64)))
+    exts = texts([ext.encode() for ext in index.exts]).taken(index.arrays["ext"])
+    return [np.full(len(offsets), tar), owners, offsets, exts, sizes]
