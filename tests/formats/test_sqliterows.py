@@ -86,3 +86,11 @@ def test_a_column_has_the_width_of_its_largest_number(numbers: list[int], width:
     cells = row_cells([np.array(numbers)])
     # The bytes of the row, of its header and the type are in front.
     assert cells.lengths.tolist() == [3 + width] * len(numbers)
+
+
+@pytest.mark.parametrize("rest", range(3))
+def test_every_length_of_a_text(rest: int) -> None:
+    names = ["a" * length for length in range(300)]
+    numbers = [np.full(300, 1 << 8 * column) for column in range(rest)]
+    cells = row_cells([*numbers, texts([name.encode() for name in names])])
+    assert [read_cell(bytes(cells[row]))[-1] for row in range(300)] == names
