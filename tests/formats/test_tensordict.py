@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensordict import TensorDict
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
+from shardmill.formats.inputs import open_input
 from shardmill.formats.tensordict import TensorDictFormat
 from shardmill.io.plans import write_plan
 from shardmill.io.receipts import open_manifest
@@ -165,3 +167,14 @@ def test_what_cannot_be_is_refused_before_work(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         run(tokens, tmp_path / "out", **fields)
+
+
+def test_rows_stay_as_they_are_while_the_next_are_made(
+    tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardmill.formats.fixedlength.BATCH_CELLS", 64)
+    source = open_input(tokens, None)
+    batches = TensorDictFormat(length=32, pad_id=2).batches(source, source.ranges(1)[0])
+    made = [batch.values() for batch in batches]
+    for values, later in pairwise(made):
+        assert not any(np.shares_memory(values[key], later[key]) for key in values)

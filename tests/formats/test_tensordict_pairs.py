@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tensordict import TensorDict
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
+from shardmill.formats.inputs import open_input
 from shardmill.formats.tensordict_pairs import NOT_A_PAIR, PairsFormat
 from shardmill.io.receipts import open_manifest
 from shardmill.model.space import TokenSpace
@@ -92,3 +94,15 @@ def test_long_texts_are_dropped_if_asked(tmp_path: Path) -> None:
     found = run(tokens, tmp_path / "out", img_length=6, txt_length=3, pad_id=2, overlong="drop")
     kept = [number for number, (_, text, _) in enumerate(PAIRS) if len(text) <= 3]
     assert found["idx"].squeeze(1).tolist() == kept
+
+
+def test_rows_stay_as_they_are_while_the_next_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardmill.formats.fixedlength.BATCH_CELLS", 64)
+    source = open_input(write_token_folder(tmp_path, [[row for row, _, _ in PAIRS]], SPACE), None)
+    spec = PairsFormat(img_length=6, txt_length=8, pad_id=2)
+    made = [batch.values() for batch in spec.batches(source, source.ranges(1)[0])]
+    assert len(made) > 2
+    for values, later in pairwise(made):
+        assert not any(np.shares_memory(values[key], later[key]) for key in values)

@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from shardmill.io.scribe import Scribe
+from shardmill.io.room import Room
+from shardmill.io.scribe import Scribe, in_turns
 
 
 def test_a_call_runs_beside_the_caller_and_the_next_one_waits_for_it() -> None:
@@ -23,9 +24,10 @@ def test_a_call_runs_beside_the_caller_and_the_next_one_waits_for_it() -> None:
 
 def test_what_is_written_has_its_memory_to_itself() -> None:
     go, written = threading.Event(), []
+    rooms = in_turns(Room)
     with Scribe() as scribe:
         for number in range(4):
-            content = scribe.room.take(8)
+            content = next(rooms).take(8)
             content[:] = number
             if number == 1:
                 go.set()

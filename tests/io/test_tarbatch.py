@@ -11,7 +11,7 @@ from hypothesis.strategies import binary, integers, lists, text, tuples
 from shardmill.io.indexwrite import IndexRows
 from shardmill.io.tarbatch import lay_out
 from shardmill.io.tarwrite import TarWriter, plan_sample
-from shardmill.io.weave import constant, texts
+from shardmill.io.weave import constant, texts, weave
 
 KEYS = text("abc/-é0", min_size=1, max_size=8).filter(
     lambda key: key[0] != "/" and key[-1] != "/" and "//" not in key
@@ -35,7 +35,8 @@ def test_a_batch_is_its_samples(samples: list[tuple[str, bytes, int]]) -> None:
         assert batch.sizes[number].tolist() == list(planned.sizes)
         rows += b"".join(planned.pieces)
         start += planned.num_bytes
-    assert batch.content.tobytes() == bytes(rows)
+    assert weave(batch.columns).data.tobytes() == bytes(rows)
+    assert batch.num_bytes == len(rows)
 
 
 @pytest.mark.parametrize("key", ["", "a.b", "/a", "a/", "a//b", "a\n", "x" * 98, "\ud800", "__a__"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import binary, integers, lists, tuples
+from hypothesis.strategies import binary, integers, lists, sampled_from, tuples
 
 from shardmill.io.weave import (
     Column,
@@ -17,8 +19,10 @@ from shardmill.io.weave import (
     texts,
     weave,
     weave_plainly,
+    write_rows,
 )
 
+NOISE = np.random.default_rng(0).bytes(1_200_000)
 ROWS = integers(0, 6).flatmap(
     lambda n: lists(lists(binary(max_size=9), min_size=n, max_size=n), min_size=1, max_size=4)
 )
@@ -88,3 +92,29 @@ def test_other_types_are_refused() -> None:
 def test_a_row_is_a_view() -> None:
     column = Column(np.arange(6, dtype=np.uint8), np.array([4, 0]), np.array([2, 3]))
     assert [bytes(column[0]), bytes(column[1])] == [b"\x04\x05", b"\x00\x01\x02"]
+
+
+# A piece of memory through which rows are written holds 262,144 bytes.
+@given(lists(lists(sampled_from([0, 1, 9, 131_072, 262_143, 262_145, 600_000]), max_size=5)))
+@pytest.mark.parametrize("compiled", [_weave, None])
+def test_files_have_the_bytes_of_all_batches(
+    tmp_path_factory: pytest.TempPathFactory, compiled: object, batches: list[list[int]]
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows"
+    rows = [[NOISE[size : 2 * size] for size in sizes] for sizes in batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardmill.io.weave._weave", compiled)
+        write_rows(path, [[texts(some), constant(b"!", len(some))] for some in rows])
+    assert path.read_bytes() == b"".join(row + b"!" for some in rows for row in some)
+
+
+@pytest.mark.parametrize("num_bytes", [10, 1_000_000])
+def test_a_full_disk_is_an_error(num_bytes: int) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        write_rows(Path("/dev/full"), [[constant(bytes(num_bytes), 1)]])
+
+
+def test_a_row_outside_of_its_data_is_not_written(tmp_path: Path) -> None:
+    beyond = Column(np.arange(6, dtype=np.uint8), np.array([0, 4]), np.array([2, 3]))
+    with pytest.raises(ValueError, match="do not fit"):
+        write_rows(tmp_path / "rows", [[beyond]])

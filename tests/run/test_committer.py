@@ -8,26 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.io.commit import Sealed
-from shardmill.model.manifest import FileEntry, Receipt, ShardEntry
-from shardmill.model.stage import Unit
+from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.run.committer import MAX_WAITING, MAX_WAITING_BYTES, Committer, Finished
 
 
 def item(number: int, num_bytes: int = 0) -> Finished:
-    receipt = Receipt(
-        unit=str(number),
-        digest="",
-        num_in=0,
-        num_kept=0,
-        skipped={},
-        shards=(ShardEntry("s", 0, {"tar": FileEntry("shards/s.tar", num_bytes, "")}),),
-    )
-    return Finished(Sealed(Unit(name=str(number), input={}), Path(), receipt, ()), 0.0, 0.0)
+    unit = Unit(name=str(number), input={})
+    return Finished(unit, Draft(Path()), Tally(), num_bytes, 0.0, 0.0)
 
 
 def numbers(groups: Sequence[Sequence[Finished]]) -> list[int]:
-    return [int(finished.sealed.unit.name) for group in groups for finished in group]
+    return [int(finished.unit.name) for group in groups for finished in group]
 
 
 def test_all_are_committed_in_order_and_in_groups() -> None:

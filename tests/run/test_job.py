@@ -15,7 +15,7 @@ from shardmill.io.jsontext import dump_line, parse_json
 from shardmill.io.receipts import Ledger
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import stage_digest
-from shardmill.model.stage import Stage
+from shardmill.model.stage import Draft, Stage, Tally, Unit
 from shardmill.run.events import Event
 from shardmill.run.job import Job, describe, is_fatal, may_pass, work_off
 
@@ -49,7 +49,7 @@ def test_every_unit_is_done_and_told(tmp_path: Path) -> None:
     ledger, stage = make_ledger(tmp_path), Lines(num_units=5)
     events = work_all(stage, ledger)
     assert sorted(e.unit for e in events if e.kind == "done") == [u.name for u in stage.units()]
-    assert ledger.pending(stage.units(), stage_digest(stage)) == []
+    assert ledger.pending([*stage.units()], stage_digest(stage)) == []
     assert sum(event.num_in for event in events) == 25
     assert all(event.num_bytes > 0 for event in events if event.kind == "done")
 
@@ -71,6 +71,27 @@ def test_only_what_may_pass_is_tried_again(tmp_path: Path, deed: str, tries: int
     work_all(stage, ledger, retries=3)
     worked = (tmp_path / "notes" / "worked").read_text().split()
     assert worked.count("00002") == tries and worked.count("00003") == 1
+
+
+class Forgetful(Unruly):
+    """Announces a file in one unit, and does not write it."""
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        super().work(unit, draft, tally)
+        if unit.name == "00002":
+            draft.file(unit.name, "idx")
+
+
+def test_a_file_that_is_missing_fails_its_unit_and_no_other(tmp_path: Path) -> None:
+    ledger, stage = make_ledger(tmp_path), Forgetful(notes=tmp_path)
+    events = work_all(stage, ledger, retries=3)
+    failed = [event for event in events if event.kind == "failed"]
+    assert [event.unit for event in failed] == ["00002"]
+    assert "announced the file 00002.idx" in failed[0].message
+    assert [unit.name for unit in ledger.pending([*stage.units()], stage_digest(stage))] == [
+        "00002"
+    ]
+    assert all(next(path.iterdir(), None) is None for path in ledger.draft_dir.iterdir())
 
 
 class FailingDisk(Disk):
@@ -111,7 +132,7 @@ def test_a_disk_that_fails_during_the_commit_fails_the_units(
     assert all(event.fatal == (number == errno.ENOSPC) for event in failed)
     assert list(ledger.receipts_dir.iterdir()) == []
     work_all(stage, ledger)
-    assert ledger.pending(stage.units(), stage_digest(stage)) == []
+    assert ledger.pending([*stage.units()], stage_digest(stage)) == []
     assert list(ledger.read_failures()) == []
 
 

@@ -41,6 +41,7 @@ from shardmill.formats.parquetfile import Column, write_parquet
 from shardmill.formats.tokenrows import TokenRows, token_rows
 from shardmill.formats.tokenslice import Runs
 from shardmill.io.room import Room
+from shardmill.io.scribe import in_turns
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -78,11 +79,9 @@ class HuggingFaceFormat(Format):
         schema = schema_of(self._features(source))
         path = draft.file(piece.name, self.files)
         if self.files == "arrow":
-            rows, rooms = (
-                token_rows(source, piece.slices, BATCH_TOKENS),
-                defaultdict[str, Room](Room),
-            )
-            batches = (self._batch(part, schema, rooms) for part in rows)
+            rows = token_rows(source, piece.slices, BATCH_TOKENS)
+            rooms = in_turns(lambda: defaultdict[str, Room](Room))
+            batches = (self._batch(part, schema, next(rooms)) for part in rows)
             write_table(path, self.files, schema, batches)
         else:
             rows = token_rows(source, piece.slices, GROUP_TOKENS)

@@ -19,6 +19,7 @@ import orjson
 from shardmill.extras import need
 from shardmill.io.atomic import write_file
 from shardmill.io.jsontext import dump_page
+from shardmill.io.scribe import Scribe
 from shardmill.model.manifest import Manifest
 
 TableFile: TypeAlias = Literal["arrow", "parquet"]
@@ -56,12 +57,16 @@ def schema_of(features: Features) -> Any:
 def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]) -> int:
     """Write record batches to a file and return how many rows they have.
 
-    Each is written before the next is asked for, which may lie in the same memory.
+    Each is written while the next is made, and before the one after that.
     """
     pa, num_rows = need("pyarrow", extra="tables"), 0
-    with pa.OSFile(str(path), "wb") as sink, _writer(sink, kind, schema) as writer:
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        _writer(sink, kind, schema) as writer,
+        Scribe() as scribe,
+    ):
         for batch in batches:
-            writer.write_batch(batch)
+            scribe.write(writer.write_batch, batch)
             num_rows += batch.num_rows
     return num_rows
 

@@ -37,6 +37,7 @@ from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.io.jsoncolumns import chosen, json_object, quoted
 from shardmill.io.numbertext import numbers
 from shardmill.io.room import Room
+from shardmill.io.scribe import in_turns
 from shardmill.io.weave import Column, between, constant, texts, weave, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -72,12 +73,13 @@ class LiquidFormat(Format):
         """Write the rows of a unit as one table."""
         batches = pair_batches(source, piece, tally, self._size)
         path = draft.file(piece.name, self.files)
-        room = Room()
+        rooms = in_turns(Room)
         if self.files == "jsonl":
-            write_rows(path, (self._lines(batch, room) for batch in batches))
+            write_rows(path, (self._lines(batch, next(rooms)) for batch in batches))
         else:
             schema = schema_of(FEATURES)
-            write_table(path, self.files, schema, (self._table(b, schema, room) for b in batches))
+            tables = (self._table(batch, schema, next(rooms)) for batch in batches)
+            write_table(path, self.files, schema, tables)
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:

@@ -28,6 +28,7 @@ from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.io.jsoncolumns import json_object, quoted
 from shardmill.io.numbertext import number_lists
 from shardmill.io.room import Room
+from shardmill.io.scribe import in_turns
 from shardmill.io.weave import Column, texts, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -51,8 +52,8 @@ class LiquidPairsFormat(Format):
             with path.open("wb", buffering=1 << 20) as file:
                 file.writelines(_pictured_lines(source, piece, draft, tally))
         else:
-            batches, room = pair_batches(source, piece, tally, None), Room()
-            write_rows(path, (_coded_lines(batch, room) for batch in batches))
+            batches, rooms = pair_batches(source, piece, tally, None), in_turns(Room)
+            write_rows(path, (_coded_lines(batch, next(rooms)) for batch in batches))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:

@@ -37,7 +37,7 @@ from shardmill.formats.tokenrows import token_rows
 from shardmill.io.atomic import write_file
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.scribe import Scribe
-from shardmill.io.weave import Column, between, cells, lengths_of, texts, weave
+from shardmill.io.weave import Column, between, cells, lengths_of, texts, write_woven
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
 
@@ -72,16 +72,18 @@ class MdsFormat(Format):
         head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
         sizes, end = [np.empty(0, np.int64)], head
         with draft.file(piece.name, ROLE).open("wb", buffering=0) as file, Scribe() as scribe:
+            file.seek(head)
             for batch in packed_batches(source, piece):
-                woven = weave(_sample_columns(batch, samples, tally), scribe.room)
-                scribe.write(write_at, file.fileno(), woven.data.data, end)
-                sizes.append(woven.lengths)
-                end += len(woven.data)
+                columns = _sample_columns(batch, samples, tally)
+                scribe.write(write_woven, file.fileno(), columns)
+                sizes.append(lengths_of(columns))
+                end += int(sizes[-1].sum())
             if end > MAX_BYTES:
                 raise ConfigError(
                     f"shard {piece.name} would have {end:,} bytes, MDS holds "
                     f"{MAX_BYTES:,}: cut the rows with --shards"
                 )
+            scribe.wait()
             write_at(file.fileno(), memoryview(_head(np.concatenate(sizes), head, config)), 0)
         draft.finish(piece.name, num_samples=tally.num_kept)
 

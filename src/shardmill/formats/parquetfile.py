@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.formats import thrift
 from shardmill.formats.thrift import Value, binary, i32, i64, listed
+from shardmill.io.scribe import Scribe
 
 MAGIC = b"PAR1"
 WRITER = "shardmill"
@@ -71,13 +72,16 @@ def write_parquet(
     schema: Any,
     groups: Iterable[tuple[int, Sequence[Chunk]]],
 ) -> None:
-    """Write row groups, each its number of rows and a chunk a column.
+    """Write row groups, each its number of rows and a chunk a column, while the next is made.
 
     `schema` is the Arrow schema of the columns; readers find it, and its metadata, in the footer.
     """
+    found: list[tuple[int, Value]] = []
     with path.open("wb") as file:
         file.write(MAGIC)
-        found = [_write_group(file, columns, *group) for group in groups]
+        with Scribe() as scribe:
+            for group in groups:
+                scribe.write(lambda g: found.append(_write_group(file, columns, *g)), group)
         num_rows = sum(count for count, _ in found)
         footer = thrift.struct(
             {

@@ -25,6 +25,7 @@ from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tensordict_files import DtypeName, Tensor, id_dtype
 from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import TokenRows, is_packed, token_rows
+from shardmill.io.scribe import in_turns
 from shardmill.model.stage import Tally
 
 
@@ -59,9 +60,9 @@ class TensorDictFormat(TensorRowsFormat):
 
     def batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TensorBatch]:
         """Yield the rows or packs in order."""
-        desk = Desk(self.length, source.space().dtype)
+        desks = in_turns(lambda: Desk(self.length, source.space().dtype))
         for rows in token_rows(source, slices, max_rows=rows_at_once(self.length)):
-            yield FixedBatch(self, rows, source, desk)
+            yield FixedBatch(self, rows, source, next(desks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

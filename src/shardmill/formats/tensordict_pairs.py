@@ -33,6 +33,7 @@ from shardmill.formats.tensordict_files import Tensor, id_dtype, smallest_signed
 from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import KeysOfRows
 from shardmill.formats.tokenslice import TokenSlice, token_slices
+from shardmill.io.scribe import in_turns
 from shardmill.model.stage import Tally
 
 NOT_A_PAIR = "not one picture of this size"
@@ -75,10 +76,10 @@ class PairsFormat(TensorRowsFormat):
 
     def batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TensorBatch]:
         """Yield the rows in order."""
-        desk = Desk(self.txt_length, np.int32)
+        desks = in_turns(lambda: Desk(self.txt_length, np.int32))
         max_rows = rows_at_once(self.txt_length + self.img_length)
         for part in token_slices(source, slices, max_rows=max_rows):
-            yield pair_batch(self, part, desk)
+            yield pair_batch(self, part, next(desks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

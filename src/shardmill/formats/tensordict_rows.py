@@ -20,6 +20,7 @@ from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.inplace import RangeWriter
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tensordict_files import Tensor, file_sizes, write_meta, write_rows
+from shardmill.io.scribe import Scribe
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -39,7 +40,7 @@ class TensorBatch(Protocol):
         """Enter all rows into the books."""
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Return the kept rows of every tensor; they are written before the next batch is made."""
+        """Return the kept rows of every tensor, which stay as they are while the next are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +78,14 @@ class TensorRowsFormat(Format):
         tensors = self._all_tensors(source)
         number, row = piece.place["number"], piece.place["row"]
         with RangeWriter(draft, piece.name) as ranges:
-            for batch in self.batches(source, piece.slices):
-                batch.account(tally)
-                kept = batch.kept()
-                index = (np.flatnonzero(kept) + number)[:, None]
-                write_rows(ranges, tensors, row, {**batch.values(), "idx": index})
-                number, row = number + len(kept), row + int(kept.sum())
+            with Scribe() as scribe:
+                for batch in self.batches(source, piece.slices):
+                    batch.account(tally)
+                    kept = batch.kept()
+                    index = (np.flatnonzero(kept) + number)[:, None]
+                    values = {**batch.values(), "idx": index}
+                    scribe.write(write_rows, ranges, tensors, row, values)
+                    number, row = number + len(kept), row + int(kept.sum())
             ranges.finish(tally, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:

@@ -1,30 +1,25 @@
 """Writes in a thread of its own, so that the next batch is made while the last one is written.
 
-At most one call runs, and it has its memory to itself: `room` is never what is written from.
+At most one call runs. What it reads must be left alone until the next call has been given, so what
+batches lie in is taken `in_turns`: one is filled while the other is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from itertools import cycle
+from typing import Any, Self, TypeVar
 
-from shardmill.io.room import Room
+T = TypeVar("T")
 
 
 class Scribe:
     """Runs calls that write, in order; leaving it waits for the last one."""
 
     def __init__(self) -> None:
-        self._rooms = Room(), Room()
-        self._num_calls = 0
         self._running: Future[Any] | None = None
         self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def room(self) -> Room:
-        """Memory for what is to be written next."""
-        return self._rooms[self._num_calls % 2]
 
     def write(self, call: Callable[..., Any], *given: Any) -> None:
         """Begin a call once the one before has ended; what that one raised is raised here."""
@@ -32,7 +27,6 @@ class Scribe:
         # Most writers never need a thread.
         self._pool = self._pool or ThreadPoolExecutor(1, "write")
         self._running = self._pool.submit(call, *given)
-        self._num_calls += 1
 
     def wait(self) -> None:
         """Return when nothing runs; what the last call raised is raised here."""
@@ -55,3 +49,8 @@ class Scribe:
                 self.wait()
         finally:
             self.close()
+
+
+def in_turns(make: Callable[[], T]) -> Iterator[T]:
+    """Yield one of two that are made here, then the other, and so on."""
+    return cycle((make(), make()))

@@ -1,4 +1,4 @@
-"""Many samples of the same members as the bytes of a tar, laid out in arrays and woven at once.
+"""Many samples of the same members as the bytes of a tar, laid out in columns to be woven.
 
 The bytes are those of `plan_sample`, sample by sample. What needs a second look, such as a name
 that does not fit into one header, is left to it.
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
-from shardmill.io.room import Room
 from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
-from shardmill.io.weave import Column, filling, lengths_of, texts, weave
+from shardmill.io.weave import Column, filling, lengths_of, texts
 
 # The extension of a member, and its content as columns to be woven.
 Member = tuple[str, Sequence[Column]]
@@ -26,12 +25,13 @@ Member = tuple[str, Sequence[Column]]
 class TarBatch:
     """Samples that are laid out: offsets and sizes have a row a sample, a column a member.
 
-    `starts` and `offsets` count from the first header of the batch.
+    `starts` and `offsets` count from the first header of the batch, which `columns` weave.
     """
 
     keys: Sequence[str]
     exts: tuple[str, ...]
-    content: NDArray[np.uint8]
+    columns: Sequence[Column]
+    num_bytes: int
     starts: NDArray[np.int64]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -41,7 +41,6 @@ def lay_out(
     keys: Sequence[str],
     members: Sequence[Member],
     layout: Layout = "dotted",
-    room: Room | None = None,
 ) -> TarBatch | None:
     """Lay out samples that all have these members; None if one must be looked at by itself."""
     exts = tuple(ext for ext, _ in members)
@@ -56,10 +55,10 @@ def lay_out(
     columns: list[Column] = []
     for ending, size, (_, content) in zip(endings, sizes.T, members):
         columns += [*header_columns(names, ending, size), *content, filling(-size % BLOCK)]
-    woven = weave(columns, room)
     taken = BLOCK + sizes + -sizes % BLOCK
-    offsets = woven.starts[:, None] + np.cumsum(taken, axis=1) - taken + BLOCK
-    return TarBatch(keys, exts, woven.data, woven.starts, offsets, sizes)
+    ends = np.cumsum(taken).reshape(taken.shape)
+    starts = ends[:, 0] - taken[:, 0]
+    return TarBatch(keys, exts, columns, int(taken.sum()), starts, ends - taken + BLOCK, sizes)
 
 
 def _plain_names(keys: Sequence[str]) -> Column | None:

@@ -7,17 +7,18 @@ thousand pieces or 1 MiB, so that no content is copied in Python. Two zero block
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
-from shardmill.io.room import Room
 from shardmill.io.scribe import Scribe
 from shardmill.io.tarbatch import TarBatch
 from shardmill.io.tarheader import END_OF_TAR, member_header, padded, padding
+from shardmill.io.weave import Column, write_woven
 
 Content: TypeAlias = bytes | memoryview
 MAX_PIECES = 1020
@@ -77,11 +78,6 @@ class TarWriter:
         self._scribe = Scribe()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
-    @property
-    def room(self) -> Room:
-        """Memory for the next batch, which `extend` writes while another one is made."""
-        return self._scribe.room
-
     def add(
         self, key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
     ) -> tuple[int, Planned]:
@@ -103,8 +99,8 @@ class TarWriter:
     def extend(self, batch: TarBatch) -> int | None:
         """Append samples and return the offset of the first; None if a key is here already.
 
-        They are written beside what the caller does next, so their memory must be left alone until
-        the next batch has been given.
+        They are woven and written beside what the caller does next, so their columns must be left
+        alone until the next batch has been given.
         """
         if not self._taken.isdisjoint(batch.keys) or len(set(batch.keys)) < len(batch.keys):
             return None
@@ -112,8 +108,8 @@ class TarWriter:
         self._taken.update(batch.keys)
         self._flush()
         start = self.num_bytes
-        self.num_bytes += len(batch.content)
-        self._scribe.write(self._write, [batch.content.data], len(batch.content))
+        self.num_bytes += batch.num_bytes
+        self._scribe.write(self._weave, batch.columns)
         return start
 
     def close(self) -> None:
@@ -168,9 +164,18 @@ class TarWriter:
     def _write(self, pieces: list[Content], num_bytes: int) -> None:
         # Samples of ordinary size end a batch soon after its limit: one call writes them all.
         fits = num_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
-        try:
+        with self._naming():
             for batch in [pieces] if fits else _batches(pieces):
                 _write_all(self._fd, batch)
+
+    def _weave(self, columns: Sequence[Column]) -> None:
+        with self._naming():
+            write_woven(self._fd, columns)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             error.filename = str(self.path)
             raise

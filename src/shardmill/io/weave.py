@@ -11,6 +11,7 @@ is compiled where there is a compiler.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,8 +45,8 @@ class Column:
         start = int(self.starts[row])
         return self.data.data[start : start + int(self.lengths[row])]
 
-    def taken(self, rows: NDArray[Any]) -> Column:
-        """Return some rows, by number or by mask."""
+    def taken(self, rows: NDArray[Any] | slice) -> Column:
+        """Return some rows, by number, by mask or by range."""
         return Column(self.data, self.starts[rows], self.lengths[rows])
 
 
@@ -98,11 +99,21 @@ def weave(columns: Sequence[Column], room: Room | None = None) -> Column:
     return Column(out, _starts(lengths), lengths)
 
 
+def write_woven(descriptor: int, columns: Sequence[Column]) -> None:
+    """Write the same bytes to a file; other threads run meanwhile."""
+    if _weave is not None:
+        _weave.write([(c.data, c.starts, c.lengths) for c in columns], descriptor)
+        return
+    content = weave(columns).data.data
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
 def write_rows(path: Path, batches: Iterable[Sequence[Column]]) -> None:
-    """Write a file of rows, each batch of them given by its columns."""
-    with path.open("wb") as file, Scribe() as scribe:
+    """Write a file of rows, each batch of them given by its columns, while the next is made."""
+    with path.open("wb", buffering=0) as file, Scribe() as scribe:
         for columns in batches:
-            scribe.write(file.write, weave(columns, scribe.room).data.data)
+            scribe.write(write_woven, file.fileno(), columns)
 
 
 def weave_plainly(columns: Sequence[Column], out: NDArray[np.uint8]) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
-from shardmill.io.commit import Sealed
+from shardmill.model.stage import Draft, Tally, Unit
 
 MAX_WAITING = 64
 MAX_WAITING_BYTES = 1 << 30
@@ -21,9 +21,15 @@ MAX_WAITING_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A unit whose work is over, how long it took, and how much of it the process computed."""
+    """A unit whose work is over and whose books balance; its files lie in its draft.
 
-    sealed: Sealed
+    It took `seconds`, of which the process computed for `cpu_seconds`.
+    """
+
+    unit: Unit
+    draft: Draft
+    tally: Tally
+    num_bytes: int
     seconds: float
     cpu_seconds: float
 
@@ -51,10 +57,9 @@ class Committer:
 
     def add(self, finished: Finished) -> None:
         """Queue a finished unit; waits while too many wait already."""
-        num_bytes = finished.sealed.receipt.num_bytes
         self._waiting.append(finished)
-        self._futures.append((self._pool.submit(self._commit_waiting), num_bytes))
-        self._num_bytes += num_bytes
+        self._futures.append((self._pool.submit(self._commit_waiting), finished.num_bytes))
+        self._num_bytes += finished.num_bytes
         while self._futures and (self._is_full() or self._futures[0][0].done()):
             future, num_bytes = self._futures.popleft()
             future.result()

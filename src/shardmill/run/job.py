@@ -1,9 +1,9 @@
 """A job, and working it off: the one loop in which every executor ends.
 
 A job is all that a process needs besides its units, as JSON. `work_off` pulls units, works each in
-a private draft, and hands what is finished to the committer, which puts it in place while the next
-unit is being worked. Whatever a stage raises stops its unit, never the run; except a full disk,
-which would stop every other unit as well.
+a private draft, and hands what is finished to the committer, which takes checksums and puts files
+in place while the next unit is being worked. Whatever a stage raises stops its unit, never the run;
+except a full disk, which would stop every other unit as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardmill.io.commit import Sealed, commit, seal
 from shardmill.io.receipts import Ledger
 from shardmill.io.setaside import earlier_files
 from shardmill.model.codec import Plain, from_plain
-from shardmill.model.manifest import stage_digest
+from shardmill.model.manifest import Receipt, stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
 from shardmill.remote.path import as_path
 from shardmill.remote.url import is_remote
@@ -90,11 +90,9 @@ def work_off(
     with stage.open() as work, Committer(bench.commit_group) as committer:
         for unit in units:
             on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
-            began, began_cpu = time.monotonic(), time.process_time()
-            sealed = bench.try_unit(work, unit)
-            if sealed is not None:
-                took, computed = time.monotonic() - began, time.process_time() - began_cpu
-                committer.add(Finished(sealed, took, computed))
+            finished = bench.try_unit(work, unit)
+            if finished is not None:
+                committer.add(finished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,41 +106,58 @@ class _Bench:
     max_skip_rate: float
     on_event: OnEvent
 
-    def try_unit(self, work: Work, unit: Unit) -> Sealed | None:
-        """Return the unit's sealed draft, or report its failure and return None."""
+    def try_unit(self, work: Work, unit: Unit) -> Finished | None:
+        """Return the finished unit, or report its failure and return None."""
+        began, began_cpu = time.monotonic(), time.process_time()
         for attempt in range(self.retries + 1):
             try:
-                return self._work(work, unit)
+                draft, tally = self._work(work, unit)
             except Exception as error:
                 if attempt == self.retries or not may_pass(error):
                     self.report_failure(unit.name, error)
                     break
+            else:
+                took, computed = time.monotonic() - began, time.process_time() - began_cpu
+                return Finished(unit, draft, tally, _num_bytes(draft), took, computed)
         return None
 
-    def _work(self, work: Work, unit: Unit) -> Sealed:
+    def _work(self, work: Work, unit: Unit) -> tuple[Draft, Tally]:
         draft, tally = Draft(self.room.take(), shared_dir=self.ledger.out_dir), Tally()
         draft.earlier = earlier_files(self.ledger, unit, self.stage_digest)
         with ExitStack() as cleanup:
             cleanup.callback(self.room.give_back, draft.dir)
             work(unit, draft, tally)
             tally.check(draft, max_skip_rate=self.max_skip_rate)
-            sealed = seal(self.ledger, unit, self.stage_digest, draft, tally)
             cleanup.pop_all()
-        return sealed
+        return draft, tally
 
     def commit_group(self, group: Sequence[Finished]) -> None:
-        """Commit finished units and report each as done, or each as failed."""
+        """Commit finished units and report each as done or failed."""
         try:
-            commit(self.ledger, [finished.sealed for finished in group], self.stage_digest)
-        except OSError as error:
-            for finished in group:
-                self.report_failure(finished.sealed.unit.name, error)
-        else:
-            for finished in group:
-                self.on_event(_done(finished))
+            sealed = [(finished, self._seal(finished)) for finished in group]
+            self._commit([(finished, found) for finished, found in sealed if found is not None])
         finally:
             for finished in group:
-                self.room.give_back(finished.sealed.draft_dir)
+                self.room.give_back(finished.draft.dir)
+
+    def _commit(self, group: Sequence[tuple[Finished, Sealed]]) -> None:
+        try:
+            commit(self.ledger, [sealed for _, sealed in group], self.stage_digest)
+        except OSError as error:
+            for finished, _ in group:
+                self.report_failure(finished.unit.name, error)
+        else:
+            for finished, sealed in group:
+                self.on_event(_done(finished, sealed.receipt))
+
+    def _seal(self, finished: Finished) -> Sealed | None:
+        """Return the receipt and its files, or report the failure of this one unit."""
+        unit, draft, tally = finished.unit, finished.draft, finished.tally
+        try:
+            return seal(self.ledger, unit, self.stage_digest, draft, tally)
+        except (ShardmillError, OSError) as error:
+            self.report_failure(unit.name, error)
+            return None
 
     def report_failure(self, unit_name: str, error: Exception) -> None:
         """Keep the failure in the folder, as far as the disk allows, and tell the run."""
@@ -193,8 +208,7 @@ def describe(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def _done(finished: Finished) -> Event:
-    receipt = finished.sealed.receipt
+def _done(finished: Finished, receipt: Receipt) -> Event:
     return Event(
         kind="done",
         unit=receipt.unit,
@@ -205,3 +219,8 @@ def _done(finished: Finished) -> Event:
         num_kept=receipt.num_kept,
         num_bytes=receipt.num_bytes,
     )
+
+
+def _num_bytes(draft: Draft) -> int:
+    with os.scandir(draft.dir) as files:
+        return sum(file.stat().st_size for file in files)
