@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError
 from shardmill.formats.fixedlength import Desk, FixedLength, account, kept_tokens
+from shardmill.io.weave import texts
 from shardmill.model.stage import Tally
 from shardmill.pack.overlong import keep_places
 
@@ -36,13 +37,10 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
 @given(rows=st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6))
 def test_padded_rows_hold_their_values_and_then_the_fill(rows: list[list[int]]) -> None:
     lengths = np.array([len(row) for row in rows])
-    flat = np.array([value for row in rows for value in row], np.uint16)
     desk = Desk(6, np.int32)
-    desk.padded(
-        np.ones(12), desk.filled(np.array([6, 6])), 9
-    )  # what was there does not shine through
+    desk.padded([texts([bytes(24)] * 8)], 9)  # what was there does not shine through
     mask = desk.filled(lengths)
-    matrix = desk.padded(flat, mask, 7)
+    matrix = desk.padded([texts([np.array(row, np.int32).tobytes() for row in rows])], 7)
     assert matrix.tolist() == [row + [7] * (6 - len(row)) for row in rows]
     assert mask.sum(axis=1).tolist() == lengths.tolist()
 

@@ -6,7 +6,7 @@ any token is read, and whoever writes comes to the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, SampleError
+from shardmill.io.room import Room
+from shardmill.io.weave import Column, lengths_of, weave
 from shardmill.model.stage import Tally
 
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
@@ -123,20 +125,23 @@ class Desk:
         # Narrow numbers are compared many at a time.
         self._places = np.arange(width, dtype=np.int16 if width < 1 << 15 else np.int64)
         self._mask = np.empty((0, width), np.bool_)
-        self._matrix = np.empty((0, width), dtype)
+        self._dtype, self._room = np.dtype(dtype), Room()
 
     def filled(self, lengths: NDArray[Any]) -> NDArray[np.bool_]:
         """Return rows that are True in their first places, as many as each length says."""
         if len(lengths) > len(self._mask):
             self._mask = np.empty((len(lengths), len(self._places)), np.bool_)
-            self._matrix = np.empty(self._mask.shape, self._matrix.dtype)
         column = lengths.astype(self._places.dtype)[:, None]
         mask: NDArray[np.bool_] = np.less(self._places, column, out=self._mask[: len(lengths)])
         return mask
 
-    def padded(self, values: NDArray[Any], mask: NDArray[np.bool_], fill: int) -> NDArray[Any]:
-        """Return rows that hold the values where `filled` gave True, and `fill` elsewhere."""
-        matrix = self._matrix[: len(mask)]
-        matrix.fill(fill)
-        matrix[mask] = values
-        return matrix
+    def padded(self, pieces: Sequence[Column], fill: int) -> NDArray[Any]:
+        """Return rows that begin with the pieces of each, of the desk's dtype, and end with `fill`.
+
+        No row may be longer than the desk is wide.
+        """
+        padding = np.full(len(self._places), fill, self._dtype).view(np.uint8)
+        rest = len(padding) - lengths_of(pieces)
+        woven = weave([*pieces, Column(padding, np.zeros(len(rest), np.int64), rest)], self._room)
+        rows: NDArray[Any] = woven.data.view(self._dtype).reshape(-1, len(self._places))
+        return rows

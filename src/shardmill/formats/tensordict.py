@@ -26,6 +26,7 @@ from shardmill.formats.tensordict_files import DtypeName, Tensor, id_dtype
 from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import TokenRows, is_packed, token_rows
 from shardmill.io.scribe import in_turns
+from shardmill.io.weave import between
 from shardmill.model.stage import Tally
 
 
@@ -91,9 +92,10 @@ class FixedBatch:
         """Return the padded rows."""
         rows, kept, space = self.rows, self.kept(), self.source.space()
         stays = kept_tokens(rows.bounds, kept, self.spec.length, rows.part.fixed_mask)
-        mask = self.desk.filled(np.minimum(rows.lengths[kept], self.spec.length))
+        lengths = np.minimum(rows.lengths[kept], self.spec.length)
+        mask, bounds = self.desk.filled(lengths), np.concatenate([[0], np.cumsum(lengths)])
         flat = rows.ids if stays is None else rows.ids[stays]
-        ids = self.desk.padded(flat, mask, self.spec.pad_id or 0)
+        ids = self.desk.padded([between(flat, bounds)], self.spec.pad_id or 0)
         codes = is_code(ids, space)
         codes &= mask  # padding is no code, whatever its id is
         if self.spec.codes == "raw":

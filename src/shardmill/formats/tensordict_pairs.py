@@ -25,7 +25,6 @@ from shardmill.formats.fixedlength import (
     FixedLength,
     Overlong,
     account,
-    kept_tokens,
     rows_at_once,
 )
 from shardmill.formats.inputs import ExportInput, Slice
@@ -34,6 +33,7 @@ from shardmill.formats.tensordict_rows import TensorBatch, TensorRowsFormat
 from shardmill.formats.tokenrows import KeysOfRows
 from shardmill.formats.tokenslice import TokenSlice, token_slices
 from shardmill.io.scribe import in_turns
+from shardmill.io.weave import Column, weave
 from shardmill.model.stage import Tally
 
 NOT_A_PAIR = "not one picture of this size"
@@ -83,6 +83,15 @@ class PairsFormat(TensorRowsFormat):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Pictures:
+    """Among all tokens, the first of each picture, and the edges around its delimiters."""
+
+    begins: NDArray[np.int64]
+    first: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PairBatch:
     """Rows of which `is_pair` says whether they are one picture of the right size and a text."""
 
@@ -114,36 +123,51 @@ class PairBatch:
         account(tally, self.kept(), KeysOfRows(self.part), self._explain)
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Return pictures, and padded texts."""
-        kept, ids = self.kept(), self.part.ids
-        in_kept = np.repeat(kept, self.part.lengths)
-        picture = ids[in_kept & (self.part.modality() > 0)].reshape(-1, self.spec.img_length)
-        self._check_codes(picture)
-        text = ids[in_kept & (self.part.fixed_mask() == 0)]
-        bounds = np.concatenate([[0], np.cumsum(self.text_lengths[kept])])
-        all_texts = np.ones(len(bounds) - 1, np.bool_)
-        stays = kept_tokens(bounds, all_texts, self.spec.txt_length)
-        mask = self.desk.filled(np.minimum(np.diff(bounds), self.spec.txt_length))
-        flat = text if stays is None else text[stays]
+        """Return pictures, and padded texts: what stands before a picture, then what follows it."""
+        ids, kept, most = self.part.ids, self.kept(), self.spec.txt_length
+        bounds, pictures = self.part.bounds, self._pictures(kept)
+        begins, ends = bounds[:-1][kept], bounds[1:][kept]
+        before = np.minimum(pictures.begins - begins, most)
+        after = np.minimum(ends - pictures.ends, most - before)
+        wide = ids.astype(np.int32)
+        texts = [_cut(wide, begins, before), _cut(wide, pictures.ends, after)]
         return {
-            "img_input_ids": picture,
-            "txt_input_ids": self.desk.padded(flat, mask, self.spec.pad_id or 0),
-            "txt_attention_mask": mask,
+            "img_input_ids": self._codes(ids, pictures.first),
+            "txt_input_ids": self.desk.padded(texts, self.spec.pad_id or 0),
+            "txt_attention_mask": self.desk.filled(before + after),
         }
 
-    def _check_codes(self, picture: NDArray[Any]) -> None:
-        """Make the codes raw if the spec says so; all ids must be codes."""
-        space = self.part.shard.space
+    def _pictures(self, kept: NDArray[np.bool_]) -> Pictures:
+        """Return where the pictures of the kept rows lie."""
+        first, _, rows = self.part.media()
+        begins, ends = (edge[kept[rows]] for edge in self.part.media_edges())
+        bounds = self.part.bounds
+        if (begins < bounds[:-1][kept]).any() or (ends > bounds[1:][kept]).any():
+            path = self.part.shard.spans.path
+            raise FormatError("has a picture outside of its row", path=path)
+        return Pictures(begins, first[kept[rows]], ends)
+
+    def _codes(self, ids: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the codes of pictures, raw if the spec says so; all their ids must be codes."""
+        space, length = self.part.shard.space, self.spec.img_length
+        woven = weave([_cut(ids, first, np.full(len(first), length))])
+        picture = woven.data.view(ids.dtype).reshape(-1, length)
         codes = is_code(picture, space)
         if not codes.all():
             raise FormatError("has a picture with ids that are no codes", path=self.part.shard.path)
         if self.spec.codes == "raw":
             make_raw(picture, codes, space)
+        return picture
 
     def _explain(self, row: int) -> Filtered:
         if self.is_pair[row]:
             return self.spec.rule().explain(int(self.text_lengths[row]))
         return Filtered(NOT_A_PAIR, f"one of {self.spec.img_length} codes is wanted")
+
+
+def _cut(flat: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Column:
+    """Return so many values from each start on."""
+    return Column(flat.view(np.uint8), starts * flat.itemsize, lengths * flat.itemsize)
 
 
 def pair_batch(spec: PairsFormat, part: TokenSlice, desk: Desk) -> PairBatch:

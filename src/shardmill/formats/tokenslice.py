@@ -98,10 +98,17 @@ class TokenSlice:
 
     def fixed_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token of a medium or its delimiters, 0 for text."""
+        begins, ends = self.media_edges()
+        return np.repeat(*self._runs(begins, ends - begins))
+
+    def media_edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where each medium and its delimiters begin and end among the tokens."""
         starts, lengths, _ = self.media()
         _, mine = self._spans("media")
-        before, after = (self.shard.columns[f"media_{n}"][mine] for n in ("before", "after"))
-        return np.repeat(*self._runs(starts - before, lengths + before + after))
+        before, after = (
+            self.shard.columns[f"media_{n}"][mine].astype(np.int64) for n in ("before", "after")
+        )
+        return starts - before, starts + lengths + after
 
     def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the first flat token, the number of tokens and the row of each medium."""
