@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from side_by_side import Contest, save_report
@@ -54,30 +54,31 @@ PEERS = {
         "datasets, of Arrow files": "datasets_parquet",
     },
 }
+Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], Any]]  # the work, and tidying up
 ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
 
 
-def shardmill(folder: str, export: str, workers: int = 0) -> Callable[[], int]:
+def shardmill(folder: str, export: str, workers: int = 0) -> Contestant:
     """Export to a new folder each time, in this process or with workers."""
+    out = Path(folder) / "out"
+    return lambda: make(Path(folder), export, out, workers), lambda: shutil.rmtree(out)
+
+
+def make(folder: Path, export: str, out: Path, workers: int = 0) -> int:
+    """Export to a folder and return how many megabytes it has."""
     from shardmill.run.runner import run_stage
 
-    stage, out = stage_of(Path(folder), export), Path(folder) / "out"
-
-    def work() -> int:
-        shutil.rmtree(out, ignore_errors=True)
-        report = run_stage(stage, out, workers=workers)
-        assert report.complete, report.failures
-        return max(1, num_bytes(out) // 1_000_000)
-
-    return work
+    report = run_stage(stage_of(folder, export), out, workers=workers)
+    assert report.complete, report.failures
+    return max(1, num_bytes(out) // 1_000_000)
 
 
-def copy(folder: str, export: str) -> Callable[[], int]:
+def copy(folder: str, export: str) -> Contestant:
     """Copy the files of an export, each synced, and sync their folders."""
     source, out = Path(folder) / "made", Path(folder) / "copied"
 
     def work() -> int:
-        shutil.rmtree(out, ignore_errors=True)
+        (out / "shards").mkdir(parents=True)
         for path in data_files(source):
             target = out / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -87,11 +88,10 @@ def copy(folder: str, export: str) -> Callable[[], int]:
         sync(out / "shards")
         return max(1, num_bytes(source) // 1_000_000)
 
-    (out / "shards").mkdir(parents=True, exist_ok=True)
-    return work
+    return work, lambda: shutil.rmtree(out)
 
 
-def pyarrow_parquet(folder: str, export: str) -> Callable[[], int]:
+def pyarrow_parquet(folder: str, export: str) -> Contestant:
     """Write tables that are ready in memory with pyarrow's own settings, each file synced."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -101,17 +101,16 @@ def pyarrow_parquet(folder: str, export: str) -> Callable[[], int]:
     tables = [pa.ipc.open_stream(path.read_bytes()).read_all() for path in paths]
 
     def work() -> int:
-        shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         for path, table in zip(paths, tables):
             parquet.write_table(table, out / f"{path.stem}.parquet")
             sync(out / f"{path.stem}.parquet")
         return max(1, num_bytes(made) // 1_000_000)
 
-    return work
+    return work, lambda: shutil.rmtree(out)
 
 
-def datasets_parquet(folder: str, export: str) -> Callable[[], int]:
+def datasets_parquet(folder: str, export: str) -> Contestant:
     """Let `datasets` write what `load_from_disk` opens, as one file."""
     import datasets
 
@@ -124,7 +123,7 @@ def datasets_parquet(folder: str, export: str) -> Callable[[], int]:
         sync(target)
         return max(1, num_bytes(made) // 1_000_000)
 
-    return work
+    return work, target.unlink
 
 
 def sync(path: Path) -> None:
@@ -200,10 +199,8 @@ def section(name: str, folder: Path, workers: int = 0) -> tuple[str, float, floa
     """Run one contest; return its table and the shares of the copy's speed, by wall and by CPU."""
     shutil.rmtree(folder / "made", ignore_errors=True)
     if name in PEERS and not workers and not (folder / "arrow").exists():
-        shardmill(str(folder), "Hugging Face Arrow")()
-        (folder / "out").rename(folder / "arrow")
-    shardmill(str(folder), name)()
-    (folder / "out").rename(folder / "made")
+        make(folder, "Hugging Face Arrow", folder / "arrow")
+    make(folder, name, folder / "made")
     contest = Contest(name, unit="MB")
     given = {"folder": str(folder), "export": name}
     contest.add("shardmill export", __file__, "shardmill", workers=workers, **given)
@@ -230,7 +227,7 @@ def print_peak(folder: Path, name: str) -> None:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
-    work, before, seen, over = shardmill(str(folder), name), resident(), [0], threading.Event()
+    out, before, seen, over = folder / "out", resident(), [0], threading.Event()
 
     def watch() -> None:
         while not over.wait(0.002):
@@ -238,9 +235,10 @@ def print_peak(folder: Path, name: str) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    work()
+    make(folder, name, out)
     over.set()
     watcher.join()
+    shutil.rmtree(out)
     print((max(seen[0], before) - before) / 1024)
 
 

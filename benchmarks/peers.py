@@ -72,11 +72,13 @@ def peer_dir(name: str) -> Path:
 
 def peer_environment(name: str | None) -> dict[str, str]:
     """Return the environment of a process that imports a peer; None means no peer."""
+    # As installed packages are: compiled once, not at the start of each process.
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     if name is None:
-        return dict(os.environ)
+        return kept
     before = os.environ.get("PYTHONPATH")
     path = [str(peer_dir(name)), *([before] if before else [])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(path)}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Runs contestants alternately in one run and prints who was how fast.
 
 A contestant is a function of a benchmark file, `def shardmill(**arguments) -> Callable[[], int]`:
-it prepares what must not be timed and returns the work, which returns how many items it did. Each
+it prepares what must not be timed and returns the work, which returns how many items it did; or it
+returns the work and what tidies up after it, which is not timed either. Each
 lives in a process of its own (with its peer's packages in front of the path) that stays alive from
 round to round, so that all have warm caches and imports; rounds go around the table, and the best
 of each counts. CPU time is that of the process and its children, user and system.
@@ -169,7 +170,8 @@ def serve(file: str, function: str, arguments: dict[str, Any]) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    work: Work = getattr(module, function)(**arguments)
+    made = getattr(module, function)(**arguments)
+    work, tidy = made if isinstance(made, tuple) else (made, lambda: None)
     for _ in sys.stdin:
         cpu, wall = cpu_seconds(), time.perf_counter()
         num_items = work()
@@ -178,6 +180,7 @@ def serve(file: str, function: str, arguments: dict[str, Any]) -> None:
             "cpu_s": cpu_seconds() - cpu,
             "wall_s": time.perf_counter() - wall,
         }
+        tidy()
         print("\n" + json.dumps(answer), flush=True)
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, integers, lists, text
 
-from shardmill.io.jsoncolumns import chosen, joined, json_list, json_object, quoted
+from shardmill.io.jsoncolumns import chosen, json_list, json_object, quoted, quoted_names
 from shardmill.io.numbertext import numbers
-from shardmill.io.weave import Column, weave
+from shardmill.io.weave import Column, texts, weave
 
 STRINGS = text(characters(exclude_categories=("Cs",)))
 
@@ -26,13 +26,17 @@ def parsed(columns: list[Column]) -> list[object]:
 def test_lists_of_strings(rows: list[list[str]]) -> None:
     strings = [string for row in rows for string in row]
     bounds = np.cumsum([0, *map(len, rows)])
-    assert parsed(json_list(joined([quoted(strings)], bounds))) == rows
+    assert parsed(json_list([quoted(strings)], bounds)) == rows
 
 
 @given(lists(integers(0, 1 << 50), max_size=6), STRINGS)
 def test_objects_keep_the_order_of_their_fields(values: list[int], name: str) -> None:
     column = numbers(np.array(values, np.int64))
-    fields = {"b": [column], "a": json_list(column), name: [quoted([name] * len(values))]}
+    fields = {
+        "b": [column],
+        "a": json_list([column], np.arange(len(values) + 1)),
+        name: [quoted([name] * len(values))],
+    }
     for value, found in zip(values, parsed(json_object(fields, len(values))), strict=True):
         wanted = {"b": value, "a": [value], name: name}
         assert (found, list(found)) == (wanted, list(wanted))  # type: ignore[call-overload]
@@ -40,7 +44,9 @@ def test_objects_keep_the_order_of_their_fields(values: list[int], name: str) ->
 
 @given(lists(text('a"\\\0u0,\n\té\x7f', max_size=9), max_size=6))
 def test_strings_are_quoted_whatever_is_in_them(strings: list[str]) -> None:
+    names = weave(quoted_names(texts([string.encode() for string in strings])))
     column = quoted(strings)
+    assert names.contents() == column.contents()
     assert [bytes(column[row]) for row in range(len(column))] == [orjson.dumps(s) for s in strings]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardmill.io.weave import (
     cells,
     constant,
     filling,
+    rises,
     texts,
     weave,
     weave_plainly,
@@ -118,3 +120,14 @@ def test_a_row_outside_of_its_data_is_not_written(tmp_path: Path) -> None:
     beyond = Column(np.arange(6, dtype=np.uint8), np.array([0, 4]), np.array([2, 3]))
     with pytest.raises(ValueError, match="do not fit"):
         write_rows(tmp_path / "rows", [[beyond]])
+
+
+@given(lists(binary().map(lambda row: row.replace(b"\0", b"")), max_size=5), binary(max_size=2))
+def test_rows_rise_if_each_is_greater_than_the_one_before(rows: list[bytes], after: bytes) -> None:
+    everything = [after, *rows]
+    is_rising = all(a < b for a, b in pairwise(everything))
+    assert rises(texts(rows), after) == is_rising
+    if rows:
+        ordered = sorted({*rows})
+        assert rises(texts(ordered), ordered[0]) == (len(ordered) == 0)
+        assert rises(texts(ordered[1:]), ordered[0])

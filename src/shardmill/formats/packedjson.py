@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.formats.packedrows import PackedBatch
-from shardmill.io.jsoncolumns import chosen, joined, json_list, json_object, quoted
+from shardmill.io.jsoncolumns import chosen, json_list, json_object, quoted_names
 from shardmill.io.numbertext import number_lists, numbers
 from shardmill.io.weave import Column
 from shardmill.model.sample import SEGMENT_KINDS
@@ -23,7 +23,7 @@ def lengths_json(batch: PackedBatch) -> list[Column]:
 
 def keys_json(batch: PackedBatch) -> list[Column]:
     """Return the keys of the documents."""
-    return json_list(joined([quoted(batch.document_keys)], batch.documents))
+    return json_list(quoted_names(batch.document_names), batch.documents)
 
 
 def ids_json(batch: PackedBatch) -> list[Column]:
@@ -51,7 +51,7 @@ def media_json(batch: PackedBatch) -> list[Column]:
         "num_tokens": [numbers(batch.media("length"))],
         "position": [numbers(batch.media_starts - first_token)],
     }
-    return json_list(joined(json_object(fields, len(batch.media_starts)), batch.sample_media))
+    return json_list(json_object(fields, len(batch.media_starts)), batch.sample_media)
 
 
 def _grids(grids: NDArray[Any]) -> Column:

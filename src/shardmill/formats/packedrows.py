@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError
 from shardmill.formats.contract import Piece
 from shardmill.formats.inputs import ExportInput
 from shardmill.formats.tokenrows import TokenRows, token_rows
 from shardmill.io.columns import bounds_between
 from shardmill.io.receipts import open_manifest
 from shardmill.io.sampleset import SampleSet, open_samples
+from shardmill.io.weave import Column, texts
 from shardmill.model.codec import digest
 
 # Large enough that a batch costs nothing, small enough that what is written is still in the cache.
@@ -32,18 +33,28 @@ class PackedBatch:
     """Packed samples in order: sample i has the documents documents[i] to documents[i + 1].
 
     Media of document d are media_bounds[d] to media_bounds[d + 1], with the columns of the shard;
-    `media_starts` are their first tokens among those of the batch.
+    `media_starts` are their first tokens among those of the batch. Names are keys in UTF-8.
     """
 
     rows: TokenRows
-    keys: list[str]
-    document_keys: list[str]
+    names: Column
+    document_names: Column
     documents: NDArray[np.int64]
     media_bounds: NDArray[np.int64]
     media_starts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.names)
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each sample."""
+        return [name.decode() for name in self.names.contents()]
+
+    @property
+    def document_keys(self) -> list[str]:
+        """The key of each document."""
+        return [name.decode() for name in self.document_names.contents()]
 
     @property
     def media_names(self) -> list[str]:
@@ -54,7 +65,7 @@ class PackedBatch:
     @property
     def media_documents(self) -> NDArray[np.int64]:
         """The document of each medium."""
-        return np.repeat(np.arange(len(self.document_keys)), np.diff(self.media_bounds))
+        return np.repeat(np.arange(len(self.document_names)), np.diff(self.media_bounds))
 
     @property
     def sample_media(self) -> NDArray[np.int64]:
@@ -74,15 +85,16 @@ def packed_batches(source: ExportInput, piece: Piece) -> Iterator[PackedBatch]:
     number = 0
     for rows in token_rows(source, piece.slices, BATCH_TOKENS):
         part = rows.part
-        keys = document_keys = _checked(part.shard.keys.between(part.start, part.stop), rows)
+        names = document_names = part.key_texts()
         if rows.members is not None:
-            keys = [f"{piece.name}-{pack:06d}" for pack in range(number, number + len(rows))]
+            numbers = range(number, number + len(rows))
+            names = texts([f"{piece.name}-{pack:06d}".encode() for pack in numbers])
         bounds = _media_bounds(rows)
         yield PackedBatch(
             rows=rows,
-            keys=keys,
-            document_keys=document_keys,
-            documents=np.arange(len(keys) + 1) if rows.members is None else rows.members,
+            names=names,
+            document_names=document_names,
+            documents=np.arange(len(names) + 1) if rows.members is None else rows.members,
             media_bounds=bounds - bounds[0],
             media_starts=part.media()[0],
         )
@@ -94,7 +106,9 @@ def read_pictures(
 ) -> list[tuple[str, memoryview]]:
     """Return (extension, bytes) of each medium of a packed sample, from the samples' folder."""
     first, last = batch.sample_media[sample : sample + 2].tolist()
-    owners = [batch.document_keys[d] for d in batch.media_documents[first:last].tolist()]
+    owners = [
+        bytes(batch.document_names[d]).decode() for d in batch.media_documents[first:last].tolist()
+    ]
     names = [batch.media_names[name] for name in batch.media("name")[first:last].tolist()]
     # A row that was split off a longer one has its key with ~1, ~2 added.
     numbers = samples.find_all([key.partition("~")[0] for key in owners]).tolist()
@@ -119,15 +133,6 @@ def identity_of(folder: Path | None) -> str:
         return ""
     manifest = open_manifest(folder)
     return digest([manifest.stage_digest, manifest.units_digest])
-
-
-def _checked(keys: list[str], rows: TokenRows) -> list[str]:
-    try:
-        "".join(keys).encode()
-    except UnicodeEncodeError as error:
-        path = rows.part.shard.spans.path
-        raise FormatError("a key is not UTF-8, as texts must be", path=path) from error
-    return keys
 
 
 def _media_bounds(rows: TokenRows) -> NDArray[np.int64]:

@@ -103,7 +103,7 @@ class WebDatasetFormat(Format):
     ) -> bool:
         """Add a batch at once; False if one of its samples must be looked at by itself."""
         image = constant(b"[]", len(batch))
-        laid = lay_out(batch.keys, self._members(batch, image), self.layout)
+        laid = lay_out(batch.names, self._members(batch, image), self.layout)
         start = None if laid is None else tar.extend(laid)
         if laid is None or start is None:
             return False

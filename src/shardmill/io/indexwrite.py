@@ -15,11 +15,24 @@ from shardmill.io.arrays import Arrays, write_arrays
 from shardmill.io.index import FORMAT, MEMBER_COLUMNS, hash_keys
 from shardmill.io.strings import pack_strings
 from shardmill.io.tarbatch import TarBatch
+from shardmill.io.weave import Column, texts
 from shardmill.model.sample import MediaSize
 
 MAX_TABLE = 1 << 16
 LOW_HALF = (1 << 64) - 1
 UNKNOWN = MediaSize(num_frames=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Samples in order, each with so many of the members."""
+
+    keys: Column
+    start: NDArray[np.int64]
+    num_members: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    ext: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -38,9 +51,10 @@ class IndexRows:
     content: list[int] = field(default_factory=list)
     source: list[int] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
+    _batches: list[_Rows] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) + sum(len(batch.keys) for batch in self._batches)
 
     def add(
         self,
@@ -61,14 +75,20 @@ class IndexRows:
 
     def extend(self, batch: TarBatch, start: int) -> None:
         """Append the samples of a batch whose first header is at `start`."""
-        table, num_members = self.exts, len(batch.exts)
-        self.keys += [key.encode() for key in batch.keys]
-        self.start += (start + batch.starts).tolist()
-        self.ext += [table.setdefault(ext, len(table)) for ext in batch.exts] * len(batch.keys)
-        ends = len(self.offset) + num_members * np.arange(1, len(batch.keys) + 1)
-        self.first += ends.tolist()
-        self.offset += (start + batch.offsets).reshape(-1).tolist()
-        self.size += batch.sizes.reshape(-1).tolist()
+        if not len(batch.keys):
+            return
+        numbers = [self.exts.setdefault(ext, len(self.exts)) for ext in batch.exts]
+        self._set_aside()
+        self._batches.append(
+            _Rows(
+                keys=batch.keys,
+                start=start + batch.starts,
+                num_members=np.full(len(batch.keys), len(numbers)),
+                offset=(start + batch.offsets).reshape(-1),
+                size=batch.sizes.reshape(-1),
+                ext=np.tile(numbers, len(batch.keys)),
+            )
+        )
 
     def describe(
         self, sizes: Sequence[MediaSize | None], text_chars: int, content: int, source: str
@@ -97,17 +117,42 @@ class IndexRows:
         meta = {"url": url, "num_bytes": num_bytes}
         return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
 
+    def _set_aside(self) -> None:
+        """Make a batch of the rows that were added one by one."""
+        assert not self.text_chars, "samples that were described are not mixed with batches"
+        if self.keys:
+            self._batches.append(self._added())
+            for rows in (self.keys, self.start, self.offset, self.size, self.ext):
+                rows.clear()
+            self.first[:] = [0]
+
+    def _added(self) -> _Rows:
+        return _Rows(
+            keys=texts(self.keys),
+            start=np.array(self.start, np.int64),
+            num_members=np.diff(np.array(self.first, np.int64)),
+            offset=np.array(self.offset, np.int64),
+            size=np.array(self.size, np.int64),
+            ext=np.array(self.ext, np.int64),
+        )
+
     def _places(self, end: int) -> dict[str, NDArray[Any]]:
-        hashes = hash_keys(self.keys)
+        batches = [*self._batches, self._added()]
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(batch, name) for batch in batches])
+
+        keys = [key for batch in batches for key in batch.keys.contents()]
+        hashes = hash_keys(keys)
         order = np.argsort(hashes, kind="stable")
         return {
-            "start": np.array([*self.start, end], np.uint64),
-            "first": np.array(self.first, np.uint64),
-            "offset": np.array(self.offset, np.uint64),
-            "size": np.array(self.size, np.uint64),
-            "ext": np.array(self.ext, np.uint16),
+            "start": np.append(joined("start"), end).astype(np.uint64),
+            "first": np.concatenate([[0], np.cumsum(joined("num_members"))]).astype(np.uint64),
+            "offset": joined("offset").astype(np.uint64),
+            "size": joined("size").astype(np.uint64),
+            "ext": joined("ext").astype(np.uint16),
             **pack_strings("ext", map(_encoded, self.exts)),
-            **pack_strings("key", self.keys),
+            **pack_strings("key", keys),
             **pack_strings("source", map(_encoded, self.sources or ("",))),
             "hash": hashes[order],
             "hash_order": order.astype(np.uint32),

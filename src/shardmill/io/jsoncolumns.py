@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardmill.io.weave import Column, constant, texts, weave
 
 ZERO = b"\\u0000"  # how JSON writes it
+ESCAPED = np.isin(np.arange(256), [*range(32), ord('"'), ord("\\")])
 
 
 def quoted(strings: Sequence[str]) -> Column:
@@ -24,6 +25,14 @@ def quoted(strings: Sequence[str]) -> Column:
     lengths = np.fromiter(map(len, parts), np.int64, len(parts)) + len(b'""')
     data = np.frombuffer(together.replace(ZERO, b'""'), np.uint8)
     return Column(data, np.cumsum(lengths) - lengths, lengths)
+
+
+def quoted_names(names: Column) -> list[Column]:
+    """Return names in UTF-8 as JSON, without a copy if none has a sign to be escaped."""
+    if ESCAPED[names.data].any():
+        return [quoted([name.decode() for name in names.contents()])]
+    quote = constant(b'"', len(names))
+    return [quote, names, quote]
 
 
 def chosen(strings: Sequence[str], numbers: NDArray[Any]) -> Column:
@@ -40,15 +49,16 @@ def json_object(fields: Mapping[str, Sequence[Column]], num_rows: int) -> list[C
     return [*columns, constant(b"}", num_rows)]
 
 
-def json_list(inside: Column) -> list[Column]:
-    """Return a list of what stands inside of it, commas included."""
-    return [constant(b"[", len(inside)), inside, constant(b"]", len(inside))]
+def json_list(items: Sequence[Column], bounds: NDArray[np.int64]) -> list[Column]:
+    """Return lists of which the i-th has the items bounds[i] to bounds[i + 1]."""
+    num_rows = len(bounds) - 1
+    inside = list(items) if bool((np.diff(bounds) == 1).all()) else [_joined(items, bounds)]
+    return [constant(b"[", num_rows), *inside, constant(b"]", num_rows)]
 
 
-def joined(items: Sequence[Column], bounds: NDArray[np.int64]) -> Column:
-    """Return a column whose row i has the items bounds[i] to bounds[i + 1], with commas between."""
-    num_items = int(bounds[-1])
-    each = weave([*items, constant(b",", num_items)])
+def _joined(items: Sequence[Column], bounds: NDArray[np.int64]) -> Column:
+    """Return a column of the items of each row, with commas between them."""
+    each = weave([*items, constant(b",", int(bounds[-1]))])
     places = np.append(each.starts, len(each.data))[bounds]
     # The comma after a row's last item is left out.
     return Column(each.data, places[:-1], np.maximum(np.diff(places) - 1, 0))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.io.room import Room
-from shardmill.io.weave import Column, texts
+from shardmill.io.weave import Column, constant, texts
 
 try:
     from shardmill.io import _weave  # type: ignore[attr-defined, unused-ignore]
@@ -21,6 +21,8 @@ ROOM = {1: 5, 2: 7, 4: 12, 8: 22}  # for the digits of the largest number, and a
 
 def numbers(values: NDArray[Any]) -> Column:
     """Return a column with one number, which is not below zero, in each row."""
+    if len(values) and values.dtype.kind in "ui" and values.min() == values.max() >= 0:
+        return constant(b"%d" % values[0], len(values))
     return number_lists(values, np.arange(len(values) + 1))
 
 

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
 from shardmill.io.tarheader import BLOCK, MAX_NAME_BYTES, MAX_OCTAL_SIZE, header_columns
-from shardmill.io.weave import Column, filling, lengths_of, texts
+from shardmill.io.weave import Column, filling, lengths_of
 
+# All but letters, digits and signs that may stand anywhere in a name.
+UNUSUAL = np.isin(np.arange(256), [*range(0x20, 0x7F)], invert=True)
+UNUSUAL[[ord("."), ord("/")]] = True
 # The extension of a member, and its content as columns to be woven.
 Member = tuple[str, Sequence[Column]]
 
@@ -28,7 +31,7 @@ class TarBatch:
     `starts` and `offsets` count from the first header of the batch, which `columns` weave.
     """
 
-    keys: Sequence[str]
+    keys: Column
     exts: tuple[str, ...]
     columns: Sequence[Column]
     num_bytes: int
@@ -38,40 +41,43 @@ class TarBatch:
 
 
 def lay_out(
-    keys: Sequence[str],
+    keys: Column,
     members: Sequence[Member],
     layout: Layout = "dotted",
 ) -> TarBatch | None:
-    """Lay out samples that all have these members; None if one must be looked at by itself."""
+    """Lay out samples that all have these members; None if one must be looked at by itself.
+
+    Keys are UTF-8, and their bytes lie one after the other.
+    """
     exts = tuple(ext for ext, _ in members)
     endings = [member_name("", ext, layout).encode() for ext in exts]
-    names = _plain_names(keys)
-    if names is None or not _are_plain(exts, endings):
+    if not _are_names(keys) or not _are_plain(exts, endings):
         return None
     sizes = np.stack([lengths_of(columns) for _, columns in members], axis=1)
-    longest = int(names.lengths.max(initial=0)) + max(map(len, endings))
+    longest = int(keys.lengths.max(initial=0)) + max(map(len, endings))
     if longest > MAX_NAME_BYTES or int(sizes.max(initial=0)) >= MAX_OCTAL_SIZE:
         return None
     columns: list[Column] = []
     for ending, size, (_, content) in zip(endings, sizes.T, members):
-        columns += [*header_columns(names, ending, size), *content, filling(-size % BLOCK)]
+        columns += [*header_columns(keys, ending, size), *content, filling(-size % BLOCK)]
     taken = BLOCK + sizes + -sizes % BLOCK
     ends = np.cumsum(taken).reshape(taken.shape)
     starts = ends[:, 0] - taken[:, 0]
     return TarBatch(keys, exts, columns, int(taken.sum()), starts, ends - taken + BLOCK, sizes)
 
 
-def _plain_names(keys: Sequence[str]) -> Column | None:
-    """Return keys that can be names, seen at one glance; some signs take a second one."""
-    together = "".join(keys)
-    unusual = any(sign in together for sign in (".", "/", "__"))
-    if unusual or not together.isprintable() or not all(keys):
-        try:
-            for key in keys:
-                check_key(key)
-        except SampleError:
-            return None
-    return texts([key.encode() for key in keys])
+def _are_names(keys: Column) -> bool:
+    """Say whether keys can be names, at one glance; some signs take a second one."""
+    together = keys.data.tobytes()
+    is_filled = int(keys.lengths.min(initial=1)) > 0
+    if is_filled and b"__" not in together and not UNUSUAL[keys.data].any():
+        return True
+    try:
+        for key in keys.contents():
+            check_key(key.decode())
+    except (SampleError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _are_plain(exts: Sequence[str], endings: Sequence[bytes]) -> bool:

@@ -45,6 +45,11 @@ class Column:
         start = int(self.starts[row])
         return self.data.data[start : start + int(self.lengths[row])]
 
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each row."""
+        whole, ends = self.data.tobytes(), self.starts + self.lengths
+        return [whole[start:end] for start, end in zip(self.starts.tolist(), ends.tolist())]
+
     def taken(self, rows: NDArray[Any] | slice) -> Column:
         """Return some rows, by number, by mask or by range."""
         return Column(self.data, self.starts[rows], self.lengths[rows])
@@ -86,6 +91,19 @@ def lengths_of(columns: Iterable[Column]) -> NDArray[np.int64]:
     """Return how long each row is when these columns are woven."""
     total: NDArray[np.int64] = np.sum([column.lengths for column in columns], axis=0)
     return total
+
+
+def rises(column: Column, after: bytes = b"") -> bool:
+    """Say whether each row is greater than the one before it, and the first than `after`.
+
+    Rows hold no zeros.
+    """
+    if not len(column):
+        return True
+    longest = int(column.lengths.max())
+    filled = weave([column, filling(longest - column.lengths)]).data
+    rows = filled.reshape(-1, longest).view(f"S{longest}").reshape(-1) if longest else filled
+    return bytes(column[0]) > after and bool((rows[1:] > rows[:-1]).all())
 
 
 def weave(columns: Sequence[Column], room: Room | None = None) -> Column:

@@ -23,6 +23,8 @@ from shardmill.run.job import Job
 
 CHUNK_BYTES = 1 << 16
 LOG_TAIL_BYTES = 4000
+# A worker is as wide as one processor; numpy would start a thread for each of them.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +89,7 @@ def start_worker(job: Job, number: int) -> WorkerProcess:
             stdout=log,
             stderr=log,
             pass_fds=(write_fd,),
+            env={**ONE_THREAD, **os.environ},
         )
     os.close(write_fd)
     worker = WorkerProcess(process, read_fd, log_path)
