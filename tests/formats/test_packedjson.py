@@ -17,6 +17,7 @@ from shardmill.formats.packedjson import (
     media_json,
 )
 from shardmill.formats.packedrows import packed_batches
+from shardmill.io.room import Room
 from shardmill.io.weave import Column, weave
 from shardmill.model.tokenrow import mask_of
 
@@ -27,8 +28,10 @@ def samples_of(folder: Path) -> list[tuple[list[object], ...]]:
     slices = tuple(part for unit in source.ranges(None) for part in unit)
     found: list[tuple[list[object], ...]] = []
     for batch in packed_batches(source, Piece("00000", slices, {})):
-        fields = (ids_json, mask_json, keys_json, lengths_json, media_json)
-        found += zip(*(parsed(field(batch)) for field in fields), strict=True)
+        numbers = (ids_json(batch, Room()), mask_json(batch, Room()), lengths_json(batch))
+        ids, mask, lengths = map(parsed, numbers)
+        keys, media = parsed(keys_json(batch)), parsed(media_json(batch))
+        found += zip(ids, mask, keys, lengths, media, strict=True)
     return found
 
 

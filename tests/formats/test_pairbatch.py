@@ -43,7 +43,7 @@ def rows_of(batch: PairBatch) -> list[dict[str, Any]]:
             "size": size,
         }
         for text, chars, count, end, *size in zip(
-            batch.texts(),
+            [text.decode() for text in batch.texts.contents()],
             batch.num_chars.tolist(),
             batch.num_codes.tolist(),
             ends.tolist(),

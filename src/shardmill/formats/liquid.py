@@ -34,11 +34,11 @@ from shardmill.formats.hf_files import (
 )
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.pairbatch import PairBatch, pair_batches
-from shardmill.io.jsoncolumns import chosen, json_object, quoted
+from shardmill.io.jsoncolumns import chosen, json_object, quoted, quoted_texts
 from shardmill.io.numbertext import numbers
 from shardmill.io.room import Room
 from shardmill.io.scribe import in_turns
-from shardmill.io.weave import Column, between, constant, texts, weave, write_rows
+from shardmill.io.weave import Column, constant, texts, weave, write_rows
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
@@ -99,7 +99,7 @@ class LiquidFormat(Format):
         columns = {
             **dict.fromkeys(FEATURES, string_array(weave([constant(NONE.encode(), len(batch))]))),
             "data_type": string_array(weave([_data_types(batch)])),
-            "text": string_array(between(np.frombuffer(batch.text, np.uint8), batch.text_bounds)),
+            "text": string_array(batch.texts),
             "length": number_array(_lengths(batch)),
             self.column: string_array(code_texts(batch.codes, batch.code_bounds, room)),
         }
@@ -114,7 +114,7 @@ class LiquidFormat(Format):
         fields: dict[str, list[Column]] = {
             **dict.fromkeys(FEATURES, no),
             "data_type": [data_types_json(batch)],
-            "text": [quoted(batch.texts())],
+            "text": quoted_texts(batch.texts),
             "length": [numbers(_lengths(batch))],
             self.column: [quote, code_texts(batch.codes, batch.code_bounds, room), quote],
         }

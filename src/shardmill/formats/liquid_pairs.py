@@ -25,7 +25,7 @@ from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.liquid import data_types_json
 from shardmill.formats.pairbatch import PairBatch, pair_batches
 from shardmill.formats.pairrows import PairRow, iter_pairs
-from shardmill.io.jsoncolumns import json_object, quoted
+from shardmill.io.jsoncolumns import json_object, quoted_texts
 from shardmill.io.numbertext import number_lists
 from shardmill.io.room import Room
 from shardmill.io.scribe import in_turns
@@ -64,7 +64,7 @@ class LiquidPairsFormat(Format):
 def _coded_lines(batch: PairBatch, room: Room) -> list[Column]:
     has_codes = (batch.num_codes > 0).astype(np.int64)
     opening, closing = texts([b"", b',"vq_code":[']), texts([b"}\n", b"]}\n"])
-    fields = {"data_type": [data_types_json(batch)], "text": [quoted(batch.texts())]}
+    fields = {"data_type": [data_types_json(batch)], "text": quoted_texts(batch.texts)}
     return [
         *json_object(fields, len(batch))[:-1],
         opening.taken(has_codes),

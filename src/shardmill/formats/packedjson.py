@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.formats.packedrows import PackedBatch
-from shardmill.io.jsoncolumns import chosen, json_list, json_object, quoted_names
+from shardmill.io.jsoncolumns import chosen, json_list, json_object, quoted_texts
 from shardmill.io.numbertext import number_lists, numbers
+from shardmill.io.room import Room
 from shardmill.io.weave import Column
 from shardmill.model.sample import SEGMENT_KINDS
 
@@ -23,17 +24,18 @@ def lengths_json(batch: PackedBatch) -> list[Column]:
 
 def keys_json(batch: PackedBatch) -> list[Column]:
     """Return the keys of the documents."""
-    return json_list(quoted_names(batch.document_names), batch.documents)
+    return json_list(quoted_texts(batch.document_names), batch.documents)
 
 
-def ids_json(batch: PackedBatch) -> list[Column]:
-    """Return the ids of all tokens."""
-    return [number_lists(batch.rows.ids, batch.rows.bounds, around=b"[]")]
+def ids_json(batch: PackedBatch, room: Room) -> list[Column]:
+    """Return the ids of all tokens, in `room`."""
+    return [number_lists(batch.rows.ids, batch.rows.bounds, around=b"[]", room=room)]
 
 
-def mask_json(batch: PackedBatch) -> list[Column]:
-    """Return 1 for each token that is learned, 0 for the others."""
-    return [number_lists(batch.rows.part.loss_mask(), batch.rows.bounds, around=b"[]")]
+def mask_json(batch: PackedBatch, room: Room) -> list[Column]:
+    """Return 1 for each token that is learned, 0 for the others, in `room`."""
+    mask = batch.rows.part.loss_mask()
+    return [number_lists(mask, batch.rows.bounds, around=b"[]", room=room)]
 
 
 def media_json(batch: PackedBatch) -> list[Column]:

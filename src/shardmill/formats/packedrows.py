@@ -24,8 +24,8 @@ from shardmill.io.sampleset import SampleSet, open_samples
 from shardmill.io.weave import Column, texts
 from shardmill.model.codec import digest
 
-# Large enough that a batch costs nothing, small enough that what is written is still in the cache.
-BATCH_TOKENS = 1 << 20
+# So many that what a batch costs by itself does not count, and two of them take little memory.
+BATCH_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from shardmill.formats.pairrows import PairRow, iter_pairs
 from shardmill.formats.utf8 import continues, is_utf8
 from shardmill.io.codefile import CodeShard
 from shardmill.io.sampleshard import SampleShard
-from shardmill.io.weave import Column, weave
+from shardmill.io.weave import Column, between, weave
 from shardmill.model.stage import Tally
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +57,10 @@ class PairBatch:
         """Where the codes of each row begin, and the end."""
         return np.concatenate([[0], np.cumsum(self.num_codes)])
 
-    def texts(self) -> list[str]:
-        """Return each text."""
-        bounds = self.text_bounds.tolist()
-        return [self.text[a:b].decode() for a, b in pairwise(bounds)]
+    @property
+    def texts(self) -> Column:
+        """The text of each row, in UTF-8."""
+        return between(np.frombuffer(self.text, np.uint8), self.text_bounds)
 
 
 def pair_batches(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ from shardmill.io.jsoncolumns import json_object
 from shardmill.io.links import link_or_copy
 from shardmill.io.names import Layout
 from shardmill.io.numbertext import numbers
+from shardmill.io.room import Room
 from shardmill.io.sampleset import SampleSet
+from shardmill.io.scribe import in_turns
 from shardmill.io.tarbatch import Member, lay_out
 from shardmill.io.tarwrite import TarWriter
 from shardmill.io.weave import Column, between, constant, filling, texts, weave
@@ -89,63 +91,76 @@ class WebDatasetFormat(Format):
 
     def _write_packed(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         samples = None if self.samples is None else open_pictures(self.samples)
-        index = IndexRows()
         with TarWriter(draft.file(piece.name, "tar")) as tar:
+            sink = _Sink(tar, IndexRows(), tally)
             for batch in packed_batches(source, piece):
-                if samples is not None or not self._add_together(batch, tar, index, tally):
-                    self._add_each(batch, samples, tar, index, tally)
+                if samples is not None or not self._add_together(batch, sink):
+                    self._add_each(batch, samples, sink)
             end = tar.num_bytes
+        index = sink.index
         index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
         draft.finish(piece.name, num_samples=len(index))
 
-    def _add_together(
-        self, batch: PackedBatch, tar: TarWriter, index: IndexRows, tally: Tally
-    ) -> bool:
+    def _add_together(self, batch: PackedBatch, sink: _Sink) -> bool:
         """Add a batch at once; False if one of its samples must be looked at by itself."""
-        image = constant(b"[]", len(batch))
-        laid = lay_out(batch.names, self._members(batch, image), self.layout)
-        start = None if laid is None else tar.extend(laid)
+        members = self._members(batch, constant(b"[]", len(batch)), *next(sink.rooms))
+        laid = lay_out(batch.names, members, self.layout)
+        start = None if laid is None else sink.tar.extend(laid)
         if laid is None or start is None:
             return False
-        index.extend(laid, start)
-        tally.num_in += len(batch)
-        tally.num_kept += len(batch)
+        sink.index.extend(laid, start)
+        sink.tally.num_in += len(batch)
+        sink.tally.num_kept += len(batch)
         return True
 
-    def _add_each(
-        self,
-        batch: PackedBatch,
-        samples: SampleSet | None,
-        tar: TarWriter,
-        index: IndexRows,
-        tally: Tally,
-    ) -> None:
+    def _add_each(self, batch: PackedBatch, samples: SampleSet | None, sink: _Sink) -> None:
         """Add the samples of a batch one by one, with their media."""
         counts = np.diff(batch.sample_media) * (samples is not None)
         names = texts([orjson.dumps([str(n) for n in range(c)]) for c in counts.tolist()])
-        fields = [(ext, weave(columns)) for ext, columns in self._members(batch, names)]
+        members = self._members(batch, names, *next(sink.rooms))
+        fields = [(ext, weave(columns)) for ext, columns in members]
         for row, key in enumerate(batch.keys):
-            with tally.sample(key):
+            with sink.tally.sample(key):
                 found = [] if samples is None else read_pictures(batch, row, samples)
                 media = [(f"{n}.{ext}", content) for n, (ext, content) in enumerate(found)]
-                members = [*((ext, column[row]) for ext, column in fields), *media]
-                start, planned = tar.add(key, members, self.layout)
-                index.add(key, start, planned.exts, planned.offsets, planned.sizes)
+                contents = [*((ext, column[row]) for ext, column in fields), *media]
+                start, planned = sink.tar.add(key, contents, self.layout)
+                sink.index.add(key, start, planned.exts, planned.offsets, planned.sizes)
 
-    def _members(self, batch: PackedBatch, image: Column) -> list[Member]:
+    def _members(
+        self, batch: PackedBatch, image: Column, ids_room: Room, mask_room: Room
+    ) -> list[Member]:
         """Return the members without media; `image` are their names in JSON."""
-        ids, mask = batch.rows.ids, batch.rows.part.loss_mask()
-        bounds = batch.rows.bounds
-        fields = {"image": [image], "keys": keys_json(batch)}
-        rest = {"lengths": lengths_json(batch), "media": media_json(batch)}
+        fields = {
+            "image": [image],
+            "keys": keys_json(batch),
+            "lengths": lengths_json(batch),
+            "media": media_json(batch),
+        }
         if self.arrays:
+            ids, mask, bounds = batch.rows.ids, batch.rows.part.loss_mask(), batch.rows.bounds
             return [
-                ("json", json_object({**fields, **rest}, len(batch))),
+                ("json", json_object(fields, len(batch))),
                 ("input_ids.npy", npy_columns(ids, bounds)),
                 ("loss_mask.npy", npy_columns(mask, bounds)),
             ]
-        fields |= {**rest, "input_ids": ids_json(batch), "loss_mask": mask_json(batch)}
+        fields |= {
+            "input_ids": ids_json(batch, ids_room),
+            "loss_mask": mask_json(batch, mask_room),
+        }
         return [("json", json_object(dict(sorted(fields.items())), len(batch)))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sink:
+    """Where the samples of a unit go; `rooms` are for ids and masks as text, of a batch each."""
+
+    tar: TarWriter
+    index: IndexRows
+    tally: Tally
+    rooms: Iterator[tuple[Room, Room]] = field(
+        default_factory=lambda: in_turns(lambda: (Room(), Room()))
+    )
 
 
 def npy_columns(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:

@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 
 from shardmill.io.weave import Column, constant, texts, weave
 
-ZERO = b"\\u0000"  # how JSON writes it
 ESCAPED = np.isin(np.arange(256), [*range(32), ord('"'), ord("\\")])
 
 
 def quoted(strings: Sequence[str]) -> Column:
     """Return strings as JSON, with their quotes."""
-    # All at once, with a character between them that nobody uses: a call each costs 2 us.
-    together = orjson.dumps("\0".join(strings))
-    parts = together[1:-1].split(ZERO)
-    if len(parts) != len(strings) or b"\\" + ZERO in together:
-        return texts([orjson.dumps(string) for string in strings])
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts)) + len(b'""')
-    data = np.frombuffer(together.replace(ZERO, b'""'), np.uint8)
-    return Column(data, np.cumsum(lengths) - lengths, lengths)
+    return weave(quoted_texts(texts([string.encode() for string in strings])))
 
 
-def quoted_names(names: Column) -> list[Column]:
-    """Return names in UTF-8 as JSON, without a copy if none has a sign to be escaped."""
-    if ESCAPED[names.data].any():
-        return [quoted([name.decode() for name in names.contents()])]
-    quote = constant(b'"', len(names))
-    return [quote, names, quote]
+def quoted_texts(rows: Column) -> list[Column]:
+    """Return texts in UTF-8, whose bytes lie one after the other, as JSON.
+
+    Only those with a sign to be escaped are copied.
+    """
+    quote = constant(b'"', len(rows))
+    places = np.flatnonzero(ESCAPED[rows.data])
+    if not len(places):
+        return [quote, rows, quote]
+    changed = np.unique(np.searchsorted(rows.starts, places, side="right") - 1)
+    escaped = texts([orjson.dumps(bytes(rows[row]).decode())[1:-1] for row in changed.tolist()])
+    starts, lengths = rows.starts.copy(), rows.lengths.copy()
+    starts[changed], lengths[changed] = len(rows.data) + escaped.starts, escaped.lengths
+    return [quote, Column(np.concatenate([rows.data, escaped.data]), starts, lengths), quote]
 
 
 def chosen(strings: Sequence[str], numbers: NDArray[Any]) -> Column:
