@@ -10,25 +10,30 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from shardmill.formats import inplace
 from shardmill.model.codec import from_plain
 from shardmill.run.runner import run_stage
 
 
 def run_and_die(stage: Any, out: str, writes_to_live: int) -> None:
     """Run the stage in this process; in the middle of a write it ends as if the power went."""
-    real, left = os.pwrite, writes_to_live
+    left = writes_to_live
 
-    def dying_pwrite(descriptor: int, content: Any, offset: int) -> int:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            real(descriptor, content[: len(content) // 2], offset)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(descriptor, content, offset)
+    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
+        def maybe_die(descriptor: int, content: Any, offset: int) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                write(descriptor, content[: len(content) // 2], offset)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(descriptor, content, offset)
 
-    os.pwrite = dying_pwrite
+        return maybe_die
+
+    inplace.write_at, os.pwrite = dying(inplace.write_at), dying(os.pwrite)
     assert run_stage(stage, out, workers=0).complete
 
 

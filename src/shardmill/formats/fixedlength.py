@@ -112,7 +112,9 @@ def kept_tokens(
 
 def rows_at_once(width: int) -> int:
     """Return how many rows of this width make a batch whose arrays stay near the processor."""
-    return max(1, BATCH_CELLS // width)
+    # One less than a round number: what is written at round places the system caches in memory
+    # that lies together, of which there is little (see io.pieces).
+    return max(1, BATCH_CELLS // width - 1)
 
 
 class Desk:

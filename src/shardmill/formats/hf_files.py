@@ -19,6 +19,7 @@ import orjson
 from shardmill.extras import need
 from shardmill.io.atomic import write_file
 from shardmill.io.jsontext import dump_page
+from shardmill.io.pieces import open_to_write
 from shardmill.io.scribe import Scribe
 from shardmill.model.manifest import Manifest
 
@@ -59,9 +60,9 @@ def write_table(path: Path, kind: TableFile, schema: Any, batches: Iterable[Any]
 
     Each is written while the next is made, and before the one after that.
     """
-    pa, num_rows = need("pyarrow", extra="tables"), 0
+    num_rows = 0
     with (
-        pa.OSFile(str(path), "wb") as sink,
+        open_to_write(path) as sink,
         _writer(sink, kind, schema) as writer,
         Scribe() as scribe,
     ):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.io.jsontext import dump_page, read_json
-from shardmill.io.tarwrite import MAX_BATCH_BYTES
+from shardmill.io.pieces import write_at
 from shardmill.model.stage import Draft, Tally
 
 ROLE = "ranges"
@@ -104,10 +104,3 @@ def read_ranges(path: Path) -> list[Range]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a list of ranges: {error}", path=path) from error
-
-
-def write_at(descriptor: int, content: memoryview, offset: int) -> None:
-    """Write bytes to their place in a file."""
-    while content:
-        written = os.pwrite(descriptor, content[:MAX_BATCH_BYTES], offset)
-        content, offset = content[written:], offset + written

@@ -24,6 +24,7 @@ from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tokenslice import TokenSlice, token_slices
 from shardmill.io.atomic import write_file
+from shardmill.io.pieces import open_to_write
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE
@@ -67,7 +68,7 @@ class LitDataFormat(Format):
         dtype, num_rows = self._dtype(source), piece.num_rows
         tally.num_in += num_rows
         bounds = [np.array([_header_bytes(num_rows)], np.int64)]
-        with draft.file(piece.name, ROLE).open("wb") as file:
+        with open_to_write(draft.file(piece.name, ROLE)) as file:
             file.seek(_header_bytes(num_rows))
             for part in token_slices(source, piece.slices):
                 file.write(part.ids.astype(dtype, copy=False).data)

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.contract import Format, Piece, Place
-from shardmill.formats.inplace import write_at
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.packedjson import keys_json, media_json
 from shardmill.formats.packedrows import (
@@ -35,6 +34,7 @@ from shardmill.formats.packedrows import (
 )
 from shardmill.formats.tokenrows import token_rows
 from shardmill.io.atomic import write_file
+from shardmill.io.pieces import write_at
 from shardmill.io.sampleset import SampleSet
 from shardmill.io.scribe import Scribe
 from shardmill.io.weave import Column, between, cells, lengths_of, texts, write_woven

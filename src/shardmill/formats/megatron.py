@@ -18,10 +18,11 @@ import numpy as np
 
 from shardmill.errors import ConfigError
 from shardmill.formats.contract import Format, Piece, Place
-from shardmill.formats.inplace import RangeWriter, write_at
+from shardmill.formats.inplace import RangeWriter
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.tokenslice import token_slices
 from shardmill.io.megatron import CODES, HEADER, MAGIC, write_index
+from shardmill.io.pieces import PieceFile, open_to_write
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import UINT16_SIZE
 from shardmill.model.stage import Draft, Tally, check_name
@@ -122,16 +123,16 @@ class MegatronFormat(Format):
         dtype = self._dtype(source)
         lengths: list[Any] = [np.empty(0, np.int32)]
         documents: list[Any] = [np.empty(0, np.int64)]
-        num_rows = num_bytes = 0
-        with draft.file(piece.name, "bin").open("wb", buffering=0) as file:
+        num_rows = 0
+        with PieceFile(draft.file(piece.name, "bin"), "wb") as file:
             for part in token_slices(source, piece.slices):
                 ids = part.ids.astype(dtype, copy=False)
-                write_at(file.fileno(), ids.view(np.uint8).data, num_bytes)
+                file.write(ids.data)
                 lengths.append(part.lengths)
                 documents.append(part.documents[:-1] + num_rows)
-                num_rows, num_bytes = num_rows + len(part), num_bytes + ids.nbytes
-        with draft.file(piece.name, "idx").open("wb") as file:
-            write_index(file, dtype, np.concatenate(lengths), np.concatenate(documents))
+                num_rows += len(part)
+        with open_to_write(draft.file(piece.name, "idx")) as index:
+            write_index(index, dtype, np.concatenate(lengths), np.concatenate(documents))
         draft.finish(piece.name, num_samples=num_rows)
 
     def _write_ranges(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.formats import thrift
 from shardmill.formats.thrift import Value, binary, i32, i64, listed
+from shardmill.io.pieces import open_to_write
 from shardmill.io.scribe import Scribe
 
 MAGIC = b"PAR1"
@@ -77,7 +78,7 @@ def write_parquet(
     `schema` is the Arrow schema of the columns; readers find it, and its metadata, in the footer.
     """
     found: list[tuple[int, Value]] = []
-    with path.open("wb") as file:
+    with open_to_write(path) as file:
         file.write(MAGIC)
         with Scribe() as scribe:
             for group in groups:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.formats.inplace import write_at
 from shardmill.formats.sqlitepages import (
     INNER,
     LEAF,
@@ -29,6 +28,7 @@ from shardmill.formats.sqlitepages import (
     woven_pages,
 )
 from shardmill.formats.sqliterows import Values, row_cells
+from shardmill.io.pieces import write_at
 from shardmill.io.room import Room
 from shardmill.io.weave import Column, between, texts
 

@@ -7,6 +7,10 @@
  * write(columns, descriptor) writes the same bytes to a file, through a piece of memory that stays
  * in the processor's cache, and lets other threads run from the first row to the last.
  *
+ * write_all(content, descriptor) writes any bytes to a file. Both write pieces of 256 KiB: of larger
+ * ones the system makes larger pieces of its cache, for which it needs memory that lies together,
+ * and in a virtual machine that is memory which the host must give first.
+ *
  * number_texts(values, itemsize, counts, separator, opening, closing, text, bounds) -> bytes written
  * to `text`. Row i has the next counts[i] of the unsigned `values` of 1, 2, 4 or 8 bytes as decimal
  * digits, with the separator of 1 or 2 bytes between them and one byte, or none, on either side.
@@ -24,6 +28,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PIECE_BYTES (1 << 18)
 
 typedef struct {
     Py_buffer data, starts, lengths;
@@ -73,11 +79,12 @@ typedef struct {
 
 enum { WHOLE, MISFIT, FAILED };
 
-static int flush(Target *target)
+/* Writes to the file, a piece at a time. */
+static int write_pieces(Target *target, const char *from, Py_ssize_t length)
 {
-    const char *from = target->memory;
-    while (target->used > 0) {
-        ssize_t written = write(target->descriptor, from, (size_t)target->used);
+    while (length > 0) {
+        Py_ssize_t part = length < PIECE_BYTES ? length : PIECE_BYTES;
+        ssize_t written = write(target->descriptor, from, (size_t)part);
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0) {
@@ -85,9 +92,16 @@ static int flush(Target *target)
             return FAILED;
         }
         from += written;
-        target->used -= written;
+        length -= written;
     }
     return WHOLE;
+}
+
+static int flush(Target *target)
+{
+    int result = write_pieces(target, target->memory, target->used);
+    target->used = 0;
+    return result;
 }
 
 static int put(Target *target, const char *from, Py_ssize_t length)
@@ -197,8 +211,6 @@ static PyObject *weave(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-#define PIECE_BYTES (1 << 18)
-
 static PyObject *write_woven(PyObject *module, PyObject *args)
 {
     PyObject *given;
@@ -217,6 +229,24 @@ static PyObject *write_woven(PyObject *module, PyObject *args)
     if (result < 0)
         return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *write_all(PyObject *module, PyObject *args)
+{
+    Py_buffer content;
+    Target target = {NULL, 0, 0, -1, 0};
+    int result;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*i", &content, &target.descriptor))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = write_pieces(&target, content.buf, content.len);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&content);
+    if (result == WHOLE)
+        Py_RETURN_NONE;
+    errno = target.error;
+    return PyErr_SetFromErrno(PyExc_OSError);
 }
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -394,6 +424,7 @@ static PyObject *number_texts(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"weave", weave, METH_VARARGS, "Copy the rows of columns, one after the other, to a buffer."},
     {"write", write_woven, METH_VARARGS, "Write the same bytes to the file of a descriptor."},
+    {"write_all", write_all, METH_VARARGS, "Write bytes to the file of a descriptor."},
     {"number_texts", number_texts, METH_VARARGS, "Write numbers as text; returns the bytes."},
     {NULL, NULL, 0, NULL},
 };

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from shardmill.io.arrays import write_arrays
 from shardmill.io.atomic import made_file
+from shardmill.io.pieces import open_to_write
 
 
 def store_arrays(
     path: Path, format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> None:
     """Write the container to a file or an object."""
-    with made_file(path) as draft_path, draft_path.open("wb") as file:
+    with made_file(path) as draft_path, open_to_write(draft_path) as file:
         write_arrays(file, format, arrays, meta)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays, open_arrays, write_arrays
 from shardmill.io.index import hash_keys
+from shardmill.io.pieces import open_to_write
 from shardmill.io.strings import Strings, check_bounds, open_strings, pack_strings
 
 FORMAT = "codes"
@@ -133,7 +134,7 @@ def write_codes(
         "codes": np.concatenate([*codes, np.empty(0, np.uint8)]).astype(code_dtype(num_codes)),
     }
     meta = {"num_codes": num_codes, "factor": factor, **(about or {})}
-    with path.open("wb") as file:
+    with open_to_write(path) as file:
         write_arrays(file, FORMAT, arrays, meta)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shardmill.errors import FormatError
 from shardmill.io.arrays import write_arrays
 from shardmill.io.index import FORMAT, MEMBER_COLUMNS, ShardIndex, open_index
+from shardmill.io.pieces import open_to_write
 from shardmill.io.strings import Strings, pack_strings
 from shardmill.io.tarheader import END_OF_TAR
 from shardmill.model.tokenrow import spans_of
@@ -32,7 +33,7 @@ def cut_shard(
         raise FormatError(f"does not have the {index.num_bytes} bytes of its index", path=tar_path)
     num_bytes = _copy_samples(tar_path, index, keep, new_tar)
     meta = {**index.arrays.meta, "num_bytes": num_bytes}
-    with new_index.open("wb") as file:
+    with open_to_write(new_index) as file:
         write_arrays(file, FORMAT, _cut_arrays(index, keep), meta)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shardmill.errors import FormatError
 from shardmill.io.arrays import Arrays, write_arrays
 from shardmill.io.index import FORMAT, MEMBER_COLUMNS, hash_keys
+from shardmill.io.pieces import open_to_write
 from shardmill.io.strings import pack_strings
 from shardmill.io.tarbatch import TarBatch
 from shardmill.io.weave import Column, texts
@@ -103,7 +104,7 @@ class IndexRows:
     def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
         """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
         arrays = self.arrays(path, end=end, num_bytes=num_bytes, url=url)
-        with path.open("wb") as file:
+        with open_to_write(path) as file:
             write_arrays(file, FORMAT, arrays.arrays, arrays.meta)
 
     def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:

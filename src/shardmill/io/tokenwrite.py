@@ -21,6 +21,7 @@ from shardmill.io.columns import narrow_bounds, narrow_column
 from shardmill.io.keycolumn import KeyList, NumberedKeys
 from shardmill.io.links import link_or_copy
 from shardmill.io.megatron import write_index
+from shardmill.io.pieces import open_to_write
 from shardmill.io.strings import pack_strings
 from shardmill.io.tokenfile import FORMAT, MEDIA_COLUMNS
 from shardmill.model.codec import to_plain
@@ -29,8 +30,6 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
 
 MAX_ROW_TOKENS = 2**31 - 1
-# For single rows. Of many at once the buffer would take what fits, and copy that for nothing.
-BUFFER_BYTES = 1 << 16
 
 
 def _numbers() -> array[int]:
@@ -98,7 +97,7 @@ class TokenWriter:
 
     def __enter__(self) -> TokenWriter:
         if self.ids_file is None:
-            self._bin = self.file("bin").open("wb", buffering=BUFFER_BYTES)
+            self._bin = open_to_write(self.file("bin"))
         else:
             link_or_copy(self.ids_file, self.file("bin"))
         return self
@@ -218,9 +217,9 @@ class TokenWriter:
 
     def _write_tables(self) -> None:
         lengths = _int64(self._lengths)
-        with self.file("idx").open("wb") as file:
+        with open_to_write(self.file("idx")) as file:
             write_index(file, self.space.dtype, lengths, _int64(self._documents))
-        with self.file("spans").open("wb") as file:
+        with open_to_write(self.file("spans")) as file:
             write_arrays(file, FORMAT, self._arrays(), self._meta())
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,6 @@ is compiled where there is a compiler.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.io.pieces import write_all
 from shardmill.io.room import Room
 from shardmill.io.scribe import Scribe
 
@@ -122,9 +122,7 @@ def write_woven(descriptor: int, columns: Sequence[Column]) -> None:
     if _weave is not None:
         _weave.write([(c.data, c.starts, c.lengths) for c in columns], descriptor)
         return
-    content = weave(columns).data.data
-    while content:
-        content = content[os.write(descriptor, content) :]
+    write_all(descriptor, weave(columns).data)
 
 
 def write_rows(path: Path, batches: Iterable[Sequence[Column]]) -> None:
