@@ -207,7 +207,7 @@ def section(name: str, folder: Path, workers: int = 0) -> tuple[str, float, floa
     contest.add("copying its bytes", __file__, "copy", **given)
     for peer, function in PEERS.get(name, {}).items() if not workers else ():
         contest.add(peer, __file__, function, **given)
-    contest.run(2 if workers else ROUNDS)
+    contest.run(ROUNDS)
     ours, theirs = contest.best("shardmill export"), contest.best("copying its bytes")
     table = contest.table(than="copying its bytes")
     return table, theirs.wall_us / ours.wall_us, theirs.cpu_us / ours.cpu_us

@@ -1,14 +1,14 @@
 """Merging the parts of a UniDisc-style tokenization, and what it takes in memory.
 
-Eight parts of padded rows, a quarter of which two parts share, and the leftovers of a stopped rank.
+Sixteen parts of padded rows, a quarter of which two parts share, and the leftovers of a stopped rank.
 The peer does what UniDisc's merge does: every part is loaded, all are joined, rows that were not
 written are taken out by a mask, ids become int32 and are looked at (not with --mem_efficient), rows
 are made unique, and the rest is written as one memory map of int16 (that the wrong rows are kept
 after `unique` is mended here).
 shardmill adopts the parts as token shards: padding goes, codes are shifted, spans and keys are
-written, each part by itself. Both remove what they made the time before; shardmill syncs what it
-writes, the peer does not, and joins with as many threads as there are processors. The goals are 5
-times the speed and a tenth of the memory.
+written, each part by itself, in one process, or as the command runs, in one for each processor,
+whose start counts. shardmill syncs what it writes, the peer does not, and joins with as many
+threads as there are processors. The goals are 5 times the speed and a tenth of the memory.
 
 The second table is of parts of pairs (a padded text and a picture), the third of full rows of text
 that no two parts share: those are linked, and no id is copied.
@@ -26,40 +26,42 @@ import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from side_by_side import Contest, save_report
 
-NUM_PARTS, LENGTH, FILLED = 8, 3072, 0.6
+NUM_PARTS, LENGTH, FILLED = 16, 3072, 0.6
 TEXT_LENGTH, NUM_CODES = 128, 1024
 ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
-# About 50 MB a part.
-ROWS_A_PART = {"rows": 4000, "pairs": 16_000, "full": 4000}
+# About 200 to 260 MB a part.
+ROWS_A_PART = {"rows": 16_000, "pairs": 96_000, "full": 16_000}
+Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], None]]  # the work, and tidying up
 
 
-def shardmill(folder: str) -> Callable[[], int]:
-    """Adopt the parts as token shards."""
+def shardmill(folder: str, workers: int | None = 0) -> Contestant:
+    """Adopt the parts as token shards, in this process or with workers."""
     from shardmill.run.runner import run_stage
     from shardmill.stages.tokenrecipe import stage_of
 
+    out = Path(folder) / "ours"
+
     def work() -> int:
-        out = Path(folder) / "ours"
-        shutil.rmtree(out, ignore_errors=True)
-        report = run_stage(stage_of({"from": "unidisc"}, [f"{folder}/parts"]), out, workers=0)
+        report = run_stage(stage_of({"from": "unidisc"}, [f"{folder}/parts"]), out, workers=workers)
         assert report.manifest is not None, report.failures
         return report.manifest.num_samples
 
-    return work
+    return work, lambda: shutil.rmtree(out)
 
 
-def join_in_memory(folder: str, saving: bool = False) -> Callable[[], int]:
+def join_in_memory(folder: str, saving: bool = False) -> Contestant:
     """Join all parts with torch, as UniDisc does; `saving` is its --mem_efficient."""
     import torch
     from tensordict import TensorDict
 
+    out = Path(folder) / "theirs"
+
     def work() -> int:
-        out = Path(folder) / "theirs"
-        shutil.rmtree(out, ignore_errors=True)
         parts = sorted(
             (Path(folder) / "parts").iterdir(), key=lambda path: (path.name[:3] == "tmp", path)
         )
@@ -79,7 +81,7 @@ def join_in_memory(folder: str, saving: bool = False) -> Callable[[], int]:
         joined.memmap(out)
         return len(joined)
 
-    return work
+    return work, lambda: shutil.rmtree(out)
 
 
 def write_parts(folder: Path, rows: int, kind: str = "rows") -> int:
@@ -151,14 +153,14 @@ COLUMNS = {"rows": padded_rows, "pairs": padded_pairs, "full": full_rows}
 
 def peak_bytes(call: str, folder: str) -> int:
     """Return the memory that a run takes beyond its imports, in a process of its own."""
-    code = f"from merge_parts import *; F = {folder!r}; print(watch({call}))"
+    code = f"from merge_parts import *; F = {folder!r}; print(watch(*{call}))"
     command = [sys.executable, "-c", code]
     here = Path(__file__).resolve().parent
     ran = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[-1])
 
 
-def watch(work: Callable[[], int]) -> int:
+def watch(work: Callable[[], int], tidy: Callable[[], None]) -> int:
     """Return the peak of memory that belongs to no file while the work runs, less that before."""
     before, peak, done = anonymous_bytes(), 0, threading.Event()
 
@@ -172,6 +174,7 @@ def watch(work: Callable[[], int]) -> int:
     work()
     done.set()
     watcher.join()
+    tidy()
     return max(0, peak - before)
 
 
@@ -187,6 +190,7 @@ def merge(kind: str) -> tuple[str, str]:
         num_samples = write_parts(Path(name) / "parts", ROWS_A_PART[kind], kind)
         contest = Contest(f"Merging {kind}", unit="sample")
         contest.add("shardmill", __file__, "shardmill", folder=name)
+        contest.add("shardmill, as it runs", __file__, "shardmill", folder=name, workers=None)
         ways = {"all in memory, saving": True, "all in memory": False}
         notes = {True: "with --mem_efficient", False: "UniDisc's way"}
         for title, saving in ways.items():
@@ -196,8 +200,12 @@ def merge(kind: str) -> tuple[str, str]:
         contest.run(rounds=ROUNDS)
         assert all(c.num_items == num_samples for c in contest.contestants)
         calls = {"shardmill": "shardmill(F)"}
-        calls |= {title: f"join_in_memory(F, {saving})" for title, saving in ways.items()}
-        peaks = {c.name: peak_bytes(calls[c.name], name) for c in contest.contestants}
+        calls |= {
+            title: f"join_in_memory(F, {saving})"
+            for title, saving in ways.items()
+            if saving or kind == "rows"
+        }
+        peaks = {title: peak_bytes(call, name) for title, call in calls.items()}
     whole = peaks["all in memory, saving"]
     lines = [
         "| | peak of memory | share |",

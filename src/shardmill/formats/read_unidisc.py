@@ -35,7 +35,7 @@ from shardmill.model.space import TokenSpace
 
 # Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
-TOKENS_AT_ONCE = 1 << 21
+TOKENS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
