@@ -1,6 +1,6 @@
 """Merging the parts of a UniDisc-style tokenization, and what it takes in memory.
 
-Sixteen parts of padded rows, a quarter of which two parts share, and the leftovers of a stopped rank.
+Sixteen parts of padded rows, a quarter of which two share, and the leftovers of a stopped rank.
 The peer does what UniDisc's merge does: every part is loaded, all are joined, rows that were not
 written are taken out by a mask, ids become int32 and are looked at (not with --mem_efficient), rows
 are made unique, and the rest is written as one memory map of int16 (that the wrong rows are kept
