@@ -45,7 +45,7 @@ from shardmill.io.scribe import in_turns
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 
-GROUP_TOKENS = 1 << 21  # the dictionary of ids is a small part of it, and a page fits into a cache
+GROUP_TOKENS = 1 << 22  # the dictionary of ids is a small part of it
 BATCH_TOKENS = 1 << 20  # few calls, and the masks of a batch still fit into a cache
 TOKEN_COLUMNS: dict[str, tuple[str, Callable[[TokenRows, Room], NDArray[Any]]]] = {
     "loss_mask": ("uint8", lambda rows, room: painted(rows.part.loss_runs(), room)),
