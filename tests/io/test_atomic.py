@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crash_states import TracingDisk
 
-from shardmill.io.atomic import Disk, make_dirs, remove_files, write_file
+from shardmill.io.atomic import Disk, made_file, make_dirs, remove_files, write_file
 
 
 def replaced_file_states(folder: Path, skip: frozenset[str]) -> set[bytes | None]:
@@ -63,3 +63,11 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
         write_file(tmp_path / "page", b"new", disk=Full())
     assert [path.name for path in tmp_path.iterdir()] == ["page"]
     assert (tmp_path / "page").read_bytes() == b"old"
+
+
+def test_whoever_cannot_make_a_file_leaves_no_litter(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(KeyError), made_file(tmp_path / "a") as draft_path:
+        draft_path.write_bytes(b"half")
+        raise KeyError("mine")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]

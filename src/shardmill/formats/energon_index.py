@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.errors import FormatError, ShardmillError
+from shardmill.errors import FormatError
 from shardmill.formats.sqlitefile import UNGUARDED, filled_tables
 from shardmill.formats.sqliterows import Values
 from shardmill.formats.utf8 import is_utf8
@@ -48,9 +48,6 @@ def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
             _write(draft_path, tars)
         except sqlite3.Error as error:
             raise OSError(errno.EIO, f"cannot write: {error}", str(path)) from error
-        except ShardmillError:
-            draft_path.unlink()
-            raise
 
 
 def _write(path: Path, tars: Iterable[ShardIndex]) -> None:

@@ -119,10 +119,10 @@ def make_dirs(path: Path, *, disk: Disk = DISK) -> None:
 
 @contextmanager
 def removed_on_error(disk: Disk, path: Path) -> Iterator[None]:
-    """Leave no half-written file behind when the disk is full."""
+    """Leave no half-written file behind, whatever went wrong."""
     try:
         yield
-    except OSError:
+    except BaseException:
         disk.unlink(path)
         raise
 
