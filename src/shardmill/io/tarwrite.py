@@ -16,9 +16,10 @@ from typing import NamedTuple, Self, TypeAlias
 from shardmill.errors import SampleError
 from shardmill.io.names import Layout, check_ext, check_key, member_name
 from shardmill.io.scribe import Scribe
+from shardmill.io.takennames import TakenNames
 from shardmill.io.tarbatch import TarBatch
 from shardmill.io.tarheader import END_OF_TAR, member_header, padded, padding
-from shardmill.io.weave import Column, rises, write_woven
+from shardmill.io.weave import Column, write_woven
 
 Content: TypeAlias = bytes | memoryview
 MAX_PIECES = 1020
@@ -72,9 +73,7 @@ class TarWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.num_bytes = 0
-        self._taken: set[str] = set()
-        self._rising: list[Column] = []
-        self._last_key = b""
+        self._taken = TakenNames(path.name)
         self._pieces: list[Content] = []
         self._pending_bytes = 0
         self._scribe = Scribe()
@@ -89,7 +88,7 @@ class TarWriter:
 
     def append(self, sample: Planned) -> int:
         """Append a planned sample and return its offset; a key twice is a `SampleError`."""
-        self._claim(sample)
+        self._taken.take(sample.key, sample.names)
         start = self.num_bytes
         self._pieces += sample.pieces
         self._pending_bytes += sample.num_bytes
@@ -104,7 +103,7 @@ class TarWriter:
         They are woven and written beside what the caller does next, so their columns must be left
         alone until the next batch has been given.
         """
-        if not self._claim_all(batch.keys):
+        if not self._taken.take_all(batch.keys):
             return None
         self._flush()
         start = self.num_bytes
@@ -143,39 +142,6 @@ class TarWriter:
             self.close()
         else:
             self.abandon()
-
-    def _claim_all(self, keys: Column) -> bool:
-        """Take keys, unless one is taken; their names have a dot after them, and meet if keys do.
-
-        Keys that rise from batch to batch need not be looked up.
-        """
-        if not self._taken and rises(keys, after=self._last_key):
-            self._rising.append(keys)
-            self._last_key = bytes(keys[len(keys) - 1]) if len(keys) else self._last_key
-            return True
-        self._look_up_rising()
-        wanted = [key.decode() for key in keys.contents()]
-        if not self._taken.isdisjoint(wanted) or len(set(wanted)) < len(wanted):
-            return False
-        self._taken.update(wanted)
-        return True
-
-    def _look_up_rising(self) -> None:
-        for keys in self._rising:
-            self._taken.update(key.decode() for key in keys.contents())
-        self._rising.clear()
-
-    def _claim(self, sample: Planned) -> None:
-        self._look_up_rising()
-        # Keys have no dot and names have one, so that one set holds both. Names can meet when keys
-        # do not: in the dashed layout `a-0.jpg` may belong to `a` and to `a-0`.
-        if sample.key in self._taken:
-            raise SampleError("duplicate key", f"{sample.key!r} is in {self.path.name} already")
-        for name in sample.names:
-            if name in self._taken:
-                raise SampleError("duplicate member", f"{name!r} is in {self.path.name} already")
-        self._taken.add(sample.key)
-        self._taken.update(sample.names)
 
     def _flush(self) -> None:
         pieces, num_bytes = self._pieces, self._pending_bytes
