@@ -31,7 +31,7 @@ def test_rows_are_samples_of_one_document(mixed: Mixed) -> None:
     for batch in batches_of(mixed.tokens):
         for number, key in enumerate(batch.keys):
             row = next(rows)
-            assert key == batch.document_keys[number] == row.key
+            assert key == bytes(batch.document_names[number]).decode() == row.key
             start, end = batch.rows.bounds[number : number + 2].tolist()
             assert batch.rows.ids[start:end].tolist() == row.ids.tolist()
             first, last = batch.sample_media[number : number + 2].tolist()
@@ -45,8 +45,8 @@ def test_packs_are_numbered_and_have_the_documents_of_their_rows(mixed: Mixed) -
     keys, documents = [], []
     for batch in batches_of(mixed.packs):
         keys += batch.keys
-        documents += batch.document_keys
-        assert np.diff(batch.documents).sum() == len(batch.document_keys)
+        documents += [name.decode() for name in batch.document_names.contents()]
+        assert np.diff(batch.documents).sum() == len(batch.document_names)
         owners = (
             np.searchsorted(batch.media_bounds, np.arange(len(batch.media_starts)), "right") - 1
         )

@@ -31,13 +31,6 @@ def test_a_number_keeps_its_zeros() -> None:
     assert split_key("7" * 20) == ("77", 18, int("7" * 18))
 
 
-@given(KEYS)
-def test_neighbours_are_read_together(keys: list[str]) -> None:
-    column = open_keys(Arrays(Path("x"), "f", {}, pack_keys(keys)), len(keys))
-    for start in range(len(keys) + 1):
-        assert column.between(start, len(keys)) == keys[start:]
-
-
 @given(
     prefix=st.sampled_from(["train-", "", "a1"]),
     width=st.integers(0, 20),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ def test_a_file_that_is_missing_fails_its_unit_and_no_other(tmp_path: Path) -> N
         "00002"
     ]
     assert all(next(path.iterdir(), None) is None for path in ledger.draft_dir.iterdir())
+
+
+class Robbed(Unruly):
+    """Loses the draft of one unit, as a run does that others took for dead."""
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        super().work(unit, draft, tally)
+        if unit.name == "00002":
+            shutil.rmtree(draft.dir)
+
+
+def test_a_draft_that_is_gone_fails_its_unit_and_no_other(tmp_path: Path) -> None:
+    events = work_all(Robbed(notes=tmp_path), make_ledger(tmp_path))
+    assert [event.unit for event in events if event.kind == "failed"] == ["00002"]
+    assert len([event for event in events if event.kind == "done"]) == 5
 
 
 class FailingDisk(Disk):

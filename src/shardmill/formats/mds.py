@@ -26,6 +26,8 @@ from shardmill.formats.contract import Format, Piece, Place
 from shardmill.formats.inputs import ExportInput, Slice
 from shardmill.formats.packedjson import keys_json, media_json
 from shardmill.formats.packedrows import (
+    BATCH_TOKENS,
+    PICTURED_TOKENS,
     PackedBatch,
     identity_of,
     open_pictures,
@@ -68,12 +70,13 @@ class MdsFormat(Format):
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write one shard: the samples first, since only they tell where each of them begins."""
         samples = None if self.samples is None else open_pictures(self.samples)
+        max_tokens = BATCH_TOKENS if samples is None else PICTURED_TOKENS
         config = orjson.dumps(self._config(source))
         head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
         sizes, end = [np.empty(0, np.int64)], head
         with draft.file(piece.name, ROLE).open("wb", buffering=0) as file, Scribe() as scribe:
             file.seek(head)
-            for batch in packed_batches(source, piece):
+            for batch in packed_batches(source, piece, max_tokens):
                 columns = _sample_columns(batch, samples, tally)
                 scribe.write(write_woven, file.fileno(), columns)
                 sizes.append(lengths_of(columns))

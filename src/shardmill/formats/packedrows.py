@@ -26,6 +26,7 @@ from shardmill.model.codec import digest
 
 # So many that what a batch costs by itself does not count, and two of them take little memory.
 BATCH_TOKENS = 1 << 21
+PICTURED_TOKENS = 1 << 17  # where the pictures of a batch are in memory as well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +53,6 @@ class PackedBatch:
         return [name.decode() for name in self.names.contents()]
 
     @property
-    def document_keys(self) -> list[str]:
-        """The key of each document."""
-        return [name.decode() for name in self.document_names.contents()]
-
-    @property
     def media_names(self) -> list[str]:
         """The names that media have in their samples, which `media("name")` counts in."""
         names: list[str] = self.rows.part.shard.spans.meta["media_names"]
@@ -80,10 +76,12 @@ class PackedBatch:
         return values[first : first + len(self.media_starts)]
 
 
-def packed_batches(source: ExportInput, piece: Piece) -> Iterator[PackedBatch]:
+def packed_batches(
+    source: ExportInput, piece: Piece, max_tokens: int = BATCH_TOKENS
+) -> Iterator[PackedBatch]:
     """Yield the rows or packs of a unit in order."""
     number = 0
-    for rows in token_rows(source, piece.slices, BATCH_TOKENS):
+    for rows in token_rows(source, piece.slices, max_tokens):
         part = rows.part
         names = document_names = part.key_texts()
         if rows.members is not None:

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,11 +120,10 @@ def make_dirs(path: Path, *, disk: Disk = DISK) -> None:
 @contextmanager
 def removed_on_error(disk: Disk, path: Path) -> Iterator[None]:
     """Leave no half-written file behind, whatever went wrong."""
-    try:
+    with ExitStack() as cleanup:
+        cleanup.callback(disk.unlink, path)
         yield
-    except BaseException:
-        disk.unlink(path)
-        raise
+        cleanup.pop_all()
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -46,15 +46,6 @@ class KeyColumn:
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
 
-    def between(self, start: int, stop: int) -> list[str]:
-        """Return the keys of neighbouring rows, with less work than one at a time."""
-        patterns = [
-            text.replace("%", "%%") + (f"%0{width}d" if width else "%.0s")
-            for text, width in zip(self.prefixes, self.widths.tolist())
-        ]
-        numbers, prefixes = self.number[start:stop].tolist(), self.prefix[start:stop].tolist()
-        return [patterns[prefix] % number for prefix, number in zip(prefixes, numbers)]
-
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
         text, width, number = split_key(key)

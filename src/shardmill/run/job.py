@@ -112,13 +112,14 @@ class _Bench:
         for attempt in range(self.retries + 1):
             try:
                 draft, tally = self._work(work, unit)
+                num_bytes = _num_bytes(draft)
             except Exception as error:
                 if attempt == self.retries or not may_pass(error):
                     self.report_failure(unit.name, error)
                     break
             else:
                 took, computed = time.monotonic() - began, time.process_time() - began_cpu
-                return Finished(unit, draft, tally, _num_bytes(draft), took, computed)
+                return Finished(unit, draft, tally, num_bytes, took, computed)
         return None
 
     def _work(self, work: Work, unit: Unit) -> tuple[Draft, Tally]:
