@@ -22,7 +22,7 @@ from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
 from shardmill.pack.balance import balance
 from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
-from shardmill.pack.engine import load_engine
+from shardmill.pack.loops import load_engine
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.plan import plan_packs
 from shardmill.pack.report import straggler

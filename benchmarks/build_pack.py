@@ -118,10 +118,10 @@ def check_equal() -> str:
 
 def private_memory() -> str:
     """Return what a plan of 10 million samples costs each of 8 workers that read all of it."""
-    from shardmill.io.plans import write_plan
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs
+    from shardmill.shards.plans import write_plan
 
     tokens = np.resize(draw("vlm", 8192, 1_000_000)[0], 10_000_000)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +138,8 @@ def private_memory() -> str:
 
 
 def _private_bytes(path: str) -> int:
-    from shardmill.io.plans import open_plan
     from shardmill.pack.order import EpochOrder
+    from shardmill.shards.plans import open_plan
 
     before = _private()
     plan = open_plan(Path(path))

@@ -30,14 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from vq_checkpoints import random_tensors
 
-from shardmill.media.geometry import Square
-from shardmill.media.image import decode_picture, resize_crop
-from shardmill.tokens.vq.batches import BatchEncoder
-from shardmill.tokens.vq.live import PlainTokenizer
-from shardmill.tokens.vq.quantize import nearest_codes
-from shardmill.tokens.vq.shape import VqShape
-from shardmill.tokens.vq.specs import ChameleonVq
-from shardmill.tokens.vq.weights import VqWeights, load_weights
+from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.geometry import Square
+from shardmill.tokens.vq.encode import BatchEncoder
+from shardmill.tokens.vq.network import nearest_codes
+from shardmill.tokens.vq.tokenizer import ChameleonVq, PlainTokenizer
+from shardmill.tokens.vq.weights import VqShape, VqWeights, load_weights
 
 GFLOP_AT_512 = 554
 LIMIT_TFLOPS = 790  # a large product of bf16 matrices on an H200
@@ -192,7 +190,7 @@ def make_shards(folder: Path, width: int, height: int, num_samples: int) -> Path
 
 def run_verb(*words: str) -> None:
     """Run a command of shardmill."""
-    subprocess.run([sys.executable, "-m", "shardmill.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "shardmill", *words], check=True)
 
 
 def decode_rate(num_threads: int) -> str:

@@ -31,10 +31,10 @@ def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
 
 def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
     """Our index of every tar, written to a folder."""
-    from shardmill.io import tarscan
-    from shardmill.io.grouping import group_members
-    from shardmill.io.tarread import walk_tar
-    from shardmill.io.urls import open_blob
+    from shardmill.shards.tar import read as tarscan
+    from shardmill.shards.tar.grouping import group_members
+    from shardmill.shards.tar.read import walk_tar
+    from shardmill.storage.globs import open_blob
 
     if compiled and tarscan._tarscan is None:
         raise SystemExit("the compiled scanner is not built: pip install -e .")

@@ -18,8 +18,8 @@ def made_shards(num: int, mean_bytes: int, num_shards: int) -> list[list[Made]]:
 
 def write_tars(folder: str, num: int, mean_bytes: int, num_shards: int) -> None:
     """Write a tar and its index for each shard, all of which readers of tars may share."""
-    from shardmill.io.indexwrite import IndexRows
-    from shardmill.io.tarwrite import TarWriter
+    from shardmill.shards.tar.index import IndexRows
+    from shardmill.shards.tar.write import TarWriter
 
     for number, shard in enumerate(made_shards(num, mean_bytes, num_shards)):
         rows, path = IndexRows(), Path(folder) / f"{number:05d}.tar"
@@ -33,8 +33,8 @@ def write_tars(folder: str, num: int, mean_bytes: int, num_shards: int) -> None:
 
 def open_tars(folder: str, num: int, num_shards: int):
     """Return the samples of what `write_tars` wrote."""
-    from shardmill.io.sampleset import SampleSet
     from shardmill.model.manifest import FileEntry, ShardEntry
+    from shardmill.shards.samples.dataset import SampleSet
 
     entries = []
     for name in (f"{number:05d}" for number in range(num_shards)):

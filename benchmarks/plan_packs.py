@@ -26,8 +26,7 @@ NUM = 1_000_000
 def shardmill(data: str, capacity: int, method: str, engine: str = "compiled") -> Work:
     """From lengths to packs of rows, without ordering them, as the peers do."""
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.emit import block_order
-    from shardmill.pack.engine import load_engine
+    from shardmill.pack.loops import block_order, load_engine
     from shardmill.pack.plan import choose, count_lengths
 
     lengths = draw(data, capacity, NUM)[0]
@@ -124,7 +123,7 @@ def quality() -> str:
 
 
 def _bound(lengths: np.ndarray, capacity: int) -> int:
-    from shardmill.pack.bound import lower_bound
+    from shardmill.pack.plan import lower_bound
 
     return lower_bound(np.bincount(lengths, minlength=capacity + 1), capacity)
 
@@ -174,8 +173,7 @@ def huge(num: int) -> str:
     """Return time and memory above the input for many samples, in this process."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.emit import block_order
-    from shardmill.pack.engine import load_engine
+    from shardmill.pack.loops import block_order, load_engine
     from shardmill.pack.plan import choose, count_lengths, plan_packs
 
     loops = load_engine("compiled")

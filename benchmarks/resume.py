@@ -23,12 +23,12 @@ NUM_ROWS = 10_000
 
 def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
     """Write a plan of this size over a small token shard, whose rows serve many packs."""
-    from shardmill.io.plans import write_plan
-    from shardmill.io.tokenfile import ROLES
-    from shardmill.io.tokenwrite import TokenWriter
     from shardmill.model.plan import PackPlan, PackSpec
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
+    from shardmill.shards.plans import write_plan
+    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.write import TokenWriter
 
     files = {role: folder / f"a.{role}" for role in ROLES}
     with TokenWriter(files.__getitem__, TokenSpace(text_size=1000)) as writer:
@@ -55,11 +55,11 @@ def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
 
 
 def _open(folder: str) -> Any:
-    from shardmill.io.tokenfile import ROLES
-    from shardmill.io.tokenset import TokenSet
     from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.serve.document import TokenReader
-    from shardmill.serve.packed import PackedDataset
+    from shardmill.shards.tokens.dataset import TokenSet
+    from shardmill.shards.tokens.file import ROLES
+    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.documents import TokenReader
 
     files = {role: FileEntry(f"a.{role}", 0, "") for role in ROLES}
     tokens = TokenSet(Path(folder), (ShardEntry("a", NUM_ROWS, files),))
@@ -68,8 +68,8 @@ def _open(folder: str) -> Any:
 
 def shardmill(folder: str, num_packs: int) -> Work:
     """StepLoader: map the plan, load the state, build the first batch."""
-    from shardmill.serve.collate import Collate
-    from shardmill.serve.loader import StepLoader
+    from shardmill.train.collate import Collate
+    from shardmill.train.loader import StepLoader
 
     def loader() -> StepLoader:
         packs = _open(folder)
@@ -169,7 +169,7 @@ if __name__ == "__main__":
         ):
             contest.add(title, __file__, function, folder=name, num_packs=num)
         contest.run(rounds)
-        import shardmill.serve.packed  # noqa: F401
+        import shardmill.train.dataset  # noqa: F401
 
         memory = private_megabytes(name)
     text = (

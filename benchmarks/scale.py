@@ -63,8 +63,6 @@ def make_ledger(folder: Path, num_units: int) -> None:
     """Write a folder of finished units: receipts whose two files are empty."""
     import xxhash
 
-    from shardmill.io.jsontext import dump_page
-    from shardmill.io.receipts import Ledger, StageRecord
     from shardmill.model.manifest import (
         FileEntry,
         Receipt,
@@ -73,6 +71,8 @@ def make_ledger(folder: Path, num_units: int) -> None:
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
+    from shardmill.shards.ledger.ledger import Ledger, StageRecord
+    from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "benchmark")
     ledger.make_folders()
@@ -102,7 +102,7 @@ def make_ledger(folder: Path, num_units: int) -> None:
 
 def resume(folder: Path, num_units: int) -> int:
     """Find what is left to do in a folder where all is done."""
-    from shardmill.io.receipts import Ledger
+    from shardmill.shards.ledger.ledger import Ledger
 
     ledger = Ledger(folder)
     assert not ledger.pending(ledger.read_units(), "0" * 32)
@@ -111,8 +111,8 @@ def resume(folder: Path, num_units: int) -> int:
 
 def collect(folder: Path, num_units: int) -> int:
     """Write the manifest from the receipts."""
-    from shardmill.io.receipts import Ledger
     from shardmill.model.manifest import build_manifest
+    from shardmill.shards.ledger.ledger import Ledger
 
     ledger = Ledger(folder, "benchmark")
     units = ledger.read_units()
@@ -123,7 +123,7 @@ def collect(folder: Path, num_units: int) -> int:
 
 def open_folder(folder: Path, num_units: int) -> int:
     """Read the manifest, as every reader does first."""
-    from shardmill.io.receipts import open_manifest
+    from shardmill.shards.ledger.ledger import open_manifest
 
     assert len(open_manifest(folder).shards) == num_units
     return (folder / "manifest.json").stat().st_size
@@ -131,8 +131,8 @@ def open_folder(folder: Path, num_units: int) -> int:
 
 def join(folder: Path, num_samples: int) -> int:
     """Join the length tables of all shards into one file."""
-    from shardmill.io.lengths import write_lengths
     from shardmill.model.lengths import join_tables, length_table
+    from shardmill.shards.lengths import write_lengths
 
     random = np.random.default_rng(0)
     tables = []
@@ -149,10 +149,10 @@ def join(folder: Path, num_samples: int) -> int:
 
 def plan(folder: Path, num_samples: int) -> int:
     """Plan packs from a length table."""
-    from shardmill.io.lengths import open_lengths
-    from shardmill.io.plans import write_plan
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs
+    from shardmill.shards.lengths import open_lengths
+    from shardmill.shards.plans import write_plan
 
     table = open_lengths(folder / "lengths.bin")
     write_plan(folder / "packs.plan", plan_packs(table, PackSpec(capacity=CAPACITY)))
@@ -161,7 +161,7 @@ def plan(folder: Path, num_samples: int) -> int:
 
 def open_packs(folder: Path, num_samples: int) -> int:
     """Map a plan and find the packs of a step in the middle of an epoch."""
-    from shardmill.io.plans import open_plan
+    from shardmill.shards.plans import open_plan
 
     found = open_plan(folder / "packs.plan")
     assert found.members[found.starts[len(found) // 2]] < num_samples
@@ -190,10 +190,6 @@ def apart(step: str, folder: Path, count: int) -> Cost:
 
 def here(step: str, folder: Path, count: int) -> None:
     """Run a step in this process and print what it took."""
-    import shardmill.io.lengths
-    import shardmill.io.plans
-    import shardmill.io.receipts
-    import shardmill.pack.plan  # noqa: F401
 
     work = {**OF_SHARDS, **OF_SAMPLES}[step]
     if step == "plan packs":  # compiled code is on disk after a first plan

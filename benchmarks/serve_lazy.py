@@ -65,10 +65,10 @@ def make_inputs(folder: Path, num: int) -> None:
     """Write samples, the model folder, lengths and the plan."""
     from sample_folder import write_sample_folder
 
-    from shardmill.io.plans import write_plan
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs
     from shardmill.run.runner import run_stage
+    from shardmill.shards.plans import write_plan
     from shardmill.stages.measure import Measure, merge_lengths
     from shardmill.tokens.visual.pretrained import rule_of_folder
 
@@ -87,8 +87,8 @@ def _open(folder: str) -> Any:
     transformers().logging.set_verbosity_error()
     from shardmill.pack.build import BuildSpec
     from shardmill.pack.mrope import QWEN2_5_VL
-    from shardmill.serve.packed import PackedDataset
-    from shardmill.serve.pixels import PixelReader
+    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.pixels.documents import PixelReader
 
     root = Path(folder)
     reader = PixelReader.open(root / "samples", root / "model")
@@ -98,8 +98,8 @@ def _open(folder: str) -> Any:
 
 
 def _served(dataset: Any, sampler: Any) -> Work:
-    from shardmill.serve.collate import Collate
-    from shardmill.serve.loader import StepLoader
+    from shardmill.train.collate import Collate
+    from shardmill.train.loader import StepLoader
 
     collate = Collate(length=CAPACITY)
 
@@ -124,7 +124,7 @@ class Built:
         self.packs = [packs[number].pack for number in range(len(packs))]
 
     def __getitem__(self, number: int) -> Any:
-        from shardmill.serve.packed import TrainPack
+        from shardmill.train.dataset import TrainPack
 
         pack = self.packs[number]
         return TrainPack(number, pack, process(self.reader, pack.samples.tolist()))
@@ -141,7 +141,7 @@ def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[
     import torch
     from PIL import Image
 
-    from shardmill.media.image import decode_picture
+    from shardmill.media.image.decode import decode_picture
 
     made = []
     for sample in reader.reader.views(rows):

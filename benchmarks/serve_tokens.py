@@ -39,16 +39,16 @@ def _packs(num: int) -> np.ndarray:
 
 
 def _shard_entry(folder: Path, name: str, num: int):
-    from shardmill.io.tokenfile import ROLES
     from shardmill.model.manifest import FileEntry, ShardEntry
+    from shardmill.shards.tokens.file import ROLES
 
     return ShardEntry(name, num, {role: FileEntry(f"{name}.{role}", 0, "") for role in ROLES})
 
 
 def _write_rows(folder: Path, rows: Any) -> int:
-    from shardmill.io.tokenfile import ROLES
-    from shardmill.io.tokenwrite import TokenWriter
     from shardmill.model.space import TokenSpace
+    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.write import TokenWriter
 
     files = {role: folder / f"a.{role}" for role in ROLES}
     with TokenWriter(files.__getitem__, TokenSpace(text_size=VOCABULARY)) as writer:
@@ -58,7 +58,7 @@ def _write_rows(folder: Path, rows: Any) -> int:
 
 
 def _token_set(folder: Path, num: int):
-    from shardmill.io.tokenset import TokenSet
+    from shardmill.shards.tokens.dataset import TokenSet
 
     return TokenSet(folder, (_shard_entry(folder, "a", num),))
 
@@ -66,7 +66,7 @@ def _token_set(folder: Path, num: int):
 def shardmill(folder: str, num: int) -> Work:
     """TokenRows, each row a pack."""
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.serve.rows import TokenRows
+    from shardmill.train.rows import TokenRows
 
     rows = (TokenRow(key=f"{n:08d}", ids=ids) for n, ids in enumerate(_packs(num)))
     _write_rows(Path(folder), rows)
@@ -147,7 +147,7 @@ def _let_torchvision_load() -> None:
 
 def lazy_packs(folder: str) -> Work:
     """Packs that are read, laid out and collated."""
-    from shardmill.serve.collate import Collate
+    from shardmill.train.collate import Collate
 
     packs, collate = _open_packs(folder), Collate(length=CAPACITY)
 
@@ -161,7 +161,7 @@ def lazy_packs(folder: str) -> Work:
 
 def built_packs(folder: str) -> Work:
     """Packs that wait in memory and are only collated."""
-    from shardmill.serve.collate import Collate
+    from shardmill.train.collate import Collate
 
     packs, collate = _open_packs(folder), Collate(length=CAPACITY)
     built = [packs[number] for number in range(len(packs))]
@@ -179,8 +179,8 @@ def _open_packs(folder: str) -> Any:
     from shardmill.model.plan import PackSpec
     from shardmill.model.tokenrow import MediaSpan, TokenRow
     from shardmill.pack.plan import plan_packs
-    from shardmill.serve.document import TokenReader
-    from shardmill.serve.packed import PackedDataset
+    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.documents import TokenReader
 
     rng = np.random.default_rng(3)
     lengths = rng.integers(600, 1040, NUM_PACKS * CAPACITY // 820)
@@ -203,7 +203,7 @@ def decoding(folder: str) -> Work:
     """The pictures of such a pack, decoded: 24 JPEGs of 640 x 480."""
     from PIL import Image
 
-    from shardmill.media.image import decode_picture
+    from shardmill.media.image.decode import decode_picture
 
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     picture = Image.fromarray(noise).resize((640, 480))

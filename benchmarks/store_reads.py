@@ -30,7 +30,7 @@ def plain_client() -> Work:
     """Each object whole, one after the other."""
     import obstore
 
-    from shardmill.remote.client import find_object
+    from shardmill.storage.client import find_object
 
     found = [find_object(f"{URL}/shards/{number:05d}.bin") for number in range(NUM_SHARDS)]
 
@@ -81,21 +81,21 @@ def _reading(numbers: Iterable[int]) -> Work:
 
 
 def _rows() -> Any:
-    from shardmill.serve.rows import TokenRows
+    from shardmill.train.rows import TokenRows
 
     return TokenRows.open(URL)
 
 
 def make_tokens(folder: Path) -> None:
     """Put the token shards into the store."""
-    from shardmill.io.receipts import Ledger
-    from shardmill.io.tokenfile import ROLES
-    from shardmill.io.tokenwrite import TokenWriter
     from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.remote.objects import put_file
-    from shardmill.remote.path import as_path
+    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.write import TokenWriter
+    from shardmill.storage.objects import put_file
+    from shardmill.storage.path import as_path
 
     shards, rng = [], np.random.default_rng(1)
     for number in range(NUM_SHARDS):

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from side_by_side import Contest, save_report
 
-from shardmill.io.tokenfile import ROLES, open_token_shard
-from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.shards.tokens.file import ROLES, open_token_shard
+from shardmill.shards.tokens.write import TokenWriter
 
 NUM_ROWS, LENGTH, NUM_READS = 4000, 8192, 4000
 SPACE = TokenSpace(text_size=32_768, added=("boi", "eoi"), num_codes=16_384)

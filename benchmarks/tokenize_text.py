@@ -53,7 +53,7 @@ def stage_of(tokenizer: str, files: list[str]) -> Any:
     """Return the stage that tokenizes these files."""
     from shardmill.model.space import TokenSpace
     from shardmill.stages.tokenize_text import TokenizeText
-    from shardmill.tokens.text_hf import HuggingFaceText
+    from shardmill.tokens.text.huggingface import HuggingFaceText
 
     folder = fetch_tokenizers.fetch(tokenizer)
     eos = eos_id(tokenizer)
@@ -65,11 +65,11 @@ def hugging_face(tokenizer: str, parts: list[str], out: str) -> Callable[[], int
     """`encode_batch_fast` of tokenizers between the same reader and the same writer."""
     import tokenizers
 
-    from shardmill.io.tokenwrite import TokenWriter
     from shardmill.model.sample import Origin
     from shardmill.model.space import TokenSpace
+    from shardmill.shards.tokens.write import TokenWriter
     from shardmill.stages.tokenize_text import surround
-    from shardmill.tokens.ragged import ragged
+    from shardmill.tokens.text.tokenizer import ragged
 
     library = tokenizers.Tokenizer.from_file(str(json_path(tokenizer)))
     space, eos = TokenSpace(text_size=TEXT_SIZE[tokenizer]), eos_id(tokenizer)

@@ -25,22 +25,21 @@ THUMB = slice(None, None, 16)
 
 def keyframes(clip: str) -> Work:
     """Our key frames and those between, as JPEG."""
-    from shardmill.media.framekeys import Keyframes
+    from shardmill.media.video.samplers import Keyframes
 
     return _jpegs(clip, Keyframes(i_frames=8, p_frames=16))
 
 
 def nearest(clip: str) -> Work:
     """Our key frames nearest to 16 places, as JPEG."""
-    from shardmill.media.framekeys import NearestKeyframes
+    from shardmill.media.video.samplers import NearestKeyframes
 
     return _jpegs(clip, NearestKeyframes(count=16))
 
 
 def _jpegs(clip: str, sampler: object) -> Work:
-    from shardmill.media.framepictures import FramePainter, PictureFormat
-    from shardmill.media.frames import decode_each, look_at
-    from shardmill.media.videofile import open_video
+    from shardmill.media.video.file import open_video
+    from shardmill.media.video.frames import FramePainter, PictureFormat, decode_each, look_at
 
     def work() -> int:
         painter, format = FramePainter(), PictureFormat()
@@ -89,8 +88,8 @@ def chosen_pass(clip: str) -> Work:
 
 def frames_by_shardmill(clip: str) -> np.ndarray:
     """Return our 16 frames."""
-    from shardmill.media.frames import read_frames
-    from shardmill.media.framesamplers import Uniform
+    from shardmill.media.video.frames import read_frames
+    from shardmill.media.video.samplers import Uniform
 
     return np.stack([frame.pixels for frame in read_frames(clip, Uniform(count=COUNT))])
 

@@ -31,13 +31,13 @@ SAMPLERS = (
 
 def store(clip: Path, folder: Path) -> None:
     """Write a folder of one shard that holds the clip, without holding it in memory."""
-    from shardmill.io.blob import LocalBlob
-    from shardmill.io.commit import checksum_file
-    from shardmill.io.receipts import Ledger
-    from shardmill.io.samples import SampleWriter
     from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
     from shardmill.model.sample import Document, Sample, Segment
     from shardmill.model.stage import Draft
+    from shardmill.shards.ledger.commit import checksum_file
+    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.samples.write import SampleWriter
+    from shardmill.storage.blob import LocalBlob
 
     (folder / "shards").mkdir(parents=True)
     segments = (Segment(kind="video", media="mp4"), Segment(kind="text", text="a caption"))

@@ -28,12 +28,12 @@ Arrays = dict[str, Any]
 
 def make_samples(folder: Path, num_shards: int) -> None:
     """Write shards of text samples: one tar, linked; an index each, with keys of its own."""
-    from shardmill.io.arrays import open_arrays, write_arrays
-    from shardmill.io.index import FORMAT, hash_keys
-    from shardmill.io.samples import SampleWriter
-    from shardmill.io.strings import pack_strings
     from shardmill.model.sample import Document, Origin, Sample, Segment
     from shardmill.model.stage import Draft
+    from shardmill.shards.arrays import open_arrays, write_arrays
+    from shardmill.shards.columns import pack_strings
+    from shardmill.shards.samples.write import SampleWriter
+    from shardmill.shards.tar.index import FORMAT, hash_keys
 
     shards = folder / "shards"
     shards.mkdir(parents=True)
@@ -59,11 +59,11 @@ def make_samples(folder: Path, num_shards: int) -> None:
 
 def make_tokens(folder: Path, num_shards: int) -> None:
     """Write token shards, all links to one."""
-    from shardmill.io.tokenfile import ROLES
-    from shardmill.io.tokenwrite import TokenWriter
     from shardmill.model.sample import Origin
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
+    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.write import TokenWriter
 
     shards = folder / "shards"
     shards.mkdir(parents=True)
@@ -85,8 +85,6 @@ def finish(
     folder: Path, roles: tuple[str, ...], num_shards: int, kind: str, spec: dict[str, Any]
 ) -> None:
     """Write units, receipts and the manifest of a folder whose shards are there."""
-    from shardmill.io.jsontext import dump_page
-    from shardmill.io.receipts import Ledger, StageRecord
     from shardmill.model.manifest import (
         FileEntry,
         Receipt,
@@ -96,6 +94,8 @@ def finish(
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
+    from shardmill.shards.ledger.ledger import Ledger, StageRecord
+    from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "bench")
     ledger.make_folders()
@@ -126,11 +126,11 @@ def finish(
 
 def make_plan(folder: Path, num_rows: int) -> None:
     """Write a table of lengths as of a mixture with pictures, and its plan."""
-    from shardmill.io.lengths import write_lengths
-    from shardmill.io.plans import write_plan
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs
+    from shardmill.shards.lengths import write_lengths
+    from shardmill.shards.plans import write_plan
 
     rng = np.random.default_rng(0)
     text = np.clip(rng.lognormal(5, 1, num_rows), 8, 4000).astype(np.int32)
@@ -182,9 +182,9 @@ def search_all(ask: Callable[[str, dict[str, str]], Any], wanted: str) -> tuple[
 
 def measure(folder: Path, num_rows: int) -> list[str]:
     """Ask everything once, and return the lines of the table."""
-    from shardmill.view.answers import answer
-    from shardmill.view.desk import Desk
+    from shardmill.view.context import Desk
     from shardmill.view.library import Library
+    from shardmill.view.queries import answer
 
     desk = Desk(Library(folder))
 

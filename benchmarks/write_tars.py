@@ -44,8 +44,8 @@ def _writing(folder: str, num: int, mean_bytes: int, write: Callable[[Path, list
 
 def shardmill_tar(**arguments) -> Work:
     """Our tar and its index."""
-    from shardmill.io.indexwrite import IndexRows
-    from shardmill.io.tarwrite import TarWriter
+    from shardmill.shards.tar.index import IndexRows
+    from shardmill.shards.tar.write import TarWriter
 
     def write(path: Path, shard: list) -> None:
         rows = IndexRows()
@@ -61,9 +61,9 @@ def shardmill_tar(**arguments) -> Work:
 
 def shardmill_samples(**arguments) -> Work:
     """Our whole sample: the document as json, the caption as txt, hash of the content, index."""
-    from shardmill.io.samples import SampleWriter
     from shardmill.model.sample import Document, MediaSize, Sample, Segment
     from shardmill.model.stage import Draft
+    from shardmill.shards.samples.write import SampleWriter
 
     def write(path: Path, shard: list) -> None:
         size = {"jpg": MediaSize(width=512, height=384)}
@@ -119,7 +119,7 @@ def raw_bytes(**arguments) -> Work:
 
 def _ready_tars(arguments: dict) -> list[bytes]:
     """Every tar in memory, so that the same bytes are read and written as by the others."""
-    from shardmill.io.tarwrite import TarWriter
+    from shardmill.shards.tar.write import TarWriter
 
     folder, shards = _shards(**arguments)
     folder.mkdir(parents=True, exist_ok=True)

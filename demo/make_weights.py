@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from shardmill.tokens.vq.shape import VqShape, expected_tensors
+from shardmill.tokens.vq.weights import VqShape, expected_tensors
 
 SHAPE = VqShape(base_channels=32, multipliers=(1, 1, 1, 1, 1), num_blocks=1, num_codes=8192)
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shardmill.serve.collate import Collate
-from shardmill.serve.loader import StepLoader
-from shardmill.serve.packed import PackedDataset
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.loader import StepLoader
 
 NUM_EPOCHS, WIDTH, NUM_HEADS = 6, 64, 4
 

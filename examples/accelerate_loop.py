@@ -10,9 +10,9 @@ import torch
 from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardmill.serve.collate import Collate
-from shardmill.serve.loader import StepLoader
-from shardmill.serve.packed import PackedDataset
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.loader import StepLoader
 
 accelerator = Accelerator(cpu=True)
 packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), Path(sys.argv[3])

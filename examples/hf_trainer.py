@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from shardmill.serve.collate import Collate
-from shardmill.serve.loader import StepLoader
-from shardmill.serve.packed import PackedDataset
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.loader import StepLoader
 
 
 class PackTrainer(Trainer):

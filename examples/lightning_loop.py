@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardmill.serve.collate import Collate
-from shardmill.serve.loader import StepLoader
-from shardmill.serve.packed import PackedDataset
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.loader import StepLoader
 
 
 class Training(lightning.LightningModule):

@@ -11,11 +11,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from shardmill.pack.build import BuildSpec
 from shardmill.pack.mrope import QWEN2_VL
-from shardmill.serve.collate import Collate
-from shardmill.serve.dummy import dummy_image
-from shardmill.serve.loader import StepLoader
-from shardmill.serve.packed import PackedDataset
-from shardmill.serve.pixels import PixelReader
+from shardmill.train.collate import Collate, dummy_image
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.loader import StepLoader
+from shardmill.train.pixels.documents import PixelReader
 
 plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
 reader = PixelReader.open(samples, model_dir)

@@ -1,6 +1,12 @@
-"""One family of errors: a message says what was found, where, and what to do."""
+"""One family of errors: a message says what was found, where, and what to do.
+
+Optional packages, imported where they are used; a missing one says what to install.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 
 class ShardmillError(Exception):
@@ -77,3 +83,13 @@ class StoreError(ShardmillError, OSError):
     def __init__(self, message: str, *, passing: bool) -> None:
         super().__init__(message)
         self.passing = passing
+
+
+def need(module: str, *, extra: str) -> Any:
+    """Return the imported module, or raise `MissingExtra` that names the extra to install."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module.split(".")[0] == error.name.split(".")[0]:
+            raise MissingExtra(module.split(".")[0], extra) from error
+        raise

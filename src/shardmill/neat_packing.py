@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shardmill.serve.neat import (
+from shardmill.train.nemo.build import MEDIA_KEYS
+from shardmill.train.nemo.build import build_packed_sample as _build_packed_vlm_sample
+from shardmill.train.nemo.build import mrope_position_ids as _compute_mrope_position_ids
+from shardmill.train.nemo.build import shift_sample as _shift_sample
+from shardmill.train.nemo.dataset import (
     BalancedPackSampler,
     PackedDatasetWrapper,
     neat_pack_dataset_vlm,
 )
-from shardmill.serve.neatbuild import MEDIA_KEYS
-from shardmill.serve.neatbuild import build_packed_sample as _build_packed_vlm_sample
-from shardmill.serve.neatbuild import mrope_position_ids as _compute_mrope_position_ids
-from shardmill.serve.neatbuild import shift_sample as _shift_sample
-from shardmill.serve.neatlengths import estimate_image_tokens as _estimate_image_tokens
-from shardmill.serve.neatlengths import estimate_sample_length
-from shardmill.serve.neatlengths import estimate_video_tokens as _estimate_video_tokens
-from shardmill.serve.neatplan import greedy_knapsack, greedy_knapsack_vt_balanced
+from shardmill.train.nemo.plan import estimate_image_tokens as _estimate_image_tokens
+from shardmill.train.nemo.plan import (
+    estimate_sample_length,
+    greedy_knapsack,
+    greedy_knapsack_vt_balanced,
+)
+from shardmill.train.nemo.plan import estimate_video_tokens as _estimate_video_tokens
 
 __all__ = [
     "MEDIA_KEYS",

@@ -16,22 +16,22 @@ Table = Mapping[str, str]
 
 SOURCES: Table = {
     "folder": "shardmill.sources.folder:FolderSource",
-    "table": "shardmill.sources.table:TableSource",
+    "table": "shardmill.sources.tables.table:TableSource",
     "tars": "shardmill.sources.tars:TarSource",
     "nemo": "shardmill.sources.nemo:NemoSource",
-    "nested": "shardmill.sources.nested:NestedSource",
-    "columns": "shardmill.sources.columnjson:ColumnsSource",
+    "nested": "shardmill.sources.tables.table:NestedSource",
+    "columns": "shardmill.sources.tables.columns:ColumnsSource",
 }
 
 SHAPES: Table = {
     "pair": "shardmill.sources.shapes.pair:PairShape",
     "liquid": "shardmill.sources.shapes.pair:LiquidShape",
-    "llava": "shardmill.sources.shapes.llava:LlavaShape",
-    "cambrian": "shardmill.sources.shapes.llava:LlavaShape",
+    "llava": "shardmill.sources.shapes.messages:LlavaShape",
+    "cambrian": "shardmill.sources.shapes.messages:LlavaShape",
     "messages": "shardmill.sources.shapes.messages:MessagesShape",
     "mmc4": "shardmill.sources.shapes.mmc4:Mmc4Shape",
     "text": "shardmill.sources.shapes.text:TextShape",
-    "document": "shardmill.sources.shapes.document:DocumentShape",
+    "document": "shardmill.sources.shapes.text:DocumentShape",
     "video": "shardmill.sources.shapes.video:VideoShape",
     "webvid": "shardmill.sources.shapes.video:WebVidShape",
     "internvid": "shardmill.sources.shapes.video:InternVidShape",
@@ -46,55 +46,55 @@ SHAPES: Table = {
 }
 
 READERS: Table = {
-    "megatron": "shardmill.formats.read_megatron:MegatronReader",
-    "packed-tars": "shardmill.formats.read_tars:TarReader",
-    "unidisc": "shardmill.formats.read_unidisc:UnidiscReader",
+    "megatron": "shardmill.formats.megatron:MegatronReader",
+    "packed-tars": "shardmill.formats.webdataset.read:TarReader",
+    "unidisc": "shardmill.formats.unidisc.read:UnidiscReader",
 }
 
 TEXT_TOKENIZERS: Table = {
-    "huggingface": "shardmill.tokens.text_hf:HuggingFaceText",
-    "sentencepiece": "shardmill.tokens.text_sentencepiece:SentencePieceText",
-    "tiktoken": "shardmill.tokens.text_tiktoken:TiktokenText",
+    "huggingface": "shardmill.tokens.text.huggingface:HuggingFaceText",
+    "sentencepiece": "shardmill.tokens.text.sentencepiece:SentencePieceText",
+    "tiktoken": "shardmill.tokens.text.tiktoken:TiktokenText",
 }
 
 TEMPLATES: Table = {
-    "text": "shardmill.tokens.template_text:PlainText",
-    "chat": "shardmill.tokens.template_chat:Chat",
-    "turns": "shardmill.tokens.template_turns:Turns",
-    "captions": "shardmill.tokens.template_captions:Captions",
-    "t2i": "shardmill.tokens.template_pairs:TextToImage",
-    "i2t": "shardmill.tokens.template_pairs:ImageToText",
-    "mixed": "shardmill.tokens.template_pairs:MixedPairs",
-    "pair": "shardmill.tokens.template_pairs:CaptionPair",
-    "interleaved": "shardmill.tokens.template_interleaved:Interleaved",
+    "text": "shardmill.tokens.templates.text:PlainText",
+    "chat": "shardmill.tokens.templates.chat:Chat",
+    "turns": "shardmill.tokens.templates.turns:Turns",
+    "captions": "shardmill.tokens.templates.turns:Captions",
+    "t2i": "shardmill.tokens.templates.pairs:TextToImage",
+    "i2t": "shardmill.tokens.templates.pairs:ImageToText",
+    "mixed": "shardmill.tokens.templates.pairs:MixedPairs",
+    "pair": "shardmill.tokens.templates.pairs:CaptionPair",
+    "interleaved": "shardmill.tokens.templates.interleaved:Interleaved",
 }
 
 IMAGE_TOKENIZERS: Table = {
-    "chameleon": "shardmill.tokens.vq.specs:ChameleonVq",
-    "llamagen": "shardmill.tokens.vq.specs:LlamaGenVq",
+    "chameleon": "shardmill.tokens.vq.tokenizer:ChameleonVq",
+    "llamagen": "shardmill.tokens.vq.tokenizer:LlamaGenVq",
     "huggingface": "shardmill.tokens.vq.huggingface:HuggingFaceVq",
 }
 
 GEOMETRIES: Table = {
-    "square": "shardmill.media.geometry:Square",
-    "buckets": "shardmill.media.geometry:Buckets",
-    "native": "shardmill.media.geometry:Native",
+    "square": "shardmill.media.image.geometry:Square",
+    "buckets": "shardmill.media.image.geometry:Buckets",
+    "native": "shardmill.media.image.geometry:Native",
 }
 
 CODE_SOURCES: Table = {
     "field": "shardmill.tokens.codes:FieldCodes",
-    "shards": "shardmill.tokens.vq.source:ShardCodes",
+    "shards": "shardmill.tokens.codes:ShardCodes",
 }
 
 FRAME_SAMPLERS: Table = {
-    "whole": "shardmill.media.framesamplers:WholeVideo",
-    "all": "shardmill.media.framesamplers:AllFrames",
-    "uniform": "shardmill.media.framesamplers:Uniform",
-    "fps": "shardmill.media.framesamplers:Fps",
-    "keyframes": "shardmill.media.framekeys:Keyframes",
-    "nearest": "shardmill.media.framekeys:NearestKeyframes",
-    "scenes": "shardmill.media.framescenes:Scenes",
-    "frames": "shardmill.media.frameexplicit:Explicit",
+    "whole": "shardmill.media.video.samplers:WholeVideo",
+    "all": "shardmill.media.video.samplers:AllFrames",
+    "uniform": "shardmill.media.video.samplers:Uniform",
+    "fps": "shardmill.media.video.samplers:Fps",
+    "keyframes": "shardmill.media.video.samplers:Keyframes",
+    "nearest": "shardmill.media.video.samplers:NearestKeyframes",
+    "scenes": "shardmill.media.video.samplers:Scenes",
+    "frames": "shardmill.media.video.samplers:Explicit",
 }
 
 VISUAL_RULES: Table = {
@@ -104,7 +104,7 @@ VISUAL_RULES: Table = {
     "llava": "shardmill.tokens.visual.fixed:Llava",
     "gemma3": "shardmill.tokens.visual.fixed:Gemma3",
     "internvl": "shardmill.tokens.visual.tiled:InternVL",
-    "function": "shardmill.tokens.visual.function:FunctionRule",
+    "function": "shardmill.tokens.visual.rule:FunctionRule",
 }
 
 FILTERS: Table = {
@@ -118,21 +118,21 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
-    "hf": "shardmill.formats.hf:HuggingFaceFormat",
-    "liquid": "shardmill.formats.liquid:LiquidFormat",
-    "liquid-pairs": "shardmill.formats.liquid_pairs:LiquidPairsFormat",
-    "tensordict": "shardmill.formats.tensordict:TensorDictFormat",
-    "tensordict-pairs": "shardmill.formats.tensordict_pairs:PairsFormat",
-    "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
-    "energon": "shardmill.formats.energon:EnergonFormat",
+    "hf": "shardmill.formats.huggingface.format:HuggingFaceFormat",
+    "liquid": "shardmill.formats.liquid.columns:LiquidFormat",
+    "liquid-pairs": "shardmill.formats.liquid.pairs:LiquidPairsFormat",
+    "tensordict": "shardmill.formats.unidisc.rows:TensorDictFormat",
+    "tensordict-pairs": "shardmill.formats.unidisc.pairs:PairsFormat",
+    "webdataset": "shardmill.formats.webdataset.format:WebDatasetFormat",
+    "energon": "shardmill.formats.energon.format:EnergonFormat",
     "mds": "shardmill.formats.mds:MdsFormat",
     "litdata": "shardmill.formats.litdata:LitDataFormat",
 }
 
 ENGINES: Table = {
     "local": "shardmill.run.local:Local",
-    "slurm": "shardmill.run.slurm:Slurm",
-    "ray": "shardmill.run.ray_engine:Ray",
+    "slurm": "shardmill.run.slurm.engine:Slurm",
+    "ray": "shardmill.run.ray.engine:Ray",
 }
 
 

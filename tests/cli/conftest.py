@@ -21,7 +21,7 @@ def shardmill(tmp_path: Path) -> Shardmill:
 
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "shardmill.cli", *words],
+            [sys.executable, "-m", "shardmill", *words],
             cwd=tmp_path,
             capture_output=True,
             text=True,

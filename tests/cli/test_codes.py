@@ -13,9 +13,9 @@ from vq_checkpoints import write_original
 
 from shardmill.cli.codes import codes, make_geometry
 from shardmill.errors import ConfigError
-from shardmill.io.codefile import open_codes
-from shardmill.media.geometry import Buckets, Native, Square
+from shardmill.media.image.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.shards.codes import open_codes
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from shardmill.cli import doctor as module
-from shardmill.cli.doctor import doctor
-from shardmill.cli.examine import Finding
+from shardmill.cli.doctor import Finding, doctor
 
 GOOD = Finding("versions", "shardmill", "good", "1.0")
 MISSING = Finding("extras", "video", "missing", "no av", "pip install 'shardmill[video]'")

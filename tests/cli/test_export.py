@@ -12,8 +12,8 @@ from token_folder import write_token_folder
 
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
-from shardmill.io.megatron import open_index
 from shardmill.model.tokenrow import TokenRow
+from shardmill.shards.tokens.megatron import open_index
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from sample_folder import write_sample_folder
 
 from shardmill.cli.frames import frames, parse_clip
 from shardmill.errors import ConfigError, StaleError
-from shardmill.io.sampleset import open_samples
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.shards.samples.dataset import open_samples
 
 
 @pytest.fixture

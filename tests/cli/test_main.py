@@ -44,7 +44,7 @@ def test_each_verb_explains_itself_as_the_table_does(verb: str) -> None:
 
 def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "shardmill.cli", "ingest", "no/such/file.jsonl", "out"],
+        [sys.executable, "-m", "shardmill", "ingest", "no/such/file.jsonl", "out"],
         capture_output=True,
         text=True,
         check=False,
@@ -57,7 +57,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2() -> None:
 def test_what_the_system_refuses_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     run = subprocess.run(
-        [sys.executable, "-m", "shardmill.cli", "report", "data", "-o", "no/such/report.html"],
+        [sys.executable, "-m", "shardmill", "report", "data", "-o", "no/such/report.html"],
         capture_output=True,
         text=True,
         check=False,
@@ -78,7 +78,7 @@ def test_a_pipe_that_closes_early_ends_a_verb_in_silence(
     invoke("ingest", tmp_path / "texts.jsonl", tmp_path / "shards", "--workers", 0)
     words = ("show", str(tmp_path / "shards"), "--count", "200", *flags)
     with subprocess.Popen(
-        [sys.executable, "-m", "shardmill.cli", *words],
+        [sys.executable, "-m", "shardmill", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as shown:
@@ -103,7 +103,7 @@ def test_shells_complete_verbs_and_options(shell: str) -> None:
         if word.startswith("--"):
             cursor["COMP_CWORD"] = word if shell == "fish" else "2"
         return subprocess.run(
-            [sys.executable, "-m", "shardmill.cli"],
+            [sys.executable, "-m", "shardmill"],
             env={**os.environ, **cursor, "_SHARDMILL_COMPLETE": f"{shell}_complete"},
             capture_output=True,
             text=True,

@@ -10,8 +10,8 @@ from hf_processors import chat_template, make_tokenizer
 from sample_folder import write_sample_folder
 
 from shardmill.cli.main import cli
-from shardmill.io.lengths import open_lengths
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
+from shardmill.shards.lengths import open_lengths
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 CHAT = Document(

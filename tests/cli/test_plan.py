@@ -14,11 +14,10 @@ from token_folder import write_token_folder
 
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError, FormatError
-from shardmill.io.lengths import write_lengths
-from shardmill.io.plans import open_plan
-from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.lengths import length_table
 from shardmill.model.tokenrow import TokenRow
+from shardmill.shards.lengths import token_lengths, write_lengths
+from shardmill.shards.plans import open_plan
 
 
 def run(*words: object) -> Any:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.cli.main import cli
+from shardmill.cli.options import parse_plugin
 from shardmill.cli.recipe import Step, read_recipe
-from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
 from shardmill.sources.filters import HasMedia, WithoutWords
 

@@ -9,8 +9,8 @@ import pytest
 from invoked import invoke, invoke_json
 from stages_for_tests import Lines
 
-from shardmill.io.receipts import Ledger
 from shardmill.run.plan import store_plan
+from shardmill.shards.ledger.ledger import Ledger
 
 JOBS = "1,2,7"
 

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_page_is_served_until_a_signal(folder: Path) -> None:
     words = ["view", str(folder), "--json", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "shardmill.cli", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "shardmill", *words], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     told = json.loads(process.stdout.readline())
@@ -43,7 +43,7 @@ def test_the_page_is_served_until_a_signal(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_message(tmp_path: Path) -> None:
     words = ["view", str(tmp_path / "nothing")]
     done = subprocess.run(
-        [sys.executable, "-m", "shardmill.cli", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "shardmill", *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "does not exist" in done.stderr and "Traceback" not in done.stderr

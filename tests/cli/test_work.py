@@ -12,9 +12,9 @@ Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 
 def make_job(tmp_path: Path, shardmill: Shardmill) -> str:
     """Plan a folder, and leave all of its units to tasks."""
-    from shardmill.io.receipts import Ledger
     from shardmill.run.job import Job
-    from shardmill.run.jobfile import write_job
+    from shardmill.run.task import write_job
+    from shardmill.shards.ledger.ledger import Ledger
 
     words = ("ingest", "data/pairs.jsonl", "out", "--per-shard", "4", "--part", "1/99999")
     shardmill(*words)

@@ -12,12 +12,12 @@ import pytest
 from mixed_folder import SIDE, Mixed, codes_of, make_mixed
 
 from shardmill.formats.exported import open_reader
-from shardmill.io.receipts import open_manifest
-from shardmill.io.tokenset import open_token_set
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import FORMATS, build
 from shardmill.run.runner import run_stage
-from shardmill.stages.check import check_folder
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.stages.check.folder import check_folder
 from shardmill.stages.export import Export
 from shardmill.stages.same import compare
 

@@ -11,10 +11,9 @@ from unidisc_folder import write_interleaved
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.formats.exported import OPENERS, open_reader
-from shardmill.formats.megatron import MegatronFormat
-from shardmill.formats.read_megatron import MegatronReader
-from shardmill.formats.read_shards import TokensReader
-from shardmill.formats.read_unidisc import UnidiscReader
+from shardmill.formats.megatron import MegatronFormat, MegatronReader
+from shardmill.formats.own import TokensReader
+from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.plugins import FORMATS

@@ -10,9 +10,9 @@ from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.plugins import FORMATS, build
-from shardmill.remote.path import UrlPath
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
+from shardmill.storage.path import UrlPath
 
 WHOLE: list[dict[str, Any]] = [
     {"kind": "hf"},

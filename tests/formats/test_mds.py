@@ -10,12 +10,11 @@ from mixed_folder import Mixed
 from token_folder import write_token_folder
 
 from shardmill.formats import mds
-from shardmill.formats.mds import MdsFormat
-from shardmill.formats.read_mds import MdsReader
-from shardmill.io.receipts import open_manifest
+from shardmill.formats.mds import MdsFormat, MdsReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.stages.export import Export
 
 

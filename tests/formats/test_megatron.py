@@ -14,11 +14,11 @@ from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.megatron import MegatronFormat
-from shardmill.io.megatron import open_index
-from shardmill.io.receipts import open_manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.tokens.megatron import open_index
 from shardmill.stages.export import Export
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

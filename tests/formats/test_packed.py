@@ -9,7 +9,7 @@ from hypothesis.strategies import booleans, integers, lists
 
 from shardmill.errors import SampleError
 from shardmill.formats.packed import packed_documents, packed_row, parse_packed
-from shardmill.formats.read_tars import VIDEO_SPACE
+from shardmill.formats.webdataset.read import VIDEO_SPACE
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow, mask_of
 

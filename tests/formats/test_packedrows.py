@@ -10,14 +10,8 @@ import pytest
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
-from shardmill.formats.contract import Piece
-from shardmill.formats.inputs import open_input
-from shardmill.formats.packedrows import (
-    PackedBatch,
-    open_pictures,
-    packed_batches,
-    read_pictures,
-)
+from shardmill.formats.format import Piece, open_input
+from shardmill.formats.packedrows import PackedBatch, open_pictures, packed_batches, read_pictures
 
 
 def batches_of(folder: Path) -> Iterator[PackedBatch]:

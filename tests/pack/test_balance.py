@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.pack.balance import balance
-from shardmill.pack.engine import load_engine
+from shardmill.pack.loops import load_engine
 
 
 def costs(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

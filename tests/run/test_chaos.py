@@ -24,10 +24,10 @@ from stages_for_tests import Lines
 from shardmill.model.codec import to_plain
 from shardmill.run.events import read_log
 from shardmill.run.job import Job
-from shardmill.run.jobfile import write_job
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.stages.check import check_folder
+from shardmill.run.task import write_job
+from shardmill.stages.check.folder import check_folder
 
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))
 NUM_FAULTS = int(os.environ.get("SHARDMILL_FAULTS", "200"))

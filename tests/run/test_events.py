@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.io.folder import list_names
-from shardmill.remote.path import as_path
 from shardmill.run import events
 from shardmill.run.events import (
     Event,
@@ -22,6 +20,8 @@ from shardmill.run.events import (
     read_log,
     read_logs,
 )
+from shardmill.storage.folder import list_names
+from shardmill.storage.path import as_path
 
 EVENTS = st.builds(
     Event,

@@ -11,14 +11,14 @@ import pytest
 from stages_for_tests import Lines, Unruly
 
 from shardmill.errors import FormatError, SampleError, UnitFailed
-from shardmill.io.atomic import Disk
-from shardmill.io.jsontext import dump_line, parse_json
-from shardmill.io.receipts import Ledger
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit
 from shardmill.run.events import Event
 from shardmill.run.job import Job, describe, is_fatal, may_pass, work_off
+from shardmill.shards.ledger.ledger import Ledger
+from shardmill.storage.atomic import Disk
+from shardmill.storage.text import dump_line, parse_json
 
 
 def make_ledger(tmp_path: Path, disk: Disk | None = None) -> Ledger:

@@ -15,9 +15,9 @@ from pathlib import Path
 from drivers import children_of, signal_quietly, snapshot, start_driver
 from stages_for_tests import Lines, Noise
 
-from shardmill.io.receipts import open_manifest
 from shardmill.run.runner import run_stage
-from shardmill.stages.check import check_folder
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.stages.check.folder import check_folder
 
 NUM_KILLS = int(os.environ.get("SHARDMILL_KILLS", "60"))
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))

@@ -14,7 +14,7 @@ from stages_for_tests import Lines, Unruly
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.run.events import Event
-from shardmill.run.report import RunReport
+from shardmill.run.progress import RunReport
 from shardmill.run.runner import run_stage
 
 

@@ -16,10 +16,9 @@ import pytest
 from other_tasks import write_lock
 
 from shardmill.errors import LockedError
-from shardmill.remote import objects
-from shardmill.remote.path import as_path
-from shardmill.run.holder import read_holder, read_locks
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holder, read_locks
+from shardmill.storage import objects
+from shardmill.storage.path import as_path
 
 FAST = LockTiming(beat_s=0.05, stale_s=0.6)
 

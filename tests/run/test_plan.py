@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from stages_for_tests import Lines
 
 from shardmill.errors import ConfigError
-from shardmill.io.receipts import Ledger
 from shardmill.model.stage import Unit
 from shardmill.run.plan import collect, part_of, plan_units
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import Ledger
 
 
 @given(st.integers(0, 60), st.integers(1, 12))

@@ -17,11 +17,11 @@ from drivers import signal_quietly, snapshot, start_driver
 from stages_for_tests import Lines, Noise, Nothing, Unruly
 
 from shardmill.errors import ConfigError, LockedError, ShardmillError, StaleError
-from shardmill.io.receipts import open_manifest
 from shardmill.run.events import Event
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.stages.check import check_folder
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.stages.check.folder import check_folder
 
 
 def unruly(tmp_path: Path, **deeds: str) -> Unruly:

@@ -18,13 +18,13 @@ from servers import ACCESS_KEY, SECRET_KEY
 from stages_for_tests import Lines, Noise
 
 from shardmill.errors import LockedError
-from shardmill.io.folder import list_names
-from shardmill.remote import objects
-from shardmill.remote.path import as_path
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
 from shardmill.run.status import read_status
-from shardmill.stages.check import check_folder
+from shardmill.stages.check.folder import check_folder
+from shardmill.storage import objects
+from shardmill.storage.folder import list_names
+from shardmill.storage.path import as_path
 
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))
 NUM_KILLS = int(os.environ.get("SHARDMILL_KILLS", "60"))

@@ -15,17 +15,16 @@ from stages_for_tests import Lines, Noise, Unruly
 from start_task import start_task
 
 from shardmill.errors import LockedError, StaleError
-from shardmill.io.receipts import open_manifest
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage
-from shardmill.remote.path import as_path
 from shardmill.run.events import read_log
 from shardmill.run.job import Job
-from shardmill.run.jobfile import read_job, write_job
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.run.task import run_task
-from shardmill.stages.check import check_folder
+from shardmill.run.task import read_job, run_task, write_job
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.stages.check.folder import check_folder
+from shardmill.storage.path import as_path
 
 FAST = LockTiming(beat_s=0.1, stale_s=1.0)
 

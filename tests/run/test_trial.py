@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages_for_tests import Lines
 
-from shardmill.io.receipts import Ledger
 from shardmill.model.stage import Unit
 from shardmill.run.events import Event
 from shardmill.run.trial import _Clock, spread, try_units
+from shardmill.shards.ledger.ledger import Ledger
 
 
 @given(st.integers(0, 50), st.integers(1, 60))

@@ -10,12 +10,12 @@ from typing import Any
 
 from stages_for_tests import Lines
 
-from shardmill.io.jsontext import dump_line, parse_json
-from shardmill.io.receipts import Ledger
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
 from shardmill.run.job import Job
 from shardmill.run.worker import EXIT_ORPHANED, read_lines
+from shardmill.shards.ledger.ledger import Ledger
+from shardmill.storage.text import dump_line, parse_json
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 

@@ -10,7 +10,7 @@ from shardmill.errors import ConfigError
 from shardmill.sources.folder import FolderSource
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.sources.nemo import NemoSource
-from shardmill.sources.table import TableSource
+from shardmill.sources.tables.table import TableSource
 from shardmill.sources.tars import TarSource
 
 

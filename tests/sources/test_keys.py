@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.io.names import check_key
+from shardmill.shards.tar.names import check_key
 from shardmill.sources.keys import key_from_value, name_from_path, unique
 
 

@@ -11,15 +11,15 @@ from unidisc_folder import LENGTH, sample_tokens, write_full, write_interleaved
 from video_tars import write_video_tar
 
 from shardmill.errors import ConfigError
-from shardmill.formats.read_megatron import MegatronReader
-from shardmill.formats.read_unidisc import UnidiscReader
-from shardmill.io.megatron import write_index
-from shardmill.io.receipts import open_manifest
-from shardmill.io.sampleset import open_samples
-from shardmill.io.tokenset import TokenSet, open_token_set
+from shardmill.formats.megatron import MegatronReader
+from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.tokens.megatron import write_index
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.ingest import Ingest

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from make_media import picture
 
 from shardmill.errors import SampleError
-from shardmill.io.samples import sample_members
-from shardmill.io.sampleshard import parse_sample
 from shardmill.model.sample import Origin
 from shardmill.plugins import SHAPES, build
-from shardmill.sources.fetch import Fetcher
+from shardmill.shards.samples.shard import parse_sample
+from shardmill.shards.samples.write import sample_members
+from shardmill.sources.media.fetch import Fetcher
 from shardmill.sources.part import Row
-from shardmill.sources.shapes.document import DocumentShape
 from shardmill.sources.shapes.pair import PairShape
-from shardmill.sources.shapes.shaped import Shape
+from shardmill.sources.shapes.shape import Shape
+from shardmill.sources.shapes.text import DocumentShape
 from shardmill.stages.assemble import Assembler
 
 

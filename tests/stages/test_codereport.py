@@ -11,7 +11,7 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import SMALL, write_original
 
 from shardmill.errors import ConfigError
-from shardmill.media.geometry import Buckets
+from shardmill.media.image.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.runner import run_stage
 from shardmill.stages.codereport import (
@@ -23,7 +23,7 @@ from shardmill.stages.codereport import (
     spread_keys,
 )
 from shardmill.stages.codes import EncodePictures
-from shardmill.tokens.vq.specs import ChameleonVq
+from shardmill.tokens.vq.tokenizer import ChameleonVq
 
 Image = pytest.importorskip("PIL.Image")
 

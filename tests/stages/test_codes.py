@@ -18,16 +18,16 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
 from shardmill.errors import ConfigError, Filtered, SampleError
-from shardmill.io.codefile import open_codes
-from shardmill.io.receipts import open_manifest
-from shardmill.media.geometry import Buckets, Native, Square
-from shardmill.media.image import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
+from shardmill.shards.codes import open_codes
+from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.stages.codes import EncodePictures
-from shardmill.tokens.vq.source import ShardCodes
-from shardmill.tokens.vq.specs import ChameleonVq
+from shardmill.tokens.codes import ShardCodes
+from shardmill.tokens.vq.tokenizer import ChameleonVq
 
 Image = pytest.importorskip("PIL.Image")
 

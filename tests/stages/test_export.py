@@ -12,12 +12,11 @@ from drivers import snapshot
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, ShardmillError, StaleError
-from shardmill.formats.contract import Format, Piece
-from shardmill.formats.hf import HuggingFaceFormat
-from shardmill.formats.inputs import ExportInput
-from shardmill.formats.liquid import LiquidFormat
+from shardmill.formats.format import ExportInput, Format, Piece
+from shardmill.formats.huggingface.format import HuggingFaceFormat
+from shardmill.formats.liquid.columns import LiquidFormat
 from shardmill.formats.megatron import MegatronFormat
-from shardmill.formats.tokenrows import token_rows
+from shardmill.formats.rows import token_rows
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.stage import Draft, Tally, WholeStage
 from shardmill.model.tokenrow import TokenRow

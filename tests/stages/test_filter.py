@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from make_media import picture
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.io.index import open_index
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.run.runner import run_stage
+from shardmill.shards.tar.index import open_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.shapes.pair import PairShape
-from shardmill.sources.table import TableSource
+from shardmill.sources.tables.table import TableSource
 from shardmill.stages.filter import FilterSamples, _later_and_first
 from shardmill.stages.ingest import Ingest
 

@@ -19,19 +19,25 @@ from numbered_video import numbered_clip, read_picture, with_duration
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
-from shardmill.io.sampleset import open_samples
-from shardmill.media.frameexplicit import Explicit
-from shardmill.media.framekeys import Keyframes, NearestKeyframes
-from shardmill.media.framepictures import PictureFormat
-from shardmill.media.framesamplers import AllFrames, Fps, Uniform, WholeVideo
-from shardmill.media.framescenes import Scenes
 from shardmill.media.sizes import probe
-from shardmill.media.videotable import VideoTable
+from shardmill.media.video.frames import PictureFormat
+from shardmill.media.video.samplers import (
+    AllFrames,
+    Explicit,
+    Fps,
+    Keyframes,
+    NearestKeyframes,
+    Scenes,
+    Uniform,
+    WholeVideo,
+)
+from shardmill.media.video.table import VideoTable
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
+from shardmill.shards.samples.dataset import open_samples
 from shardmill.stages.frames import SampleFrames
 
 FRONT = (("movflags", "faststart"),)

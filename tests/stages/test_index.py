@@ -11,10 +11,10 @@ from servers import web_server
 from tars import tar_bytes
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.io.index import open_index
-from shardmill.io.receipts import open_manifest
-from shardmill.io.sampleset import open_samples
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.tar.index import open_index
 from shardmill.stages.index import IndexTars
 
 

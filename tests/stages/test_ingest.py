@@ -19,16 +19,16 @@ import zstandard
 from make_media import clip, encode, picture, pixels
 
 from shardmill.errors import ConfigError
-from shardmill.io.index import open_index
-from shardmill.io.sampleshard import open_shard
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Sample
 from shardmill.run.runner import run_stage
+from shardmill.shards.samples.shard import open_shard
+from shardmill.shards.tar.index import open_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.sources.shapes.pair import PairShape
-from shardmill.sources.table import TableSource
+from shardmill.sources.tables.table import TableSource
 from shardmill.stages.ingest import Ingest
 
 
@@ -388,7 +388,7 @@ def test_a_huge_line_does_not_fill_the_memory(tmp_path: Path) -> None:
         file.write(b'"}\n{"text": "after"}\n')
     program = (
         "import resource, sys\n"
-        "from shardmill.sources.table import TableSource\n"
+        "from shardmill.sources.tables.table import TableSource\n"
         "source = TableSource(files=(sys.argv[1],), max_row_bytes=1 << 20)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "with source.open() as read:\n"

@@ -12,11 +12,11 @@ from make_media import clip, encode, pixels
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.io.lengths import open_lengths
 from shardmill.media.sizes import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.run.runner import run_stage
+from shardmill.shards.lengths import open_lengths
 from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
 from shardmill.tokens.visual.tiled import InternVL

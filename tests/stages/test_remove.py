@@ -12,16 +12,16 @@ from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
-from shardmill.io.codefile import PictureCodes, open_codes, write_codes
-from shardmill.io.receipts import open_manifest
-from shardmill.io.sampleset import open_samples
-from shardmill.io.tokenset import open_token_set
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.stages.check import check_folder
+from shardmill.shards.codes import PictureCodes, open_codes, write_codes
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.stages.check.folder import check_folder
 from shardmill.stages.index import IndexTars
 from shardmill.stages.remove import RemoveSamples
 from shardmill.stages.statistics import count_sample

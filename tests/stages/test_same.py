@@ -13,8 +13,8 @@ from hypothesis.strategies import DrawFn, composite, integers, lists
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
-from shardmill.formats.read_megatron import MegatronReader
-from shardmill.formats.read_shards import CodesReader, TokensReader
+from shardmill.formats.megatron import MegatronReader
+from shardmill.formats.own import CodesReader, TokensReader
 from shardmill.formats.reader import Record
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
@@ -108,7 +108,7 @@ def test_packs_and_their_rows_are_compared_row_by_row(made: list[list[TokenRow]]
 
 
 def test_formats_that_share_nothing_are_refused(tmp_path: Path) -> None:
-    from shardmill.io.codefile import PictureCodes, write_codes
+    from shardmill.shards.codes import PictureCodes, write_codes
 
     tokens = folder(tmp_path / "a", [row(0)])
     write_codes(tmp_path / "c.codes", [("k", [PictureCodes("jpg", np.zeros((1, 1), np.uint8))])],

@@ -12,22 +12,22 @@ import pytest
 from samples_for_tests import store_samples
 
 from shardmill.errors import ConfigError, SampleError, StaleError
-from shardmill.io.receipts import open_manifest
-from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Stage
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.tokens.dataset import TokenSet, open_token_set
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import LAYOUTS
-from shardmill.tokens.template_chat import Chat
-from shardmill.tokens.template_pairs import MixedPairs, TextToImage
-from shardmill.tokens.template_text import PlainText
-from shardmill.tokens.template_turns import Turns
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.tokens.templates.chat import Chat
+from shardmill.tokens.templates.pairs import MixedPairs, TextToImage
+from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.templates.turns import Turns
+from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.visual.qwen import Qwen2VL
 
 BUNDLED = SentencePieceText(path=Path("bundled"))
@@ -242,9 +242,9 @@ def only_cats(row: TokenRow, sample: Sample) -> TokenRow:
 
 
 def test_a_hook_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardmill.tokens.hook.only_cats", only_cats, raising=False)
+    monkeypatch.setattr("shardmill.tokens.assemble.only_cats", only_cats, raising=False)
     folder = store(tmp_path / "in", [pair(0), pair(1, text="a dog")])
-    stage = pairs_stage(folder, template=PlainText(), hook="shardmill.tokens.hook:only_cats")
+    stage = pairs_stage(folder, template=PlainText(), hook="shardmill.tokens.assemble:only_cats")
     manifest, tokens = tokenize(stage, tmp_path / "out")
     assert manifest.skipped == {"no cat": 1}
     assert (tokens[0].num_loss, 2 in tokens[0].ids.tolist()) == (0, False)

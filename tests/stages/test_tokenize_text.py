@@ -17,17 +17,17 @@ from samples_for_tests import store_samples
 
 import shardmill.stages.tokenize_text as module
 from shardmill.errors import ConfigError
-from shardmill.io.receipts import open_manifest
-from shardmill.io.tokenset import TokenSet, open_token_set
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.tokens.dataset import TokenSet, open_token_set
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText, surround
-from shardmill.tokens.ragged import ragged
-from shardmill.tokens.template_text import PlainText
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.text.sentencepiece import SentencePieceText
+from shardmill.tokens.text.tokenizer import ragged
 
 BUNDLED = SentencePieceText(path=Path("bundled"))
 SPACE = TokenSpace(text_size=32_768)

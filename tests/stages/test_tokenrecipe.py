@@ -9,18 +9,18 @@ import pytest
 from samples_for_tests import store_samples
 
 from shardmill.errors import ConfigError
-from shardmill.io.tomltext import read_toml
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
 from shardmill.stages.tokenrecipe import stage_of, tokenizer_of
+from shardmill.storage.text import read_toml
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import ImageLayout
-from shardmill.tokens.template_pairs import ImageToText, MixedPairs, TextToImage
-from shardmill.tokens.text_hf import HuggingFaceText
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.tokens.templates.pairs import ImageToText, MixedPairs, TextToImage
+from shardmill.tokens.text.huggingface import HuggingFaceText
+from shardmill.tokens.text.sentencepiece import SentencePieceText
 
 RECIPE = """\
 tokenizer = "bundled"

@@ -17,16 +17,15 @@ from shardmill.model.stage import ContentKeyed, Stage
 from shardmill.run.runner import run_stage
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
-from shardmill.stages.adopt import AdoptTokens
-from shardmill.stages.adoptcodes import AdoptCodes
+from shardmill.stages.adopt import AdoptCodes, AdoptTokens
 from shardmill.stages.codes import EncodePictures
 from shardmill.stages.export import Export
 from shardmill.stages.filter import FilterSamples
 from shardmill.stages.frames import SampleFrames
 from shardmill.stages.index import IndexTars
 from shardmill.stages.ingest import Ingest
-from shardmill.stages.materialize import Materialize
 from shardmill.stages.measure import Measure
+from shardmill.stages.pack import Materialize
 from shardmill.stages.remove import RemoveSamples
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText

@@ -25,16 +25,16 @@ from video_world import CAPTIONS, LONG, SHORT, World
 from vq_checkpoints import write_original
 from web_server import serving
 
-from shardmill.io.receipts import open_manifest
-from shardmill.io.sampleset import open_samples
-from shardmill.io.tokenset import open_token_set
 from shardmill.model.tokenrow import mask_of
-from shardmill.serve.collate import Collate
-from shardmill.serve.packed import PackedDataset
-from shardmill.serve.pictured import PictureReader
-from shardmill.stages.checkcontent import check_content
-from shardmill.tokens.text import load_once
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.stages.check.content import check_content
+from shardmill.tokens.text.sentencepiece import SentencePieceText
+from shardmill.tokens.text.tokenizer import load_once
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import PictureReader
 
 CAPACITY = 8000
 BLOCK = 258  # im_start, 256 patches, im_end
@@ -257,10 +257,10 @@ def encoder_of(weights: Path) -> Callable[[bytes | memoryview], list[int]]:
     """Return what encodes one picture by itself."""
     import torch
 
-    from shardmill.media.geometry import Square
-    from shardmill.media.image import decode_picture, resize_crop
-    from shardmill.tokens.vq.batches import BatchEncoder
-    from shardmill.tokens.vq.specs import ChameleonVq
+    from shardmill.media.image.decode import decode_picture, resize_crop
+    from shardmill.media.image.geometry import Square
+    from shardmill.tokens.vq.encode import BatchEncoder
+    from shardmill.tokens.vq.tokenizer import ChameleonVq
 
     encoder = BatchEncoder(ChameleonVq(weights=weights).load("fp32", "cpu"), "cpu")
     fit = Square(resolution=32).fit(raw.SIDE, raw.SIDE)

@@ -15,22 +15,22 @@ pytest.importorskip("av")
 from drivers import signal_quietly, snapshot, start_driver
 from video_world import SHORT, World
 
-from shardmill.io.plans import write_plan
-from shardmill.io.tokenlengths import token_lengths
-from shardmill.media.framesamplers import Uniform
+from shardmill.media.video.samplers import Uniform
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
+from shardmill.shards.lengths import token_lengths
+from shardmill.shards.plans import write_plan
 from shardmill.sources.shapes.video import VideoShape
-from shardmill.sources.table import TableSource
+from shardmill.sources.tables.table import TableSource
 from shardmill.stages.frames import SampleFrames
 from shardmill.stages.ingest import Ingest
-from shardmill.stages.materialize import Materialize
+from shardmill.stages.pack import Materialize
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.layout import LAYOUTS
-from shardmill.tokens.template_captions import Captions
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.tokens.templates.turns import Captions
+from shardmill.tokens.text.sentencepiece import SentencePieceText
 
 NUM_ROWS = 24
 SPACE = TokenSpace(text_size=32_768, added=("im_patch", "im_start", "im_end"))

@@ -10,9 +10,9 @@ import xxhash
 from finished_folder import finish_folder, shard_entry
 from samples_for_tests import store_samples
 
-from shardmill.io.codefile import PictureCodes, write_codes
-from shardmill.io.receipts import open_manifest
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.shards.codes import PictureCodes, write_codes
+from shardmill.shards.ledger.ledger import open_manifest
 
 NUM_CODES = 8192
 FACTOR = 16

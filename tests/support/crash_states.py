@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardmill.io.atomic import Disk
+from shardmill.storage.atomic import Disk
 
 Inode = int
 

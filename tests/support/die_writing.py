@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from shardmill.formats import inplace
+from shardmill.formats import sharedfiles as inplace
 from shardmill.model.codec import from_plain
 from shardmill.run.runner import run_stage
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import xxhash
 
-from shardmill.io.receipts import Ledger
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
+from shardmill.shards.ledger.ledger import Ledger
 
 
 def shard_entry(folder: Path, name: str, num_samples: int, roles: Iterable[str]) -> ShardEntry:

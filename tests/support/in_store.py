@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardmill.remote import objects
+from shardmill.storage import objects
 
 
 def put_folder(folder: Path, url: str) -> str:

@@ -14,16 +14,16 @@ from make_media import clip, picture
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
-from shardmill.io.codefile import PictureCodes, write_codes
-from shardmill.io.plans import write_plan
-from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
-from shardmill.stages.materialize import Materialize
+from shardmill.shards.codes import PictureCodes, write_codes
+from shardmill.shards.lengths import token_lengths
+from shardmill.shards.plans import write_plan
+from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=1000, specials={"eos": 2, "image": 5, "video": 6}, num_codes=8192)
 SIDE = 32  # a picture of 512 x 512 has 32 x 32 codes

@@ -6,8 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from shardmill.run.holder import myself
-from shardmill.run.lock import task_lock_name
+from shardmill.run.lock import myself, task_lock_name
 
 
 class Clock:

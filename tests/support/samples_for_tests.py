@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.io.samples import SampleWriter
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.run.runner import run_stage
+from shardmill.shards.samples.write import SampleWriter
 
 # Samples hold bytes, which a spec cannot; so the spec only names them.
 _SHELVES: dict[str, tuple[list[Sample], MediaSize | None]] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from finished_folder import finish_folder, shard_entry
 
-from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
+from shardmill.shards.tokens.write import TokenWriter
 
 SPACE = TokenSpace(text_size=1000)
 

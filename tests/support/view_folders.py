@@ -13,8 +13,8 @@ from PIL import Image
 from sample_folder import write_sample_folder
 
 from shardmill.cli.main import cli
-from shardmill.io.codefile import PictureCodes, write_codes
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
+from shardmill.shards.codes import PictureCodes, write_codes
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
 RECIPE = 'layout = "patches"\n\n[space]\nadded = ["im_patch", "im_start", "im_end"]\n'

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shardmill.tokens.vq.shape import VqShape, expected_tensors
+from shardmill.tokens.vq.weights import VqShape, expected_tensors
 
 SMALL = VqShape(base_channels=32, multipliers=(1, 1, 2), z_channels=16, embed_dim=16, num_codes=300)
 SMALL_LLAMAGEN = VqShape(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.tokens.text import TextTokenizer
-from shardmill.tokens.text_hf import HuggingFaceText
-from shardmill.tokens.text_sentencepiece import SentencePieceText
+from shardmill.tokens.text.huggingface import HuggingFaceText
+from shardmill.tokens.text.sentencepiece import SentencePieceText
+from shardmill.tokens.text.tokenizer import TextTokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def real_texts() -> list[str]:
     for path in [*sorted(folder.glob("*.py")), *sorted(folder.glob("encodings/*.py"))]:
         content = path.read_bytes().decode("utf-8", "replace")
         texts += [content[at : at + 1000] for at in range(0, len(content), 1000)]
-    from shardmill.tokens.probe import PROBES
+    from shardmill.tokens.text.tokenizer import PROBES
 
     return [*PROBES, *texts[: 1000 - len(PROBES)]]
 

@@ -12,8 +12,8 @@ from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
 from shardmill.tokens.assemble import assemble, prepare
 from shardmill.tokens.layout import Block
-from shardmill.tokens.pieces import Medium, Piece, Text, Token
-from shardmill.tokens.text import TextTokenizer
+from shardmill.tokens.templates.template import Medium, Piece, Text, Token
+from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SAMPLE = Sample(key="k", document=Document(()))
 PICTURE = Segment(kind="image", media="jpg")

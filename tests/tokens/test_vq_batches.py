@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from shardmill.errors import ConfigError, UnitFailed
-from shardmill.tokens.vq import quantize
-from shardmill.tokens.vq.batches import BatchEncoder
-from shardmill.tokens.vq.devices import DEVICE_VARIABLE, choose_device, claim_gpu, count_devices
-from shardmill.tokens.vq.quantize import nearest_codes
+from shardmill.tokens.vq import network as quantize
+from shardmill.tokens.vq.encode import (
+    DEVICE_VARIABLE,
+    BatchEncoder,
+    choose_device,
+    claim_gpu,
+    count_devices,
+)
+from shardmill.tokens.vq.network import nearest_codes
 
 
 class SmallMemory:

@@ -9,10 +9,9 @@ import pytest
 import torch
 from vq_checkpoints import random_tensors
 
-from shardmill.tokens.vq.batches import BatchEncoder
-from shardmill.tokens.vq.live import FusedTokenizer, PlainTokenizer
-from shardmill.tokens.vq.shape import VqShape
-from shardmill.tokens.vq.weights import VqWeights
+from shardmill.tokens.vq.encode import BatchEncoder
+from shardmill.tokens.vq.tokenizer import FusedTokenizer, PlainTokenizer
+from shardmill.tokens.vq.weights import VqShape, VqWeights
 
 pytest.importorskip("triton")
 if not torch.cuda.is_available():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from view_folders import make_hostile, make_pipeline
 
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 
 

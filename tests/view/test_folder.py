@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from invoked import invoke
 
-from shardmill.view.fence import Fence, Refused
+from shardmill.view.access import Fence, Refused
 from shardmill.view.folder import Folder
-from shardmill.view.shelf import NotHere
+from shardmill.view.items import NotHere
 
 
 def open_folder(path: Path) -> Folder:

@@ -7,14 +7,14 @@ from packed_folder import make_packed
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
-from shardmill.io.lengths import write_lengths
 from shardmill.model.lengths import length_table
-from shardmill.remote.objects import put_file
-from shardmill.remote.path import as_path
-from shardmill.view.answers import answer
-from shardmill.view.desk import Desk
-from shardmill.view.fence import Refused
+from shardmill.shards.lengths import write_lengths
+from shardmill.storage.objects import put_file
+from shardmill.storage.path import as_path
+from shardmill.view.access import Refused
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
+from shardmill.view.queries import answer
 from shardmill.view.server import make_app
 
 

@@ -9,9 +9,10 @@ from sample_folder import write_sample_folder
 
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.view import media
-from shardmill.view.desk import Desk
-from shardmill.view.fence import Fence
+from shardmill.view.access import Fence
+from shardmill.view.context import Desk
 from shardmill.view.folder import Folder
+from shardmill.view.items import NotHere
 from shardmill.view.media import (
     TYPES,
     UNKNOWN,
@@ -22,7 +23,6 @@ from shardmill.view.media import (
     media_type,
     small_picture,
 )
-from shardmill.view.shelf import NotHere
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from view_folders import HOSTILE_NAME
 
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.overview import show_item, show_map
 from shardmill.view.query import Query

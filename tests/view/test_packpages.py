@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.packpages import list_packs, sample_place, show_pack
 from shardmill.view.query import Query

@@ -8,10 +8,10 @@ from packed_folder import make_packed
 from view_folders import run_in
 
 from shardmill.pack.order import EpochOrder
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
+from shardmill.view.items import NotHere
 from shardmill.view.library import Library
 from shardmill.view.packs import PlannedPacks, StoredPacks, TarPacks, check_number, spread
-from shardmill.view.shelf import NotHere
 
 
 def test_stored_packs_are_the_planned_ones_in_the_order_of_training(desk: Desk) -> None:

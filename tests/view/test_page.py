@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 from view_folders import HOSTILE_KEY, HOSTILE_NAME, SCRIPT, make_codes, make_hostile
 
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.report import make_report
 from shardmill.view.server import bind, make_app

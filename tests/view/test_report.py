@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.report import address, join_modules, make_report
 

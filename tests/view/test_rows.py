@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis.strategies import text
 
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.tokens.text import load_once
-from shardmill.tokens.text_sentencepiece import SentencePieceText
-from shardmill.view.desk import Desk
-from shardmill.view.fence import Fence
+from shardmill.tokens.text.sentencepiece import SentencePieceText
+from shardmill.tokens.text.tokenizer import load_once
+from shardmill.view.access import Fence
+from shardmill.view.context import Desk
+from shardmill.view.query import Budget
 from shardmill.view.rows import Decoder, filter_rows, list_rows, pieces, shortened, show_row
-from shardmill.view.scan import Budget
 
 FENCE = Fence.around(Path(__file__).parent)
 SPACE = {"kind": "shardmill.model.space:TokenSpace", "text_size": 32768}
-BUNDLED = {"kind": "shardmill.tokens.text_sentencepiece:SentencePieceText", "path": "bundled"}
+BUNDLED = {"kind": "shardmill.tokens.text.sentencepiece:SentencePieceText", "path": "bundled"}
 
 
 @settings(max_examples=60)

@@ -11,19 +11,12 @@ from hypothesis.strategies import lists, text
 from invoked import invoke
 from make_media import picture
 
-from shardmill.io.index import index_of
-from shardmill.io.indexwrite import IndexRows
-from shardmill.view.desk import Desk
+from shardmill.shards.tar.index import IndexRows, index_of
+from shardmill.view.context import Desk
+from shardmill.view.items import NotHere
 from shardmill.view.library import Library
-from shardmill.view.samples import (
-    filter_samples,
-    find_sample,
-    list_samples,
-    matching,
-    show_sample,
-)
-from shardmill.view.scan import Budget
-from shardmill.view.shelf import NotHere
+from shardmill.view.query import Budget
+from shardmill.view.samples import filter_samples, find_sample, list_samples, matching, show_sample
 
 LETTERS = "abé/"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from view_folders import HOSTILE_KEY
 
-from shardmill.view import scan
-from shardmill.view.desk import Desk
+from shardmill.view import query as scan
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.query import Query
 from shardmill.view.search import search

@@ -9,7 +9,7 @@ from hypothesis.strategies import integers
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.library import Library
 from shardmill.view.server import _span, bind, make_app, static_files
 

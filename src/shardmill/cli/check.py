@@ -1,39 +1,241 @@
-"""`shardmill check FOLDER`: every byte against the receipts; `--repair` makes the broken anew."""
+"""`shardmill check FOLDER`: every byte against the receipts; `--repair` makes the broken anew.
+
+What `check` does with the content of shards: counts, faults, specimens and the list of tars.
+
+What `check --decode` says of the pictures of samples.
+
+What `check` says of codes besides their bytes: the use of the codebook, and bad pictures.
+
+`shardmill check --same A B`: whether two folders hold the same, whatever their formats are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.check_content import (
-    ContentOptions,
-    check_content_of,
-    content_as_plain,
-    content_options,
-    print_content,
-    print_extras,
-    write_extras,
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import (
+    Option,
+    RunOptions,
+    all_of,
+    folder_argument,
+    parse_spec,
+    run_options,
 )
-from shardmill.cli.check_decode import decode_pictures, decoding_as_plain, print_decoding
-from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.errors import ShardmillError
-from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.errors import ConfigError, ShardmillError
+from shardmill.formats.exported import open_reader
+from shardmill.formats.reader import Reader
+from shardmill.machine import count_cpus
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
-from shardmill.run.cpus import count_cpus
 from shardmill.run.plan import check_fresh
-from shardmill.stages.check import Verdict, check_folder, repair
-from shardmill.stages.same import ORDER
+from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.stages.check.folder import Verdict, check_folder, repair
+from shardmill.stages.codereport import codebook_use, outliers, reconstruct, spread_keys
+from shardmill.stages.same import ORDER, Comparison, compare
 
 if TYPE_CHECKING:
-    from shardmill.stages.checkcontent import ContentReport
-    from shardmill.stages.checkdecode import DecodeReport
+    from shardmill.model.space import TokenSpace
+    from shardmill.stages.check.content import ContentReport, ShardReport
+    from shardmill.stages.check.samples import DecodeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentOptions:
+    """What is asked of the content."""
+
+    content: bool | None
+    pairs: bool
+    max_tokens: int | None
+    num_patches: int | None
+    space: str
+    dump: Path | None
+    dump_count: int
+    list_tars: bool
+
+    @classmethod
+    def taken_from(cls, flags: dict[str, Any]) -> ContentOptions:
+        """Remove the flags of `content_options` from a command's flags, and return them."""
+        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
+
+
+content_options: Option = all_of(
+    click.option(
+        "--content/--no-content",
+        default=None,
+        help="Check what documents, tokens, masks and pictures say.  [default: all but remote "
+        "tars]",
+    ),
+    click.option("--pairs", is_flag=True, help="Every sample needs a medium and a text."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Tokens of a row or pack, at most."),
+    click.option(
+        "--num-patches", type=click.IntRange(1), help="Tokens of every picture of a pack."
+    ),
+    click.option(
+        "--space",
+        metavar="FIELD=VALUE,...",
+        default="",
+        help="Token space of packs by others.  [default: Llama-2 with im_patch, im_start, im_end]",
+    ),
+    click.option(
+        "--dump",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Write a few samples or packs into this folder, as text and pictures.",
+    ),
+    click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
+    click.option(
+        "--list",
+        "list_tars",
+        is_flag=True,
+        help="Write shardlist.json and .pkl with {url, nsamples} of every tar.",
+    ),
+)
+
+
+def check_content_of(folder: Path, options: ContentOptions, workers: int) -> ContentReport | None:
+    """Return what was found in a finished folder; None if nobody wants to know."""
+    from shardmill.stages.check.content import check_content
+    from shardmill.stages.check.findings import Limits
+
+    if options.list_tars and not _holds_tars(folder):
+        raise ConfigError(f"{folder} holds no tars that could be listed")
+    if options.content is False or not (folder / "manifest.json").exists():
+        return None
+    limits = Limits(
+        max_tokens=options.max_tokens,
+        num_patches=options.num_patches,
+        space=_space(options.space),
+        pairs=options.pairs,
+        remote=bool(options.content),
+    )
+    return check_content(folder, limits, workers=workers)
+
+
+def write_extras(folder: Path, options: ContentOptions, *, is_good: bool) -> dict[str, Any]:
+    """Write specimens and, if the content is good, the list of tars; return where they are."""
+    made: dict[str, Any] = {}
+    if options.dump is not None:
+        from shardmill.stages.check.specimens import dump_specimens
+
+        space = _space(options.space)
+        found = dump_specimens(folder, options.dump, options.dump_count, space)
+        made["dumped"] = [str(path) for path in found]
+    if options.list_tars and is_good:
+        from shardmill.formats.webdataset.wids import write_shard_list
+
+        made["lists"] = [str(path) for path in write_shard_list(folder)]
+    return made
+
+
+def content_as_plain(report: ContentReport) -> dict[str, Any]:
+    """Return the report for --json, shard by shard."""
+    return {
+        "content": report.counts,
+        "num_faults": report.num_faults,
+        "shards": [
+            {
+                "name": shard.name,
+                "nsamples": shard.num_samples,
+                **shard.counts,
+                "faults": [{"key": fault.key, "what": fault.what} for fault in shard.faults],
+            }
+            for shard in report.shards
+        ],
+    }
+
+
+def print_content(report: ContentReport) -> None:
+    """Print what all shards hold together, and what is wrong with each that is."""
+    if report.counts:
+        held = ", ".join(f"{wording.count(n)} {name}" for name, n in report.counts.items())
+        console.facts([("holds", held), ("in", _sizes(report))])
+    broken = [shard for shard in report.shards if shard.num_faults]
+    if broken:
+        where = wording.plural(len(broken), "shard")
+        what = wording.plural(report.num_faults, "fault")
+        console.say("✗", f"{what} in {where}", colour=console.BAD)
+    for shard in broken:
+        _print_faults(shard)
+
+
+def print_extras(made: dict[str, Any]) -> None:
+    """Print where specimens and lists are."""
+    if "dumped" in made:
+        num_made = wording.plural(len(made["dumped"]), "specimen")
+        where = f" in {Path(made['dumped'][0]).parent}" if made["dumped"] else ""
+        console.say("✓", f"{num_made}{where}")
+    for path in made.get("lists", ()):
+        console.say("✓", path)
+
+
+def _holds_tars(folder: Path) -> bool:
+    roles = [shard.files.keys() for shard in open_manifest(folder).shards]
+    return all("tar" in files or ("idx" in files and "spans" not in files) for files in roles)
+
+
+def _sizes(report: ContentReport) -> str:
+    sizes = [shard.num_samples for shard in report.shards]
+    if not sizes or min(sizes) == max(sizes):
+        return wording.plural(len(sizes), "shard") + "".join(f" of {n:,}" for n in sizes[:1])
+    return f"{wording.plural(len(sizes), 'shard')} of {min(sizes):,} to {max(sizes):,}"
+
+
+def _print_faults(shard: ShardReport) -> None:
+    for fault in shard.faults:
+        place = f"{shard.name}, {fault.key}" if fault.key else shard.name
+        click.echo(f"  {place}: {fault.what}")
+    if shard.num_faults > len(shard.faults):
+        click.echo(f"  {shard.name}: and {shard.num_faults - len(shard.faults):,} more")
+
+
+def _space(text: str) -> TokenSpace | None:
+    from shardmill.model.space import TokenSpace
+
+    return parse_spec(text, TokenSpace, where="--space") if text else None
+
+
+MAX_PRINTED = 20
+
+
+def decode_pictures(folder: Path, count: int, workers: int) -> DecodeReport:
+    """Decode so many pictures of a folder of samples."""
+    from shardmill.stages.check.samples import check_decoding
+
+    return check_decoding(folder, count, workers=workers)
+
+
+def decoding_as_plain(report: DecodeReport) -> dict[str, Any]:
+    """Return the report for --json."""
+    return {
+        "pictures": report.num_pictures,
+        "decoded": report.num_decoded,
+        "num_broken_pictures": report.num_broken,
+        "broken_pictures": [asdict(picture) for picture in report.broken],
+    }
+
+
+def print_decoding(report: DecodeReport) -> None:
+    """Print how many pictures were decoded, and those that are broken."""
+    of_all = f"{report.num_decoded:,} of {wording.plural(report.num_pictures, 'picture')}"
+    console.facts([("decoded", of_all)])
+    if not report.num_broken:
+        return
+    broken = wording.plural(report.num_broken, "broken picture")
+    console.say("✗", f"{broken} of {report.num_decoded:,} decoded", colour=console.BAD)
+    lines = [
+        f"{picture.tar}, sample {picture.key}, {picture.medium} at byte {picture.offset}: "
+        f"{picture.what}"
+        for picture in report.broken
+    ]
+    console.listed(lines, MAX_PRINTED)
+
 
 MAX_LISTED = 20
 
@@ -90,8 +292,6 @@ def check(
     # What is broken was within its budget when it was made, and will be again.
     options = replace(RunOptions.taken_from(run), max_skip_rate=1.0)
     if same is not None:
-        from shardmill.cli.same import report_same
-
         if not report_same(same, str(folder), codes_dir, ignored, as_json=options.as_json):
             click.get_current_context().exit(1)
         return
@@ -162,7 +362,6 @@ def _report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
     if not _holds_codes(folder):
         return {}
     # It loads torch, which takes longer than most checks.
-    from shardmill.cli.check_codes import report_codes
 
     return report_codes(folder, num_decoded)
 
@@ -174,8 +373,6 @@ def _holds_codes(folder: Path) -> bool:
 def _print(folder: Path, found: _Found, quick: bool) -> None:
     _print_verdict(folder, found.verdict, quick)
     if found.codes:
-        from shardmill.cli.check_codes import print_codes
-
         print_codes(found.codes)
     if found.content is not None:
         print_content(found.content)
@@ -205,3 +402,77 @@ def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
     if verdict.broken_units:  # doing a unit again gives a sample no other key
         broken = wording.plural(len(verdict.broken_units), "broken unit")
         console.hint(f"shardmill check {folder} --repair   does {broken} again")
+
+
+def report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
+    """Return the use of the codebook and, of pictures decoded again, those that come out badly."""
+    use = codebook_use(folder)
+    report: dict[str, Any] = {
+        "codes": len(use.counts),
+        "dead_codes": use.num_dead,
+        "perplexity": round(use.perplexity, 1),
+    }
+    if num_decoded:
+        pictures = list(reconstruct(folder, spread_keys(folder, num_decoded)))
+        report["decoded"] = len(pictures)
+        report["psnr"] = round(sum(p.psnr for p in pictures) / max(1, len(pictures)), 2)
+        report["outliers"] = {f"{p.key} {p.medium}": round(p.psnr, 2) for p in outliers(pictures)}
+    return report
+
+
+def print_codes(report: dict[str, Any]) -> None:
+    """Print the report of `report_codes`."""
+    used = report["codes"] - report["dead_codes"]
+    rows = [
+        (
+            "codebook",
+            f"{used:,} of {report['codes']:,} codes occur, {report['dead_codes']:,} never",
+        ),
+        ("perplexity", f"{report['perplexity']:,}"),
+    ]
+    if "decoded" in report:
+        rows.append(("decoded", f"{report['decoded']:,} pictures, {report['psnr']} dB on average"))
+        rows += [("outlier", f"{name}: {value} dB") for name, value in report["outliers"].items()]
+    console.facts(rows)
+
+
+def report_same(
+    first: str, second: str, codes_dir: str | None, ignored: Sequence[str], *, as_json: bool
+) -> bool:
+    """Compare two places, print what was found, and return whether they are the same."""
+    ignoring = frozenset(aspect for aspect in ORDER if aspect in ignored)
+    found = compare(*_open_both(first, second, codes_dir), ignoring=ignoring)
+    if as_json:
+        console.print_json({**asdict(found), "same": found.same})
+    else:
+        _print_comparison(first, second, found)
+    return found.same
+
+
+def _open_both(first: str, second: str, codes_dir: str | None) -> tuple[Reader, Reader]:
+    """Open both sides; foreign tokens that do not say their space have that of the other."""
+    spaces = [open_reader(place, codes_dir=codes_dir).token_space() for place in (first, second)]
+    is_ours = [(Path(place) / "stage.json").exists() for place in (first, second)]
+    lent = [None if own else spaces[1 - n] for n, own in enumerate(is_ours)]
+    return (
+        open_reader(first, space=lent[0], codes_dir=codes_dir),
+        open_reader(second, space=lent[1], codes_dir=codes_dir),
+    )
+
+
+def _print_comparison(first: str, second: str, found: Comparison) -> None:
+    if found.difference is None:
+        console.say("✓", f"{first} and {second} hold the same")
+    else:
+        console.say("✗", f"{first} and {second} differ", colour=console.BAD)
+        name = f" ({found.difference.key})" if found.difference.key else ""
+        where = f"record {found.difference.number:,}{name}"
+        console.facts([("first at", where), (found.difference.aspect, found.difference.what)])
+    amount = wording.plural(found.num_records, "record")
+    if found.num_tokens:
+        amount += f", {wording.plural(found.num_tokens, 'token')}"
+    rows = [("compared", ", ".join(found.compared)), ("equal", amount)]
+    for place, aspects in ((first, found.only_first), (second, found.only_second)):
+        if aspects:
+            rows.append(("not compared", f"{', '.join(aspects)}: only {place} has a place for it"))
+    console.facts(rows)

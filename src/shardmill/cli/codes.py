@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.options import RunOptions, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import parse_plugin
 from shardmill.model.manifest import Manifest
 from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
 from shardmill.run.local import Local
@@ -85,7 +83,7 @@ def _encode(
     """Make code shards of the pictures of the samples."""
     _use(flags["threads"], flags["device"])
     from shardmill.stages.codes import EncodePictures
-    from shardmill.tokens.vq.devices import count_devices
+    from shardmill.tokens.vq.encode import count_devices
 
     num_devices = count_devices()
     precision: Any = flags["precision"] or ("fp16" if num_devices else "fp32")
@@ -107,7 +105,7 @@ def _encode(
 
 def adopt(folder: Path, out: Path, flags: dict[str, Any], options: RunOptions) -> None:
     """Make code shards of the codes in a field of the samples."""
-    from shardmill.stages.adoptcodes import AdoptCodes
+    from shardmill.stages.adopt import AdoptCodes
     from shardmill.tokens.codes import FieldCodes
 
     source = FieldCodes(field=flags["field"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
+from shardmill import humanize as wording
+from shardmill.cli import output as console
 from shardmill.cli.options import folder_argument, json_option
 from shardmill.stages.diff import FolderDiff, TouchedShard, diff_folders
 

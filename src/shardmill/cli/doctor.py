@@ -1,16 +1,223 @@
-"""`shardmill doctor`: what this machine has, what it lacks, and how to get it."""
+"""`shardmill doctor`: what this machine has, what it lacks, and how to get it.
+
+Looks at this machine as `shardmill doctor` reports it: one finding for each thing it can have.
+
+Nothing here changes anything, and what cannot be looked at is a finding too, not an error.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.examine import Finding, examine
+from shardmill import __version__
+from shardmill import humanize as wording
+from shardmill.cli import output as console
 from shardmill.cli.options import json_option
+from shardmill.machine import count_cpus
+
+State = Literal["good", "missing", "bad"]
+REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\w.]+))?.*?(?:; *extra *== *['\"](\w+)['\"])?$")
+FOR_WHAT = {
+    "tables": "parquet, Arrow and .zst tables",
+    "lmdb": "media in LMDB files",
+    "remote": "s3://, gs://, az:// and http(s)://",
+    "image": "decoding and resizing pictures",
+    "video": "frames of videos",
+    "text": "tokenizers and chat templates",
+    "fast": "compiled planning, fast tokenizers",
+    "view": "the page and the report",
+    "train": "loaders, image codes, Hugging Face processors",
+    "ray": "Ray clusters",
+}
+COMPILED = {
+    "shards.tar._tarscan": "walks tar headers",
+    "shards.tar._members": "cuts samples out of tars",
+    "storage._weave": "weaves rows from columns, writes numbers as text",
+    "formats.unidisc._paddedrows": "joins padded rows",
+}
+VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
+PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}
+MIN_OPEN_FILES = 4096
+MIN_FREE_BYTES = 10e9
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing: whether it is as it should be, what was found, and what to do if it is not."""
+
+    section: str
+    name: str
+    state: State
+    found: str
+    todo: str = ""
+
+
+def examine(folder: Path) -> Iterator[Finding]:
+    """Yield what this machine has, section by section; `folder` is where data shall go."""
+    yield Finding("versions", "shardmill", "good", __version__)
+    yield Finding("versions", "Python", "good", f"{platform.python_version()}, {sys.executable}")
+    yield Finding("versions", "system", "good", f"{platform.system()} {platform.release()}")
+    yield from _compiled()
+    yield from _extras()
+    yield from _processors()
+    yield from _gpus()
+    yield from _codecs()
+    yield from _programs()
+    yield from _disks(folder)
+    yield from _limits()
+
+
+def _compiled() -> Iterator[Finding]:
+    for name, what in COMPILED.items():
+        try:
+            import_module(f"shardmill.{name}")
+            yield Finding("versions", _last(name), "good", f"compiled; {what}")
+        except ImportError:
+            todo = "install a C compiler and install shardmill again"
+            yield Finding("versions", _last(name), "missing", f"not compiled; Python {what}", todo)
+
+
+def _extras() -> Iterator[Finding]:
+    wanted: dict[str, list[str]] = {}
+    for line in requires("shardmill") or []:
+        found = REQUIREMENT.match(line)
+        if found and found[3] and not line.startswith("shardmill["):
+            wanted.setdefault(found[3], []).append(found[1])
+    for extra, packages in wanted.items():
+        versions = {package: _version(package) for package in packages}
+        missing = [package for package, found in versions.items() if found is None]
+        listed = ", ".join(f"{p} {v}" if v else f"no {p}" for p, v in versions.items())
+        if missing:
+            use = f" ({FOR_WHAT[extra]})" if extra in FOR_WHAT else ""
+            todo = f"pip install 'shardmill[{extra}]'"
+            yield Finding("extras", extra, "missing", listed + use, todo)
+        else:
+            yield Finding("extras", extra, "good", listed)
+
+
+def _processors() -> Iterator[Finding]:
+    """Yield whether torchvision loads; processors of transformers cannot be imported otherwise."""
+    found = _version("torchvision")
+    if _version("transformers") is None or _version("torch") is None:
+        return
+    use = "for transformers' processors of pictures and videos"
+    if found is None:
+        todo = "install the torchvision that was built with this torch"
+        yield Finding("extras", "torchvision", "missing", f"not installed; {use}", todo)
+        return
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError, OSError) as error:  # built for another torch, or for CUDA
+        todo = f"install the torchvision that was built with torch {_version('torch')}"
+        yield Finding("extras", "torchvision", "missing", f"{found} does not load: {error}", todo)
+    else:
+        yield Finding("extras", "torchvision", "good", f"{found}, {use}")
+
+
+def _gpus() -> Iterator[Finding]:
+    if _version("torch") is None:
+        yield Finding("GPU", "torch", "missing", "not installed", "pip install 'shardmill[train]'")
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        seen = _output("nvidia-smi", "-L")
+        todo = "install a torch that was built for this driver's CUDA" if seen else ""
+        yield Finding("GPU", "CUDA", "bad" if seen else "missing", seen or "no GPU found", todo)
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        about = torch.cuda.get_device_properties(number)
+        text = f"{about.name}, {wording.size(about.total_memory)}"
+        yield Finding("GPU", f"GPU {number}", "good", text)
+
+
+def _codecs() -> Iterator[Finding]:
+    if _version("pillow") is not None:
+        from PIL import features
+
+        names = {"jpg": "jpg", "png": "zlib", "webp": "webp", "avif": "avif"}
+        for name, feature in names.items():
+            has = bool(features.check(feature))
+            todo = "" if has else "install a Pillow wheel from PyPI: it has all of these"
+            text = "decodes" if has else "cannot be decoded"
+            yield Finding("codecs", name, "good" if has else "missing", text, todo)
+    if _version("av") is not None:
+        import av
+
+        known = set(av.codecs_available)
+        lacking = [name for name in VIDEO_CODECS if name not in known]
+        text = f"decodes {', '.join(name for name in VIDEO_CODECS if name in known)}"
+        state: State = "missing" if lacking else "good"
+        yield Finding("codecs", "video", state, text, f"no {', '.join(lacking)}" if lacking else "")
+
+
+def _programs() -> Iterator[Finding]:
+    for name, todo in PROGRAMS.items():
+        path = shutil.which(name)
+        if path:
+            yield Finding("programs", name, "good", path)
+        else:
+            yield Finding("programs", name, "missing", "not installed", todo)
+
+
+def _disks(folder: Path) -> Iterator[Finding]:
+    places = {"data": folder.absolute(), "temporary": Path(tempfile.gettempdir())}
+    for name, path in {**places, "shared memory": Path("/dev/shm")}.items():
+        if not path.is_dir():
+            continue
+        usage = shutil.disk_usage(path)
+        text = f"{wording.size(usage.free)} free of {wording.size(usage.total)}, {path}"
+        if not os.access(path, os.W_OK):
+            yield Finding("disks", name, "bad", text, "it cannot be written: choose another")
+        elif usage.free < MIN_FREE_BYTES and name == "data":
+            yield Finding("disks", name, "bad", text, "make room: shards are large")
+        else:
+            yield Finding("disks", name, "good", text)
+
+
+def _limits() -> Iterator[Finding]:
+    yield Finding("limits", "CPUs", "good", f"{count_cpus()} usable of {os.cpu_count()}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield Finding("limits", "memory", "good", wording.size(memory))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft:,} (at most {hard:,})" if soft != resource.RLIM_INFINITY else "no limit"
+    enough = soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES
+    todo = "" if enough else f"ulimit -n {min(65536, hard)}: more shards stay open"
+    yield Finding("limits", "open files", "good" if enough else "missing", text, todo)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _output(*words: str) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().replace("\n", "; ") if done.returncode == 0 else ""
+
 
 MARKS = {"good": ("✓", console.GOOD), "missing": ("·", console.HINT), "bad": ("✗", console.BAD)}
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import parse_plugin
 from shardmill.plugins import FORMATS, build
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, filter_option, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, filter_option, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.stages.filter import FilterSamples
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
 from shardmill.plugins import FRAME_SAMPLERS, build
 
@@ -75,7 +73,7 @@ def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any
         shardmill frames clips frames --sampler keyframes,i_frames=8,p_frames=16 --mark '#{at}'
         shardmill frames clips frames --sampler fps,fps=2,max_frames=64
     """
-    from shardmill.media.framepictures import PictureFormat
+    from shardmill.media.video.frames import PictureFormat
     from shardmill.stages.frames import SampleFrames
 
     options = RunOptions.taken_from(flags)

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.formats.shardlist import PICKLE_NAME, write_shard_list
-from shardmill.formats.wids import write_wids_index
+from shardmill.formats.webdataset.wids import PICKLE_NAME, write_shard_list, write_wids_index
 from shardmill.stages.index import IndexTars
 
 

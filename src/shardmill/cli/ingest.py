@@ -8,18 +8,23 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, filter_option, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import (
+    PlaceType,
+    RunOptions,
+    SizeType,
+    filter_option,
+    parse_plugin,
+    run_options,
+)
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import SizeType, parse_plugin
 from shardmill.errors import ConfigError
 from shardmill.plugins import SHAPES, SOURCES, build
-from shardmill.remote.url import is_remote
-from shardmill.run.again import retry_rejects
-from shardmill.sources.downloads import PER_HOST_VARIABLE
-from shardmill.sources.fetch import MAX_MEDIA_BYTES
+from shardmill.run.runner import retry_rejects
 from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.media.download import PER_HOST_VARIABLE
+from shardmill.sources.media.fetch import MAX_MEDIA_BYTES
 from shardmill.stages.ingest import Ingest
+from shardmill.storage.url import is_remote
 
 
 @click.command()

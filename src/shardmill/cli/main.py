@@ -59,7 +59,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "shardmill.cli.view:view",
         "Open a page that shows samples, tokens, packs and progress.",
     ),
-    "report": ("shardmill.cli.report:report", "Write what the page shows into one file."),
+    "report": ("shardmill.cli.view:report", "Write what the page shows into one file."),
     "check": ("shardmill.cli.check:check", "Compare every byte with the receipts; repair."),
     "doctor": (
         "shardmill.cli.doctor:doctor",

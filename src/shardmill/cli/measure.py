@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.options import RunOptions, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import parse_plugin
 from shardmill.plugins import VISUAL_RULES, build
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -1,19 +1,150 @@
-"""The flags that verbs share, and how those of a run become one."""
+"""The flags that verbs share, and how those of a run become one.
+
+What a user types, as values: plugins with their fields, and sizes in bytes.
+
+`--on`: where the units of a stage are worked off; and what it would do, with `--dry-run`.
+
+Arguments that name a file or folder, which may be a url of an object store.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import click
+import orjson
 
-from shardmill.cli.engines import parse_engine
-from shardmill.cli.places import PlaceType
-from shardmill.cli.values import parse_plugin
 from shardmill.errors import ConfigError
-from shardmill.plugins import FILTERS, build
+from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.stage import Stage
+from shardmill.plugins import ENGINES, FILTERS, build
 from shardmill.run.engine import Engine
+from shardmill.run.job import Job
+from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.text import read_toml
+from shardmill.storage.url import is_remote
+
+Spec = TypeVar("Spec")
+
+# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
+COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
+POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_plugin(text: str) -> dict[str, Any]:
+    """'aspect_ratio,max_ratio=2' -> {"kind": "aspect_ratio", "max_ratio": 2}.
+
+    Values are JSON where they can be read as such, and text otherwise.
+    """
+    kind, *fields = COMMA.split(text)
+    plain: dict[str, Any] = {"kind": kind.strip()}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
+        plain[name.strip()] = _value(value.strip())
+    return plain
+
+
+def parse_spec(text: str, spec: type[Spec], *, where: str) -> Spec:
+    """'layers=32,hidden=4096' -> a spec with these fields, the others at their defaults."""
+    fields = parse_plugin(f"fields,{text}" if text else "fields")
+    del fields["kind"]
+    made: Spec = from_plain(fields, spec, where=where)
+    return made
+
+
+def parse_size(text: str) -> int:
+    """'500MB' -> 500000000, '1GiB' -> 1073741824, '4096' -> 4096."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size: write 500MB, 1GiB or a number of bytes")
+    unit = match[2]
+    base = 1024 if unit.endswith("i") else 1000
+    return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
+
+
+class SizeType(click.ParamType[int]):
+    """A size in bytes with an optional unit."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        return value if isinstance(value, int) else parse_size(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def parse_engine(text: str) -> Engine:
+    """Return the engine of 'local', 'cluster.toml', 'ray', 'ray://host:port' or 'ray,gpus=0.5'."""
+    if text.endswith(".toml"):
+        return _build(read_toml(Path(text)), text)
+    if text.startswith("ray://"):
+        address, *_ = text.split(",")
+        return _build(parse_plugin("ray" + text.removeprefix(address)) | {"address": address}, text)
+    return _build(parse_plugin(text), text)
+
+
+def set_waiting(engine: Engine, *, wait: bool) -> Engine:
+    """Return the engine with --no-wait taken into account."""
+    from shardmill.run.slurm.engine import Slurm
+
+    if wait:
+        return engine
+    if not isinstance(engine, Slurm):
+        raise ConfigError('--no-wait needs --on with a file that says kind = "slurm"')
+    return replace(engine, wait=False)
+
+
+def preview(
+    engine: Engine, stage: Stage, out: Path, *, workers: int | None, **settings: Any
+) -> str:
+    """Return the batch scripts that would be submitted; nothing is written."""
+    from shardmill.run.slurm.engine import Slurm
+    from shardmill.run.slurm.queue import max_array_size
+
+    if not isinstance(engine, Slurm):
+        raise ConfigError('--dry-run needs --on with a file that says kind = "slurm"')
+    job = Job(stage=to_plain(stage), out_dir=str(out.absolute()), token="", **settings)
+    scripts = engine.scripts(
+        job, num_tasks=engine.tasks, num_workers=workers, max_size=max_array_size()
+    )
+    return "\n".join(scripts)
+
+
+def _build(plain: dict[str, Any], text: str) -> Engine:
+    engine: Engine = build(ENGINES, plain, where=f"--on {text}")
+    return engine
+
+
+class PlaceType(click.Path):
+    """What `click.Path` takes, checked as it does; and urls, which must exist if paths must.
+
+    Of a web server only files can be looked at, so there it is left to whoever reads.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        text = str(value)
+        if is_remote(text):
+            path = as_path(text)
+            if self.exists and isinstance(path, UrlPath) and not (path.is_web or path.exists()):
+                self.fail(f"{self.name.title()} {text!r} does not exist.", param, ctx)
+            return path
+        return super().convert(text.removeprefix("file://"), param, ctx)
+
 
 Option: TypeAlias = Callable[[Any], Any]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, folder_argument, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
 
 
@@ -43,7 +42,7 @@ def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
         shardmill pack tokens packs.plan packs
         shardmill pack tokens packs.plan packs --format tar --samples shards
     """
-    from shardmill.stages.materialize import Materialize
+    from shardmill.stages.pack import Materialize
 
     options = RunOptions.taken_from(flags)
     stage = Materialize(tokens_dir=tokens, plan_path=plan, **flags)

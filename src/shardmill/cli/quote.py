@@ -18,11 +18,10 @@ from pathlib import Path
 
 import click
 
-from shardmill.cli.recipe import Find, Recipe, Step, call
-from shardmill.cli.recipeplaces import moved
-from shardmill.cli.trial import Trial
+from shardmill.cli.recipe import Find, Recipe, Step, call, moved
+from shardmill.cli.running import Trial
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.run.cpus import count_cpus
+from shardmill.machine import count_cpus
 from shardmill.run.trial import Tried
 
 NUM_UNITS = 4
@@ -168,6 +167,6 @@ def _estimate_units(
 
 
 def _has_gpu() -> bool:
-    from shardmill.tokens.vq.devices import count_devices
+    from shardmill.tokens.vq.encode import count_devices
 
     return count_devices() > 0

@@ -7,13 +7,18 @@ from typing import Any
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
+from shardmill import humanize as wording
+from shardmill.cli import output as console
 from shardmill.cli.options import RunOptions, folder_argument, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.io.jsontext import read_json
-from shardmill.stages.downstream import LEVELS_BELOW, MAX_FOLDERS, find_downstream
-from shardmill.stages.remove import SUMMARY_NAME, RemoveSamples
+from shardmill.stages.remove import (
+    LEVELS_BELOW,
+    MAX_FOLDERS,
+    SUMMARY_NAME,
+    RemoveSamples,
+    find_downstream,
+)
+from shardmill.storage.text import read_json
 
 MAX_LISTED = 5
 

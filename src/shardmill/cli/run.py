@@ -9,13 +9,12 @@ from pathlib import Path
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
+from shardmill import humanize as wording
+from shardmill.cli import output as console
 from shardmill.cli.main import cli
 from shardmill.cli.options import json_lines_option
 from shardmill.cli.quote import NUM_UNITS, Estimate, quote
-from shardmill.cli.recipe import Recipe, Step, call, read_recipe
-from shardmill.cli.recipeplaces import check_inputs
+from shardmill.cli.recipe import Recipe, Step, call, check_inputs, read_recipe
 from shardmill.errors import ConfigError
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")

@@ -1,24 +1,47 @@
-"""Runs a stage for a verb: progress while it works, the books at the end, an exit code."""
+"""Runs a stage for a verb: progress while it works, the books at the end, an exit code.
+
+What stands in for the runner while a recipe is quoted; a verb finds it in its context.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.engines import preview, set_waiting
-from shardmill.cli.options import RunOptions
-from shardmill.cli.trial import Trial
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import RunOptions, preview, set_waiting
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, listed
-from shardmill.run.display import show_progress
-from shardmill.run.report import RunReport
+from shardmill.run.progress import RunReport, show_progress
 from shardmill.run.runner import run_stage
+from shardmill.run.trial import Tried, try_units
+
+
+@dataclass(slots=True)
+class Trial:
+    """Tries a few units where all would be run, and notes what they took."""
+
+    num_units: int
+    tried: list[Tried] = field(default_factory=list)
+
+    def run(self, stage: Stage, out: Path, options: RunOptions) -> Manifest:
+        """Try a few units, and return the manifest of what they made."""
+        found = try_units(
+            stage,
+            out,
+            num_units=self.num_units,
+            workers=options.workers,
+            max_skip_rate=options.max_skip_rate,
+        )
+        self.tried.append(found)
+        return found.manifest
+
 
 MAX_LISTED = 5
 

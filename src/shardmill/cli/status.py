@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
+from shardmill import humanize as wording
+from shardmill.cli import output as console
 from shardmill.cli.options import folder_argument, json_option
-from shardmill.cli.statistics import print_statistics
-from shardmill.run.slurm import submitted_jobs
-from shardmill.run.slurm_queue import QueueState, has_squeue, read_queue
+from shardmill.cli.output import print_statistics
+from shardmill.run.slurm.engine import submitted_jobs
+from shardmill.run.slurm.queue import QueueState, has_squeue, read_queue
 from shardmill.run.status import Status, UnitTime, read_status
 
 MAX_FAILURES = 3

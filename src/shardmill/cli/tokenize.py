@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import RunOptions, run_options
-from shardmill.cli.places import PlaceType
+from shardmill.cli.options import PlaceType, RunOptions, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.cli.values import parse_plugin
-from shardmill.io.tomltext import read_toml
 from shardmill.plugins import READERS, TEMPLATES
 from shardmill.stages.tokenrecipe import LAYOUT_NAMES, stage_of
+from shardmill.storage.text import read_toml
 
 
 def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Any:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.options import json_option
-from shardmill.cli.places import PlaceType
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import PlaceType, json_option
 
 if TYPE_CHECKING:
-    from shardmill.serve.plans import Plans
-    from shardmill.serve.provenance import PackOrigin, Source
+    from shardmill.train.order import Plans
+    from shardmill.train.provenance import PackOrigin, Source
 
 
 @click.command()
@@ -79,9 +78,8 @@ def why(
     \b
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
     """
-    from shardmill.serve.provenance import open_finder, packs_of_step
-    from shardmill.serve.schedule import Split
-    from shardmill.serve.state import LoaderState
+    from shardmill.train.provenance import open_finder, packs_of_step
+    from shardmill.train.state import LoaderState, Split
 
     split = Split(
         dp_rank=rank,
@@ -107,8 +105,8 @@ def why(
 
 @contextmanager
 def _plans(plan: Path, afresh: Path | None) -> Iterator[Plans]:
-    from shardmill.serve.afresh import FreshPlans
-    from shardmill.serve.plans import OnePlan
+    from shardmill.train.freshplans import FreshPlans
+    from shardmill.train.order import OnePlan
 
     if afresh is None:
         yield OnePlan(plan)

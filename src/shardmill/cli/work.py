@@ -7,15 +7,13 @@ from pathlib import Path
 
 import click
 
-from shardmill import wording
-from shardmill.cli import console
-from shardmill.cli.options import json_option
-from shardmill.cli.places import PlaceType
+from shardmill import humanize as wording
+from shardmill.cli import output as console
+from shardmill.cli.options import PlaceType, json_option
 from shardmill.cli.running import print_failures, report_to_plain
-from shardmill.run.display import show_progress
-from shardmill.run.jobfile import read_job
-from shardmill.run.slurm_queue import requeue_myself
-from shardmill.run.task import TaskReport, run_task
+from shardmill.run.progress import show_progress
+from shardmill.run.slurm.queue import requeue_myself
+from shardmill.run.task import TaskReport, read_job, run_task
 
 
 @click.command()

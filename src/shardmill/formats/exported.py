@@ -1,25 +1,84 @@
-"""Opens anything that can be compared: our folders, our exports, and foreign tokens."""
+"""Opens anything that can be compared: our folders, our exports, and foreign tokens.
+
+What lies in a folder or a file: the kind of reader that it needs, from the files themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, ShardmillError
-from shardmill.formats.read_litdata import LitDataReader
-from shardmill.formats.read_mds import MdsReader
-from shardmill.formats.read_megatron import MegatronReader
-from shardmill.formats.read_shards import open_folder
-from shardmill.formats.read_tables import LiquidReader, TokenTableReader
-from shardmill.formats.read_tars import TarReader, is_packed_tar
-from shardmill.formats.read_unidisc import UnidiscReader
+from shardmill.errors import ConfigError, FormatError, ShardmillError
+from shardmill.formats.huggingface.read import LiquidReader, TokenTableReader
+from shardmill.formats.litdata import LitDataReader
+from shardmill.formats.mds import MdsReader
+from shardmill.formats.megatron import MegatronReader
+from shardmill.formats.own import open_folder
 from shardmill.formats.reader import Reader
-from shardmill.formats.recognize import INPUT_FIELDS, kind_of_tokens
-from shardmill.io.receipts import Ledger, open_manifest
+from shardmill.formats.unidisc.parts import PART, is_memmap_folder
+from shardmill.formats.unidisc.read import UnidiscReader
+from shardmill.formats.webdataset.read import TarReader, is_packed_tar
 from shardmill.model.codec import to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS, build
+from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.tokens.megatron import MAGIC
+from shardmill.storage.globs import expand, is_remote
+
+# What each kind calls its input; those with `files` take more than one.
+INPUT_FIELDS = {"unidisc": "dir", "megatron": "files", "packed-tars": "files"}
+
+
+def kind_of_tokens(inputs: Sequence[str]) -> str | None:
+    """Return the kind of foreign tokens that these inputs hold, None if they hold others."""
+    if not inputs or is_remote(inputs[0]):
+        return None
+    path = Path(inputs[0])
+    if (path / "stage.json").exists():
+        return None
+    if path.is_dir():
+        return _kind_of_folder(path)
+    if _is_megatron(path) or _is_megatron(path.with_name(path.name + ".idx")):
+        return "megatron"
+    return _kind_of_tars(inputs[0])
+
+
+def _kind_of_folder(path: Path) -> str | None:
+    if is_memmap_folder(path) or any(
+        PART.fullmatch(part.name) and is_memmap_folder(part) for part in path.iterdir()
+    ):
+        return "unidisc"
+    if any(map(_is_megatron, path.glob("*.idx"))):
+        return "megatron"
+    first = min(path.rglob("*.tar"), default=None)
+    return "packed-tars" if first is not None and _is_packed(first) else None
+
+
+def _kind_of_tars(pattern: str) -> str | None:
+    try:
+        path = Path(expand(pattern)[0])
+    except ConfigError:
+        return None
+    if path.is_dir():
+        return _kind_of_folder(path)
+    return "packed-tars" if path.suffix == ".tar" and _is_packed(path) else None
+
+
+def _is_megatron(path: Path) -> bool:
+    index = path.with_suffix(".idx") if path.suffix == ".bin" else path
+    if index.suffix != ".idx" or not index.is_file():
+        return False
+    with index.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        return is_packed_tar(path)
+    except FormatError:
+        return False
+
 
 Spec: TypeAlias = Mapping[str, Any]
 

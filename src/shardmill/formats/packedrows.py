@@ -1,6 +1,8 @@
 """Rows or packs of token shards as packed samples, many at a time: what tars and MDS shards hold.
 
 Of token shards each row is a sample, of pack shards each pack; `packed` states the fields.
+
+The fields of packed samples as JSON text, for whole batches; `packed` states them.
 """
 
 from __future__ import annotations
@@ -15,14 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.formats.contract import Piece
-from shardmill.formats.inputs import ExportInput
-from shardmill.formats.tokenrows import TokenRows, token_rows
-from shardmill.io.columns import bounds_between
-from shardmill.io.receipts import open_manifest
-from shardmill.io.sampleset import SampleSet, open_samples
-from shardmill.io.weave import Column, texts
+from shardmill.formats.format import ExportInput, Piece
+from shardmill.formats.rows import TokenRows, token_rows
 from shardmill.model.codec import digest
+from shardmill.model.sample import SEGMENT_KINDS
+from shardmill.shards.columns import bounds_between
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import SampleSet, open_samples
+from shardmill.shards.weave import (
+    Column,
+    chosen,
+    json_list,
+    json_object,
+    number_lists,
+    numbers,
+    quoted_texts,
+    texts,
+)
+from shardmill.storage.background import Room
 
 # So many that what a batch costs by itself does not count, and two of them take little memory.
 BATCH_TOKENS = 1 << 21
@@ -138,3 +150,49 @@ def _media_bounds(rows: TokenRows) -> NDArray[np.int64]:
     shard, span = part.shard, range(part.start, part.stop)
     total = len(shard.columns["media_length"])
     return bounds_between(shard.spans, "media_bounds", span, len(shard), total)
+
+
+GRID_AXES = 3
+
+
+def lengths_json(batch: PackedBatch) -> list[Column]:
+    """Return the lengths of the documents."""
+    return [number_lists(batch.rows.part.lengths, batch.documents, around=b"[]")]
+
+
+def keys_json(batch: PackedBatch) -> list[Column]:
+    """Return the keys of the documents."""
+    return json_list(quoted_texts(batch.document_names), batch.documents)
+
+
+def ids_json(batch: PackedBatch, room: Room) -> list[Column]:
+    """Return the ids of all tokens, in `room`."""
+    return [number_lists(batch.rows.ids, batch.rows.bounds, around=b"[]", room=room)]
+
+
+def mask_json(batch: PackedBatch, room: Room) -> list[Column]:
+    """Return 1 for each token that is learned, 0 for the others, in `room`."""
+    mask = batch.rows.part.loss_mask()
+    return [number_lists(mask, batch.rows.bounds, around=b"[]", room=room)]
+
+
+def media_json(batch: PackedBatch) -> list[Column]:
+    """Return an object for each medium; `document` and `position` count inside of the sample."""
+    counts = np.diff(batch.sample_media)
+    first_token = np.repeat(batch.rows.bounds[:-1], counts)
+    first_document = np.repeat(batch.documents[:-1], counts)
+    fields: dict[str, list[Column]] = {
+        "after": [numbers(batch.media("after"))],
+        "before": [numbers(batch.media("before"))],
+        "document": [numbers(batch.media_documents - first_document)],
+        "grid": [_grids(batch.media("grid"))],
+        "kind": [chosen(SEGMENT_KINDS, batch.media("kind"))],
+        "name": [chosen(batch.media_names, batch.media("name"))],
+        "num_tokens": [numbers(batch.media("length"))],
+        "position": [numbers(batch.media_starts - first_token)],
+    }
+    return json_list(json_object(fields, len(batch.media_starts)), batch.sample_media)
+
+
+def _grids(grids: NDArray[Any]) -> Column:
+    return number_lists(grids.reshape(-1), GRID_AXES * np.arange(len(grids) + 1), around=b"[]")

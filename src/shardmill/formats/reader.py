@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.io.keycolumn import NumberedKeys
-from shardmill.io.tokenfile import MEDIA_COLUMNS
-from shardmill.io.tokenwrite import MediaColumns
 from shardmill.model.codec import Plain
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
+from shardmill.shards.columns import NumberedKeys
+from shardmill.shards.tokens.file import MEDIA_COLUMNS
+from shardmill.shards.tokens.write import MediaColumns
 
 Aspect: TypeAlias = Literal[
     "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"

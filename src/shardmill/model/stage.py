@@ -22,6 +22,7 @@ from shardmill.model.codec import Plain, digest
 if TYPE_CHECKING:
     from shardmill.model.manifest import Manifest
 
+
 # A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
 MAX_NAME_BYTES = 200
 SAFE_NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")

@@ -15,10 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.pack.engine import PLAIN, Engine
-from shardmill.pack.halve import Packs
-from shardmill.pack.order import segments
-from shardmill.pack.permute import shuffled
+from shardmill.pack.loops import PLAIN, Engine, Packs
+from shardmill.pack.order import segments, shuffled
 
 Costs = NDArray[np.int64]
 

@@ -3,6 +3,11 @@
 Documents are rows of tokens with spans for loss and media. A pack keeps them unshifted, so that it
 can be stored; labels are shifted when they are asked for: the label of a token is the next token of
 its document, if that carries loss, and the last token of a document has none.
+
+Packs on disk: a token shard in which each pack is a document and its rows are the documents.
+
+Megatron reads such a shard as sequences with document bounds; `build_pack` of a stored pack's rows
+gives the very pack that is built from the plan.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of, 
 from shardmill.pack.layout import Layout, block_causal_mask, lay_out
 from shardmill.pack.mrope import MropeRule, mrope_positions
 from shardmill.pack.overlong import keep_places
+from shardmill.shards.tokens.file import TokenShard
 
 NO_LABEL = -100
 
@@ -178,3 +184,21 @@ def _padded(positions: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         return positions
     after = np.arange(missing) + int(positions.max(initial=-1)) + 1
     return np.concatenate([positions, np.broadcast_to(after, (3, missing))], axis=1)
+
+
+def as_pack(rows: Sequence[TokenRow]) -> list[TokenRow]:
+    """Return rows that are stored as one pack: all but the first go on with the one before."""
+    return [replace(row, continues=number > 0) for number, row in enumerate(rows)]
+
+
+def num_stored_packs(shard: TokenShard) -> int:
+    """Return how many packs a shard holds."""
+    return len(shard.documents) - 1
+
+
+def stored_rows(shard: TokenShard, pack: int) -> list[TokenRow]:
+    """Return the rows of one pack, without the mark that they were stored together."""
+    if not 0 <= pack < num_stored_packs(shard):
+        raise IndexError(f"the shard has packs 0..{num_stored_packs(shard) - 1}, not {pack}")
+    bounds = shard.documents[pack : pack + 2].tolist()
+    return [replace(shard[row], continues=False) for row in range(*bounds)]

@@ -4,11 +4,25 @@
 how many packs it needs; the window is preferred when it needs no more, because its packs are alike
 from the first to the last, and it needs fewer wherever lengths are narrow. The bound says when to
 stop trying.
+
+How few packs can there be? Lower bounds from the histogram alone.
+
+Three bounds, of which the largest holds: all tokens over the capacity; Martello and Toth's L2,
+which knows that two samples above half a pack never share one; and dual feasible functions, which
+know that no pack holds more than four samples above a fifth of it.
+
+Window subset-sum over a histogram: a shuffled stream with the same mix of lengths as the data.
+
+A million samples need not all pass through the window. Most are taken m at a time: one length in
+the stream stands for m samples, and the pack it lands in is made m times. What does not divide by
+m follows singly, with enough of the ordinary mix kept back beside it that it packs as well. The
+last window is packed in several roughly decreasing orders, of which the best is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +31,172 @@ from shardmill.errors import ConfigError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan, PackSpec
 from shardmill.pack.balance import balance
-from shardmill.pack.bound import lower_bound
 from shardmill.pack.cost import sum_by_pack
-from shardmill.pack.emit import block_order
-from shardmill.pack.engine import NO_LIMIT, Engine, EngineName, load_engine
-from shardmill.pack.mixture import fit_window
+from shardmill.pack.loops import (
+    NO_LIMIT,
+    Engine,
+    EngineName,
+    Patterns,
+    block_order,
+    join_patterns,
+    load_engine,
+    single_runs,
+)
+from shardmill.pack.order import mix, mix_array, shuffled
 from shardmill.pack.overlong import Usable, usable_lengths
-from shardmill.pack.patterns import Patterns
-from shardmill.pack.permute import mix, shuffled
+
+NUM_DUAL_FUNCTIONS = 32
+
+
+def lower_bound(
+    histogram: NDArray[np.int64], capacity: int, max_documents: int | None = None
+) -> int:
+    """Return a number of packs below which no plan exists; `histogram[l]` counts the length l."""
+    lengths = np.flatnonzero(histogram)
+    if not lengths.size:
+        return 0
+    counts = histogram[lengths]
+    bounds = [
+        _ceil(int(lengths @ counts), capacity),
+        _two_sided(histogram, capacity),
+        _dual(lengths, counts, capacity),
+    ]
+    if max_documents is not None:
+        bounds.append(_ceil(int(counts.sum()), max_documents))
+    return max(bounds)
+
+
+def _two_sided(histogram: NDArray[np.int64], capacity: int) -> int:
+    # For every k up to half a pack: lengths above capacity - k stand alone, lengths above half a
+    # pack stand in a pack each and leave room, and what lies in k..half must fit into that room.
+    lengths = np.arange(len(histogram))
+    count = np.concatenate([[0], np.cumsum(histogram)])
+    weight = np.concatenate([[0], np.cumsum(histogram * lengths)])
+    half = capacity // 2
+    small = np.arange(half + 1)
+    alone = count[capacity + 1] - count[capacity - small + 1]
+    large = count[capacity - small + 1] - count[half + 1]
+    room = large * capacity - (weight[capacity - small + 1] - weight[half + 1])
+    excess = np.maximum(0, weight[half + 1] - weight[small] - room)
+    return int((alone + large - (-excess // capacity)).max())
+
+
+def _dual(lengths: NDArray[np.int64], counts: NDArray[np.int64], capacity: int) -> int:
+    # u(x) = x when (k + 1) x is a whole number of packs, else floor((k + 1) x) / k, for x as a
+    # share of the capacity: no pack holds lengths whose u sums to more than 1.
+    best = 0
+    for k in range(1, NUM_DUAL_FUNCTIONS + 1):
+        scaled = lengths * (k + 1)
+        value = np.where(scaled % capacity == 0, lengths * k, scaled // capacity * capacity)
+        best = max(best, _ceil(int(value @ counts), k * capacity))
+    return best
+
+
+def _ceil(amount: int, size: int) -> int:
+    return -(-amount // size)
+
+
+BLIND_MEANS = 4
+MIN_GROUP = 4
+KEEP_BACK = 3
+LAST_TRIES = 16
+LAST_NOISE = 307  # of 1024
+
+
+def fit_window(
+    histogram: NDArray[np.int64],
+    capacity: int,
+    window: int,
+    max_documents: int,
+    key: int,
+    engine: Engine,
+) -> Patterns:
+    """Return patterns for the lengths counted in `histogram`, most of them filled exactly."""
+    fill = _Fill(capacity, window, max_documents, engine, _blind(histogram, capacity))
+    group = group_size(histogram)
+    grouped = _grouped_share(histogram, group)
+    packs, waiting = fill.some(grouped, group, mix(key, 1))
+    left = histogram - group * (grouped - waiting)
+    singles, waiting = fill.some(left, 1, mix(key, 2))
+    return join_patterns([packs, singles, fill.last(waiting, mix(key, 3))])
+
+
+def group_size(histogram: NDArray[np.int64]) -> int:
+    """Return m: about as many lengths then pass the window in groups as singly."""
+    distinct = int(np.count_nonzero(histogram))
+    group = isqrt(int(histogram.sum()) // (2 * distinct)) if distinct else 1
+    return group if group >= MIN_GROUP else 1
+
+
+def _grouped_share(histogram: NDArray[np.int64], group: int) -> NDArray[np.int64]:
+    # On average group / 2 samples of each length do not divide; KEEP_BACK times as many others
+    # stay with them, in proportion to all lengths.
+    total = int(histogram.sum())
+    if group == 1 or total == 0:
+        return np.zeros_like(histogram)
+    kept_back = min(total, KEEP_BACK * int(np.count_nonzero(histogram)) * group // 2)
+    return histogram * (total - kept_back) // (total * group)
+
+
+def _blind(histogram: NDArray[np.int64], capacity: int) -> int:
+    total = int(histogram.sum())
+    tokens = int(histogram @ np.arange(len(histogram)))
+    return min(capacity, BLIND_MEANS * tokens // max(1, total))
+
+
+class _Fill:
+    """The window with everything that stays the same while one plan is made."""
+
+    def __init__(
+        self, capacity: int, window: int, max_documents: int, engine: Engine, blind: int
+    ) -> None:
+        self.capacity, self.window, self.max_documents = capacity, window, max_documents
+        self.engine, self.blind = engine, blind
+
+    def some(
+        self, histogram: NDArray[np.int64], group: int, key: int
+    ) -> tuple[Patterns, NDArray[np.int64]]:
+        """Return packs while the window is full, each made `group` times, and what then waits."""
+        filled = self.engine.fill_window(
+            _stream(histogram, key),
+            self.capacity,
+            self.window,
+            self.blind,
+            self.max_documents,
+            False,
+        )
+        waiting = np.bincount(filled.waiting, minlength=len(histogram))
+        return single_runs(filled.items, filled.ends, group), waiting
+
+    def last(self, histogram: NDArray[np.int64], key: int) -> Patterns:
+        """Return the fewest packs that best fit, or several orders, make of the last samples."""
+        best = self.engine.best_fit(histogram, self.capacity, self.max_documents)
+        bound = lower_bound(histogram, self.capacity, self.max_documents)
+        for attempt in range(LAST_TRIES):
+            if best.num_packs <= bound:
+                break
+            stream = _roughly_decreasing(histogram, mix(key, attempt))
+            filled = self.engine.fill_window(
+                stream, self.capacity, len(stream), self.blind, self.max_documents, True
+            )
+            if len(filled.ends) < best.num_packs:
+                best = single_runs(filled.items, filled.ends, 1)
+        return best
+
+
+def _stream(histogram: NDArray[np.int64], key: int) -> NDArray[np.int32]:
+    lengths = np.repeat(np.arange(len(histogram), dtype=np.int32), histogram)
+    return lengths[shuffled(len(lengths), key)] if len(lengths) else lengths
+
+
+def _roughly_decreasing(histogram: NDArray[np.int64], key: int) -> NDArray[np.int32]:
+    # With no more arrivals to come, the long ones must go first; each length is made shorter by up
+    # to 30 % at random for the comparison, so that several orders can be tried.
+    lengths = np.repeat(np.arange(len(histogram), dtype=np.int32), histogram)
+    noise = mix_array(np.arange(len(lengths), dtype=np.uint64), key) % np.uint64(LAST_NOISE)
+    weight = lengths.astype(np.int64) * (1024 - noise.astype(np.int64))
+    return lengths[np.argsort(-weight, kind="stable")]
+
 
 WINDOWS = (128, 512, 2048)
 FEW_DOCUMENTS = 4

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.pack.cost import CostModel, PackCosts, pack_costs
-from shardmill.pack.order import EpochOrder
-from shardmill.pack.permute import mix, shuffled
+from shardmill.pack.order import EpochOrder, mix, shuffled
 
 RANKS = (8, 64, 512)
 PARTS = 4

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.pack.engine import NO_LIMIT
-from shardmill.pack.mixture import BLIND_MEANS
+from shardmill.pack.loops import NO_LIMIT, choose
 from shardmill.pack.overlong import TOO_LONG
-from shardmill.pack.window import choose
+from shardmill.pack.plan import BLIND_MEANS
 
 
 class StreamPlanner:

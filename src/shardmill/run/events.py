@@ -3,6 +3,8 @@
 The log of a run is `events/TOKEN.jsonl`: one event a line, with the time, the host and the process.
 An object cannot grow, so in a store a log is `events/TOKEN.N.jsonl`, N = 0, 1, ...: what happened
 since the last one, every few seconds. Nothing in shards, receipts or manifest depends on it.
+
+What the tasks of a folder do, as their logs tell it while they grow.
 """
 
 from __future__ import annotations
@@ -18,10 +20,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from shardmill.io.depot import depot_of
-from shardmill.io.folder import list_names, read_all
-from shardmill.io.jsontext import dump_line, parse_json
-from shardmill.remote.path import UrlPath
+from shardmill.storage.folder import depot_of, list_names, read_all
+from shardmill.storage.path import UrlPath
+from shardmill.storage.text import dump_line, parse_json
 
 Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
 
@@ -175,3 +176,39 @@ def _parse(content: bytes) -> Iterator[LoggedEvent]:
             yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
         except (ValueError, KeyError, TypeError):
             continue
+
+
+KINDS = ("start", "done", "failed")
+
+
+class LogTail:
+    """Reads what was appended to the logs of a folder since it was last asked."""
+
+    def __init__(self, events_dir: Path, *, own_token: str) -> None:
+        self._events_dir, self._own_name = events_dir, f"{own_token}.jsonl"
+        self._offsets = {path.name: path.stat().st_size for path in self._logs()}
+
+    def read(self) -> Iterator[Event]:
+        """Yield what happened to units, in the order of each log."""
+        for path in self._logs():
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path.name, 0))
+                content = file.read()
+            # A line without its end is being written right now.
+            whole, newline, _ = content.rpartition(b"\n")
+            self._offsets[path.name] = self._offsets.get(path.name, 0) + len(whole + newline)
+            yield from _events(whole)
+
+    def _logs(self) -> list[Path]:
+        paths = sorted(self._events_dir.glob("*.jsonl"))
+        return [path for path in paths if path.name != self._own_name]
+
+
+def _events(content: bytes) -> Iterator[Event]:
+    for line in content.splitlines():
+        try:
+            event = event_from_plain(parse_json(line))
+        except (ValueError, TypeError):
+            continue
+        if event.kind in KINDS:
+            yield event

@@ -1,26 +1,159 @@
-"""What is to be done in a folder, whether it still is, and the manifest once all of it is."""
+"""What is to be done in a folder, whether it still is, and the manifest once all of it is.
+
+The skip budget of a whole folder, looked at when every unit is done and before the manifest.
+
+The budget of a unit stops a run early, but it is rounded up to a whole sample: units of one sample
+could lose all of them. So the sum over all receipts must keep the same rule.
+
+Planning a folder anew when its input was mended: what is done and did not change stays.
+
+A receipt carries the digest of its unit, so it is never believed for another. What is left of units
+that changed or vanished is removed, because tasks believe the names of receipts, and readers of
+shards/ the names of files. The order, each step lasting before the next:
+
+    1. inputs.json goes: who starts now finds no plan that counts
+    2. nobody else may be at work; a task makes its lock before it looks for inputs.json
+    3. receipts of other units go, then all files that no receipt speaks of
+    4. units.jsonl is replaced, then inputs.json is written
+
+A crash between any two leaves a folder that the next run plans anew, by the same steps.
+
+Files that many units write together, each its own range, in place.
+
+Some readers want all rows in one file. Copying finished shards into it would write every byte
+twice, so units write straight into a file that has its full size from the start. Where a unit's
+rows go is part of its input, so doing it again writes the same bytes to the same place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from shardmill.errors import ConfigError, StaleError
-from shardmill.io.jsontext import dump_line, parse_json
-from shardmill.io.receipts import FILES, FOLDERS, TASK_FOLDERS, Ledger, StageRecord
+from shardmill.errors import ConfigError, StaleError, TooManySkips
 from shardmill.model.codec import differences, to_plain
-from shardmill.model.manifest import Manifest, build_manifest, stage_digest
-from shardmill.model.stage import Stage, Unit, WholeStage, check_name
-from shardmill.remote.path import UrlPath
-from shardmill.run.budget import check_skips
-from shardmill.run.replan import (
-    FindOthers,
-    can_keep_receipts,
-    remove_outdated,
-    withdraw_plan,
+from shardmill.model.manifest import Manifest, Receipt, build_manifest, stage_digest
+from shardmill.model.stage import (
+    ContentKeyed,
+    Stage,
+    Unit,
+    WholeStage,
+    check_name,
+    listed,
+    skip_budget,
 )
-from shardmill.run.shared import make_shared_files
+from shardmill.shards.ledger.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger, StageRecord
+from shardmill.storage.folder import list_names
+from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.text import dump_line, parse_json
+from shardmill.storage.url import is_remote
+
+
+def check_skips(out_dir: Path, receipts: Sequence[Receipt], max_skip_rate: float) -> None:
+    """Raise `TooManySkips` if more samples are broken than the rate allows for all of them."""
+    num_in = sum(receipt.num_in for receipt in receipts)
+    broken: Counter[str] = Counter()
+    for receipt in receipts:
+        broken.update(receipt.broken)
+    if broken.total() > skip_budget(num_in, max_skip_rate):
+        raise TooManySkips(
+            f"{out_dir} is not completed: of its {num_in} samples {broken.total()} are broken, "
+            f"more than the allowed rate {max_skip_rate:g}: {listed(broken)}. "
+            f"They are listed in {out_dir}/rejects. Mend what they need and try them again (ingest "
+            "has --retry-rejects REASON for it), or raise --max-skip-rate: what is done stays done"
+        )
+
+
+FindOthers = Callable[[], Collection[str]]
+
+
+def can_keep_receipts(ledger: Ledger, stage: Stage, inputs: Iterable[str]) -> bool:
+    """Say whether receipts tell what changed with the input, and what is done cannot be spoiled.
+
+    Into a store, and into files that units share, a run that was taken for dead may still write
+    what the old plan said. A web server need not tell the time of a file.
+    """
+    if isinstance(ledger.out_dir, UrlPath) or isinstance(stage, WholeStage):
+        return False
+    if not isinstance(stage, ContentKeyed) or not stage.units_name_content():
+        return False
+    return not any(map(_is_web, inputs))
+
+
+def withdraw_plan(ledger: Ledger, find_others: FindOthers, refusal: StaleError) -> None:
+    """Make the plan no longer count; raise the refusal if somebody works on it."""
+    _refuse_others(find_others(), refusal)
+    inputs = ledger.read_inputs()
+    ledger.withdraw_inputs()
+    try:
+        _refuse_others(find_others(), refusal)
+    except StaleError:
+        if inputs is not None:
+            ledger.write_inputs(inputs)
+        raise
+
+
+def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) -> int:
+    """Remove what earlier plans left that is not part of this one; return how many units stay."""
+    valid = [receipt for receipt in ledger.valid_receipts(units, stage_digest) if receipt]
+    earlier = [
+        receipt
+        for unit in units
+        if (receipt := ledger.receipt_in(ledger.earlier_path(unit.name), unit, stage_digest))
+    ]
+    kept = {f"receipts/{receipt.unit}.json" for receipt in valid}
+    kept |= {f"earlier/{receipt.unit}.json" for receipt in earlier}
+    kept |= {entry.path for receipt in (*valid, *earlier) for entry in receipt.entries}
+    for folder in ("receipts", "earlier", "shards", "rejects", "failures", "claims"):
+        names = list_names(ledger.out_dir / folder)
+        ledger.depot.remove(
+            ledger.out_dir / folder / name for name in names if f"{folder}/{name}" not in kept
+        )
+    return len(valid)
+
+
+def _refuse_others(others: Collection[str], refusal: StaleError) -> None:
+    if others:
+        raise StaleError(
+            f"{refusal}\nOther runs or tasks are at work there now. Stop them, or wait for them; "
+            "then run this command alone, which keeps what did not change"
+        )
+
+
+def _is_web(name: str) -> bool:
+    path = as_path(name) if is_remote(name) else None
+    return isinstance(path, UrlPath) and path.is_web
+
+
+def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[Unit]) -> None:
+    """Create the shared files that are missing or have another size.
+
+    A new file holds nothing, so no receipt may vouch for a range of it: all units are done again.
+    """
+    if sizes and isinstance(ledger.out_dir, UrlPath):
+        raise ConfigError(
+            f"{', '.join(sizes)} hold the rows of all units, which an object store cannot take "
+            "piece by piece: export to a local folder and copy it"
+        )
+    paths = {ledger.out_dir / check_name(name): size for name, size in sizes.items()}
+    missing = [path for path, size in paths.items() if not _has_size(path, size)]
+    if not missing:
+        return
+    ledger.forget([unit.name for unit in units])
+    for path in missing:
+        ledger.disk.unlink(path)
+        with path.open("wb") as file:
+            file.truncate(paths[path])
+        ledger.disk.sync_file(path)
+    ledger.disk.sync_dir(ledger.out_dir)
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
 
 MAX_LISTED = 8
 

@@ -3,6 +3,13 @@
 Running again goes on where it stopped, because done means: has a receipt. A finished folder is
 recognised by its manifest alone. A folder that another spec made is refused, and so is a finished
 one that other inputs made; in an unfinished one, what did not change with the inputs stays.
+
+Tries the rejects of a finished folder again: downloads that failed then may succeed now.
+
+The units that have rejects of the given reasons become pending, but their receipts are set aside,
+not thrown away: when such a unit is done again, the samples that it has already are taken from its
+own shards, and only the others are fetched. The result is that of a run in which they had never
+failed.
 """
 
 from __future__ import annotations
@@ -13,30 +20,36 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardmill.errors import ConfigError, FormatError, LockedError
-from shardmill.io.receipts import Ledger
 from shardmill.model.codec import from_plain, to_plain
-from shardmill.model.manifest import Manifest, stage_digest
+from shardmill.model.manifest import Manifest, Receipt, stage_digest
 from shardmill.model.stage import Stage, Unit
-from shardmill.remote.path import as_path
 from shardmill.run.engine import Engine, Errand
 from shardmill.run.events import Event, OnEvent
 from shardmill.run.job import Job
-from shardmill.run.leftovers import remove_claims, remove_dead_drafts
 from shardmill.run.local import Local
-from shardmill.run.lock import FolderLock, LockTiming
-from shardmill.run.naming import naming
-from shardmill.run.opened import Teller, opened
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name
 from shardmill.run.plan import (
     Planned,
     check_fresh,
     check_place,
+    check_spec,
     check_writable,
     collect,
     part_of,
     plan_units,
 )
-from shardmill.run.report import RunBooks, RunReport
-from shardmill.run.signals import StopSignals, raise_interrupted
+from shardmill.run.progress import RunBooks, RunReport
+from shardmill.run.setup import (
+    StopSignals,
+    Teller,
+    naming,
+    opened,
+    raise_interrupted,
+    remove_claims,
+    remove_dead_drafts,
+)
+from shardmill.shards.ledger.ledger import Ledger, set_aside
+from shardmill.storage.path import as_path
 
 
 def run_stage(
@@ -173,3 +186,30 @@ def _raise_if_stopped(ledger: Ledger, signals: StopSignals, lock: FolderLock) ->
             f"another run took over {ledger.out_dir}, because this one gave no sign of life for "
             "a while; this one stops here"
         )
+
+
+def retry_rejects(
+    out: Path | str, stage: Stage, reasons: Sequence[str], *, timing: LockTiming | None = None
+) -> int:
+    """Make units pending that have rejects whose reason begins with one of these; return how many.
+
+    Running the stage does them. A folder that was not begun, or made otherwise, is left to that.
+    """
+    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
+    # The run that follows plans an unfinished folder anew if its inputs changed.
+    check = check_fresh if ledger.manifest_path.exists() else check_spec
+    if not check(ledger, stage):
+        return 0
+    ledger.make_folders()
+    with FolderLock(ledger.out_dir / "locks", part_lock_name((1, 1)), ledger.token, timing=timing):
+        ledger.make_drafts()
+        found = ledger.read_receipts(ledger.read_units(), stage_digest(stage))
+        chosen = [receipt for receipt in found if receipt and _has(receipt, tuple(reasons))]
+        if chosen:
+            set_aside(ledger, chosen)
+        ledger.draft_dir.rmdir()
+    return len(chosen)
+
+
+def _has(receipt: Receipt, reasons: tuple[str, ...]) -> bool:
+    return any(reason.startswith(reasons) for reason in receipt.skipped)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ShardmillError
-from shardmill.io.receipts import Ledger, StageRecord
-from shardmill.io.rejects import read_rejects, reject_lists
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, sum_books
 from shardmill.model.stage import Reject
-from shardmill.remote.path import as_path
 from shardmill.run.events import LoggedEvent, read_logs
-from shardmill.run.holder import LockState, read_locks
+from shardmill.run.lock import LockState, read_locks
 from shardmill.run.progress import Progress
+from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.ledger.rejects import read_rejects, reject_lists
+from shardmill.storage.path import as_path
 
 NUM_EXAMPLES = 3
 MAX_REJECT_FILES = 200

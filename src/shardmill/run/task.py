@@ -3,34 +3,127 @@
 Tasks know nothing of each other but their claims and heartbeats. Any number may run, on any number
 of machines that share the folder; they may start late, end early, be killed and started again.
 SIGUSR1 says that the time is nearly over: the task finishes what it has begun and takes no more.
+
+A job as a file, for tasks that start later and elsewhere: `shardmill work OUT/jobs/NAME.json`.
+
+    {"format": 1, "shardmill": "0.1.0", "job": {"stage": ..., "out_dir": ..., ...},
+     "stage_digest": "...", "path": [...]}
+
+NAME is a digest of the content, so the same command writes the same file. It holds the spec and
+where modules are found, and never a credential: those come from the environment of the task.
 """
 
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from shardmill.errors import LockedError, StaleError
-from shardmill.io.receipts import Ledger
+from shardmill import __version__
+from shardmill.errors import ConfigError, FormatError, LockedError, StaleError
+from shardmill.machine import count_cpus
+from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage, Unit
-from shardmill.run.claims import Claims
-from shardmill.run.cpus import count_cpus
+from shardmill.run.claims import Claims, Supply
 from shardmill.run.events import Event, OnEvent
-from shardmill.run.fleet import Fleet
 from shardmill.run.job import Job
-from shardmill.run.jobfile import JobFile
-from shardmill.run.leftovers import remove_claims
 from shardmill.run.local import ProcessCrew
-from shardmill.run.lock import FolderLock, LockTiming, task_lock_name
-from shardmill.run.naming import naming
-from shardmill.run.opened import opened
+from shardmill.run.lock import FolderLock, LifeWatch, LockTiming, task_lock_name
 from shardmill.run.plan import collect
-from shardmill.run.report import RunBooks, RunReport
-from shardmill.run.signals import Drain, StopSignals, raise_interrupted
-from shardmill.run.supply import Supply
-from shardmill.run.watch import LifeWatch
+from shardmill.run.pool import Fleet
+from shardmill.run.progress import RunBooks, RunReport
+from shardmill.run.setup import Drain, StopSignals, naming, opened, raise_interrupted, remove_claims
+from shardmill.shards.ledger.ledger import Ledger
+from shardmill.storage.folder import depot_of
+from shardmill.storage.path import as_path
+from shardmill.storage.text import dump_page, parse_json
+
+FORMAT = 1
+NAME_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job and the stage that it names, loaded and found to be the same as when it was written."""
+
+    job: Job
+    stage: Stage
+
+
+def jobs_dir(out_dir: Path) -> Path:
+    """Return the folder of job files, scripts and what their tasks print."""
+    return out_dir / "jobs"
+
+
+def job_path(job: Job) -> Path:
+    """Return where the job is stored."""
+    return jobs_dir(as_path(job.out_dir)) / f"{digest(_content(job))[:NAME_DIGITS]}.json"
+
+
+def write_job(job: Job) -> Path:
+    """Store the job in its folder and return where."""
+    path = job_path(job)
+    depot = depot_of(path.parent)
+    depot.make_folder(path.parent)
+    depot.put(path, dump_page(_content(job)))
+    return path
+
+
+def read_job(path: Path) -> JobFile:
+    """Return the job of a file; one of another version, or with another stage, is refused."""
+    content = _read(path)
+    if content["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} is a job of shardmill {content.get('shardmill', '?')} in format "
+            f"{content['format']}, and this is shardmill {__version__}, which reads format "
+            f"{FORMAT}: use that version here, or run the command that made it again"
+        )
+    sys.path += [folder for folder in content["path"] if folder not in sys.path]
+    job: Job = from_plain(content["job"], Job, where="job")
+    stage = job.load_stage()
+    if stage_digest(stage) != content["stage_digest"]:
+        raise ConfigError(
+            f"{path} was made with another version of {type(stage).__name__}: the shardmill "
+            f"({__version__}) or the plugin installed here is not the one that made the job "
+            f"({content['shardmill']}); install the same one on every machine"
+        )
+    return JobFile(job, stage)
+
+
+def _content(job: Job) -> dict[str, Any]:
+    # The token names a run; each task makes its own.
+    plain = {name: value for name, value in _plain(job).items() if name not in ("token", "kind")}
+    return {
+        "format": FORMAT,
+        "shardmill": __version__,
+        "job": plain | {"token": ""},
+        "stage_digest": stage_digest(job.load_stage()),
+        "path": [str(Path(folder).absolute()) for folder in sys.path],
+    }
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    plain = to_plain(job)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict) or not {"format", "job", "path"} <= content.keys():
+            raise ValueError("it lacks what a job has")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the job {path}: {error.strerror}. Is its folder shared with this machine?"
+        ) from error
+    except ValueError as error:
+        raise FormatError(f"is not a job: {error}", path=path) from error
+    return content
 
 
 @dataclass(frozen=True, slots=True)

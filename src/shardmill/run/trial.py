@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardmill.errors import UnitFailed
-from shardmill.io.receipts import Ledger
+from shardmill.machine import count_cpus
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, Unit
-from shardmill.run.cpus import count_cpus
 from shardmill.run.events import Event
 from shardmill.run.plan import store_plan
 from shardmill.run.runner import run_stage
+from shardmill.shards.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

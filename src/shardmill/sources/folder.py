@@ -20,15 +20,14 @@ import orjson
 import xxhash
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.urls import is_remote
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.remote.path import as_path
-from shardmill.sources.fetch import read_file, read_object
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
-from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
-from shardmill.sources.suffixes import media_kind
+from shardmill.sources.media.fetch import read_file, read_object
+from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row, media_kind
+from shardmill.storage.globs import is_remote
+from shardmill.storage.path import as_path
 
 CAPTIONS = (".txt", ".caption", ".json")
 MAX_CAPTION_BYTES = 64 << 20

@@ -12,20 +12,19 @@ from typing import Any
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.io.urls import expand_braces, is_remote
 from shardmill.model.codec import load_class
 from shardmill.plugins import SOURCES, build, resolve
-from shardmill.remote.path import as_path
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import walk
 from shardmill.sources.nemo import NemoSource, is_meta
-from shardmill.sources.part import Source
+from shardmill.sources.part import Source, media_kind
 from shardmill.sources.shapes.guess import guess_shape
 from shardmill.sources.shapes.messages import MessagesShape
-from shardmill.sources.shapes.shaped import Shape
-from shardmill.sources.suffixes import media_kind
-from shardmill.sources.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.shapes.shape import Shape
+from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
+from shardmill.storage.globs import expand_braces, is_remote
+from shardmill.storage.path import as_path
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096

@@ -7,7 +7,7 @@ import re
 import xxhash
 
 from shardmill.errors import SampleError
-from shardmill.io.names import MAX_KEY_BYTES, check_key
+from shardmill.shards.tar.names import MAX_KEY_BYTES, check_key
 
 UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # A row number or "~2" may follow a name.

@@ -17,10 +17,10 @@ from pathlib import Path, PurePath
 from typing import Protocol
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.io.urls import expand, is_remote
-from shardmill.remote.objects import Info, list_all
-from shardmill.remote.path import UrlPath, as_path
 from shardmill.sources.keys import name_from_path, unique
+from shardmill.storage.globs import expand, is_remote
+from shardmill.storage.objects import Info, list_all
+from shardmill.storage.path import UrlPath, as_path
 
 WILD = frozenset("*?[{")
 

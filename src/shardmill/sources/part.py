@@ -3,6 +3,8 @@
 A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
 identifies the slice (a file, a range, a checksum or size and time). A row is one sample as the
 source stores it, before a shape makes a document of it. Memory is bounded by a part.
+
+What kind of medium a file name promises; the bytes decide later whether it is true.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from shardmill.errors import SampleError
 from shardmill.model.codec import Plain
-from shardmill.model.sample import Origin
+from shardmill.model.sample import Origin, SegmentKind
 
 ROWS_PER_PART = 1000
 
@@ -58,3 +60,17 @@ class Source(Protocol):
 
     def inputs(self) -> Mapping[str, Any]:
         """Return a cheap fingerprint of the input: path -> [size, mtime_ns]."""
+
+
+MEDIA_KINDS: dict[str, SegmentKind] = {
+    **dict.fromkeys(("jpg", "jpeg", "jfif", "png", "gif", "webp", "bmp"), "image"),
+    **dict.fromkeys(("tif", "tiff", "avif"), "image"),
+    **dict.fromkeys(("mp4", "m4v", "mov", "webm", "mkv", "avi", "mpg", "mpeg"), "video"),
+    **dict.fromkeys(("ts", "flv", "wmv", "ogv"), "video"),
+    **dict.fromkeys(("wav", "mp3", "flac", "ogg", "m4a", "opus"), "audio"),
+}
+
+
+def media_kind(name: str) -> SegmentKind | None:
+    """Return the kind that the last suffix of a name says, or None."""
+    return MEDIA_KINDS.get(name.rpartition(".")[2].lower())

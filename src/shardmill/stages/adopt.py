@@ -4,6 +4,13 @@ A part of the foreign data is a unit. What the format has no place for is not ma
 without documents stay one row, and everything is learned where nothing says what is. A foreign file
 that is what the ids of its part become, byte for byte, gets a second name in the shard: nothing is
 copied.
+
+Adopt codes: those that samples carry in a field become code shards, and nothing is encoded.
+
+Liquid's rows hold codes as JSON text, which every reader parses in every epoch; as a code shard
+they are 16 bits each, mapped, and joined by key like those of `shardmill codes`. Where a sample has
+codes but no picture any more, the picture is named after the field, and `tokenize` puts it in front
+of the text.
 """
 
 from __future__ import annotations
@@ -11,16 +18,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.reader import Block, BlockReader, FileReader, Reader, Record
-from shardmill.io.tokenfile import ROLES
-from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.codec import Plain
+from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.shardstats import count_shard
-from shardmill.tokens.text import TextSpec
+from shardmill.shards.codes import ROLE, PictureCodes, code_dtype, write_codes
+from shardmill.shards.samples.shard import parse_sample
+from shardmill.shards.tokens.file import ROLES
+from shardmill.shards.tokens.write import TokenWriter
+from shardmill.stages.codes import count_pictures
+from shardmill.stages.inputs import open_unit, sample_inputs, sample_units
+from shardmill.stages.statistics import count_shard
+from shardmill.tokens.codes import CodeReader, FieldCodes
+from shardmill.tokens.text.tokenizer import TextSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +115,64 @@ def _write(record: Record, writer: TokenWriter, tally: Tally) -> None:
             continue
         writer.append(row)
         tally.num_kept += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptCodes:
+    """The spec: where the codes are, the size of their codebook, the pixels a side of a code."""
+
+    version: ClassVar[int] = 1
+
+    input_dir: Path
+    codes: FieldCodes
+    num_codes: int = 8192
+    factor: int = 16
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_codes < 1 or self.factor < 1:
+            raise ConfigError("num_codes and factor must be positive")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard of samples."""
+        return sample_units(self.input_dir, self.limit)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Open the source of codes, once a process."""
+        with self.codes.open() as reader:
+
+            def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+                self._adopt(reader, unit, draft, tally)
+
+            yield work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprint of the input's manifest."""
+        return sample_inputs(self.input_dir)
+
+    def _adopt(self, reader: CodeReader, unit: Unit, draft: Draft, tally: Tally) -> None:
+        rows: list[tuple[str, list[PictureCodes]]] = []
+        with open_unit(self.input_dir, unit) as shard:
+            limit: Any = unit.input.get("limit", len(shard))
+            for key, raw in shard.iter_raw(0, limit):
+                with tally.sample(key):
+                    pictures = self._pictures(reader, parse_sample(key, raw))
+                    rows.append((key, pictures))
+                    count_pictures(tally, pictures)
+        path, field = draft.file(unit.name, ROLE), self.codes.field
+        about = {"adopted": field}
+        write_codes(path, rows, num_codes=self.num_codes, factor=self.factor, about=about)
+        draft.finish(unit.name, num_samples=len(rows))
+
+    def _pictures(self, reader: CodeReader, sample: Sample) -> list[PictureCodes]:
+        found = []
+        for segment in reader.complete(sample).document.media("image"):
+            codes = reader.codes(sample, segment.media)
+            largest = int(codes.values.max())
+            if int(codes.values.min()) < 0 or largest >= self.num_codes:
+                detail = f"a code is {largest}, the codebook has {self.num_codes}"
+                raise SampleError("image code out of range", detail)
+            values = codes.values.astype(code_dtype(self.num_codes))
+            found.append(PictureCodes(segment.media, values.reshape(codes.height, codes.width)))
+        return found

@@ -1,4 +1,7 @@
-"""From a row to a sample: its document is shaped, its media are fetched and their headers read."""
+"""From a row to a sample: its document is shaped, its media are fetched and their headers read.
+
+What a row holds besides its document, as values that JSON can store.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,54 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Any, TypeAlias
 
 from shardmill.errors import SampleError
 from shardmill.media.sizes import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.sources.fetch import LOCATIONS, Content, Fetcher, describe
-from shardmill.sources.jsonable import jsonable
 from shardmill.sources.keys import key_from_value
+from shardmill.sources.media.fetch import LOCATIONS, Content, Fetcher, describe
 from shardmill.sources.part import Row
-from shardmill.sources.shapes.shaped import Piece, Shape, Shaped
+from shardmill.sources.shapes.shape import Piece, Shape, Shaped
+
+MAX_DEPTH = 64
+LARGEST = 1 << 63
+
+
+def jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields as JSON values; bytes are left out, dates become text, NaN None."""
+    return {str(k): _value(v, 1) for k, v in fields.items() if not isinstance(v, bytes)}
+
+
+def _value(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if depth > MAX_DEPTH:
+        raise SampleError("nested too deep", f"more than {MAX_DEPTH} levels in a field")
+    if isinstance(value, int):
+        return value if -LARGEST <= value < LARGEST else str(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _value(v, depth + 1) for k, v in value.items() if not _is_bytes(v)}
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value if not _is_bytes(item)]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    kind = type(value).__name__
+    raise SampleError("cannot be stored", f"a field holds a {kind}: {value!r:.100}")
+
+
+def _is_bytes(value: object) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)
+
 
 ROWS_AHEAD = 256
 BYTES_AHEAD = 256 << 20

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.io.codefile import ROLE, CodeShard, PictureCodes, open_codes
-from shardmill.io.receipts import Ledger, open_manifest
-from shardmill.io.sampleset import open_samples
-from shardmill.media.image import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_picture, resize_crop
 from shardmill.model.codec import from_plain
+from shardmill.shards.codes import ROLE, CodeShard, PictureCodes, open_codes
+from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.samples.dataset import open_samples
 from shardmill.stages.codes import EncodePictures
 
 Pixels = NDArray[np.uint8]

@@ -17,19 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.codefile import ROLE, PictureCodes, code_dtype, write_codes
-from shardmill.io.sampleshard import SampleShard, parse_sample
-from shardmill.media.geometry import Geometry
-from shardmill.media.image import resampler
+from shardmill.media.image.decode import resampler
+from shardmill.media.image.geometry import Geometry
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.pictures import Encoder, Flow, Launch, Outcome
-from shardmill.stages.samplefiles import (
-    open_unit,
-    sample_inputs,
-    sample_units,
-    shards_hold_bytes,
-)
-from shardmill.tokens.vq.specs import ImageTokenizer
+from shardmill.shards.codes import ROLE, PictureCodes, code_dtype, write_codes
+from shardmill.shards.samples.shard import SampleShard, parse_sample
+from shardmill.stages.encode import Encoder, Flow, Launch, Outcome
+from shardmill.stages.inputs import open_unit, sample_inputs, sample_units, shards_hold_bytes
+from shardmill.tokens.vq.tokenizer import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
 COMPARED = "codes compared with fp32"
@@ -85,8 +80,7 @@ class _Worker:
     """What a process holds while it encodes shard after shard."""
 
     def __init__(self, spec: EncodePictures) -> None:
-        from shardmill.tokens.vq.batches import BatchEncoder
-        from shardmill.tokens.vq.devices import choose_device, num_gpus
+        from shardmill.tokens.vq.encode import BatchEncoder, choose_device, num_gpus
 
         self._spec, device = spec, choose_device()
         self._live = spec.tokenizer.load(spec.precision, device)

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError
-from shardmill.formats.contract import Format, piece_of, piece_to_plain
-from shardmill.formats.inputs import ExportInput, Slice, open_input
+from shardmill.formats.format import (
+    ExportInput,
+    Format,
+    Slice,
+    open_input,
+    piece_of,
+    piece_to_plain,
+)
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.samplefiles import sample_inputs
+from shardmill.stages.inputs import sample_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered
-from shardmill.io.index import open_index
-from shardmill.io.names import Layout
-from shardmill.io.nearby import bring_near
-from shardmill.io.receipts import open_manifest
-from shardmill.io.samples import SampleWriter
-from shardmill.io.sampleshard import parse_sample
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.shard import parse_sample
+from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
-from shardmill.stages.samplefiles import (
+from shardmill.stages.inputs import (
     media_sizes,
     open_unit,
     sample_inputs,
@@ -36,6 +35,7 @@ from shardmill.stages.samplefiles import (
     shards_hold_bytes,
 )
 from shardmill.stages.statistics import count_sample
+from shardmill.storage.cache import bring_near
 
 Repeats = dict[int, list[list[Plain]]]
 

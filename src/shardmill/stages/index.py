@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.blob import Blob
-from shardmill.io.grouping import Grouped, group_members
-from shardmill.io.indexwrite import IndexRows
-from shardmill.io.tarread import walk_tar
-from shardmill.io.urls import expand, is_remote, open_blob
 from shardmill.media.sizes import probe
 from shardmill.model.codec import Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.sources.suffixes import media_kind
+from shardmill.shards.tar.grouping import Grouped, group_members
+from shardmill.shards.tar.index import IndexRows
+from shardmill.shards.tar.read import walk_tar
+from shardmill.sources.part import media_kind
+from shardmill.storage.blob import Blob
+from shardmill.storage.globs import expand, is_remote, open_blob
 
 REMOTE_HEAD_BYTES = 256 << 10
 

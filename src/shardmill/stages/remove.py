@@ -5,34 +5,88 @@ again without them. Its receipt balances (in = kept + removed), its rejects name
 and the checksums show which shards are the very files of before. OUT/removal.json sums it up:
 
     {"asked": n, "removed": samples, "shards_rewritten": n, "shards_linked": n, "not_there": [key]}
+
+A list of keys in a text file, and the rows of a shard that have one of them.
+
+One key a line; empty lines and what follows a tab are passed over. A dot means `_`, because no key
+has one and `ingest --key` stores "cat.jpg" as "cat_jpg". A key also means the rows that a long
+sample was cut into: `K` means `K~1`, `K~2`, ... too.
+
+Which folders near one were made from it: their specs name it as their input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, Filtered
-from shardmill.io.atomic import write_file
-from shardmill.io.codefile import ROLE as CODES
-from shardmill.io.codefile import open_codes, write_codes
-from shardmill.io.cutsamples import cut_shard
-from shardmill.io.index import open_index
-from shardmill.io.jsontext import dump_page, parse_json
-from shardmill.io.links import link_or_copy
-from shardmill.io.receipts import open_manifest
-from shardmill.io.tokenfile import ROLES, open_token_shard
-from shardmill.io.tokenwrite import TokenWriter
-from shardmill.model.manifest import Manifest
+from shardmill.errors import ConfigError, Filtered, FormatError
+from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.keylist import read_keys, rows_with_keys, whole_key
-from shardmill.stages.samplefiles import sample_inputs
-from shardmill.stages.shardstats import count_shard
+from shardmill.shards.codes import ROLE as CODES
+from shardmill.shards.codes import open_codes, write_codes
+from shardmill.shards.columns import Strings
+from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.samples.write import cut_shard
+from shardmill.shards.tar.index import hash_keys, open_index
+from shardmill.shards.tokens.file import ROLES, open_token_shard
+from shardmill.shards.tokens.write import TokenWriter
+from shardmill.stages.inputs import sample_inputs
+from shardmill.stages.statistics import count_shard
+from shardmill.storage.atomic import link_or_copy, write_file
+from shardmill.storage.text import dump_page, parse_json
+
+
+def read_keys(path: Path) -> set[str]:
+    """Return the keys of a file; one without any is a `ConfigError`."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the keys in {path}: {error}") from error
+    keys = {line.partition("\t")[0].strip().replace(".", "_") for line in lines} - {""}
+    if not keys:
+        raise ConfigError(f"{path} names no keys")
+    return keys
+
+
+def rows_with_keys(folder: Path, shard: ShardEntry, keys: set[str]) -> list[int]:
+    """Return the rows of a shard of samples, codes or tokens that these keys mean, in order."""
+    files = {role: folder / entry.path for role, entry in shard.files.items()}
+    if "spans" in files:
+        names: Iterable[str] = open_token_shard({role: files[role] for role in ROLES}).keys
+        return [row for row, name in enumerate(names) if whole_key(name, keys) is not None]
+    if CODES in files:
+        codes = open_codes(files[CODES])
+        return _hashed_rows(codes.keys, codes.arrays["hash"], codes.arrays["hash_order"], keys)
+    if "idx" in files:
+        index = open_index(files["idx"])
+        return _hashed_rows(index.keys, index.arrays["hash"], index.arrays["hash_order"], keys)
+    raise ConfigError(f"{folder}: shard {shard.name} holds no samples, codes or tokens")
+
+
+def whole_key(name: str, keys: set[str]) -> str | None:
+    """Return the key that a row's name means, None if it is none of these."""
+    if name in keys:
+        return name
+    head, mark, number = name.rpartition("~")
+    return head if mark and number.isdecimal() and head in keys else None
+
+
+def _hashed_rows(
+    names: Strings, hashes: NDArray[np.uint64], order: NDArray[np.uint32], keys: set[str]
+) -> list[int]:
+    # Few keys of a shard are looked at as text: only those whose hash is among the wanted ones.
+    wanted = hash_keys([key.encode("utf-8", "surrogateescape") for key in keys])
+    rows = order[np.isin(hashes, wanted)].tolist()
+    return sorted(row for row in rows if names[row] in keys)
+
 
 REASON = "removed on request"
 SUMMARY_NAME = "removal.json"
@@ -159,3 +213,81 @@ def _rewrite_codes(path: Path, rows: set[int], new_path: Path) -> list[str]:
     about = {name: value for name, value in shard.arrays.meta.items() if name not in known}
     write_codes(new_path, kept, num_codes=shard.num_codes, factor=shard.factor, about=about)
     return [shard.keys[row] for row in sorted(rows)]
+
+
+LEVELS_BELOW = 2
+MAX_FOLDERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """What was made from a folder, where it was looked for, and whether all of that was seen."""
+
+    folders: tuple[Path, ...]
+    looked_in: Path
+    saw_all: bool
+
+
+def find_downstream(folder: Path) -> Downstream:
+    """Find the folders that were made from one, or from what was made from it.
+
+    Those beside it are looked at and those some levels below them; elsewhere nobody knows of them.
+    What was made by leaving samples out, and what was made from that, does not count.
+    """
+    wanted, found = {folder.resolve()}, []
+    parent = folder.resolve().parent
+    seen = list(islice(_folders_below(parent, LEVELS_BELOW), MAX_FOLDERS + 1))
+    near = [path for path in seen[:MAX_FOLDERS] if _is_stage(path)]
+    neighbours = {path: _inputs_of(path) for path in near}
+    # What was made from something that was made from it holds it too.
+    while more := [p for p, used in neighbours.items() if p not in wanted and used & wanted]:
+        wanted |= set(more)
+        found += more
+    return Downstream(tuple(sorted(found)), parent, len(seen) <= MAX_FOLDERS)
+
+
+def _folders_below(parent: Path, levels: int) -> Iterator[Path]:
+    """Yield the folders in a folder, then those in them; a stage's own are its shards and books."""
+    try:
+        folders = sorted(path for path in parent.iterdir() if _may_hold_more(path))
+    except OSError:  # not for us to read
+        return
+    yield from folders
+    for path in folders if levels else ():
+        if not _is_stage(path):
+            yield from _folders_below(path, levels - 1)
+
+
+def _may_hold_more(path: Path) -> bool:
+    return not path.name.startswith(".") and path.is_dir() and not path.is_symlink()
+
+
+def _is_stage(path: Path) -> bool:
+    return (path / "stage.json").is_file()
+
+
+def _inputs_of(folder: Path) -> set[Path]:
+    try:
+        record = Ledger(folder).read_stage()
+    except FormatError:
+        return set()
+    if record is None or _removes(record.stage):
+        return set()
+    return set(_folders_in(record.stage))
+
+
+def _removes(stage: Any) -> bool:
+    return isinstance(stage, dict) and "keys_path" in stage
+
+
+def _folders_in(plain: Any) -> Iterator[Path]:
+    if isinstance(plain, dict):
+        for name, value in plain.items():
+            if isinstance(value, str) and (
+                name.endswith("_dir") or name in ("folder", "dir", "samples")
+            ):
+                yield Path(value).resolve()
+            yield from _folders_in(value)
+    elif isinstance(plain, list):
+        for value in plain:
+            yield from _folders_in(value)

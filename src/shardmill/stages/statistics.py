@@ -1,11 +1,24 @@
-"""The statistics of kept samples that a person asks for first; `status` adds them up."""
+"""The statistics of kept samples that a person asks for first; `status` adds them up.
+
+The statistics of a finished shard, from its index alone: the names that its own stage uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Tally
+from shardmill.shards.codes import ROLE as CODES
+from shardmill.shards.codes import CodeShard, open_codes
+from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
+from shardmill.sources.part import media_kind
 
 SAMPLES_WITH = {"image": "with pictures", "video": "with videos", "audio": "with sounds"}
 COUNTED = {"image": "pictures", "video": "videos", "audio": "sounds"}
@@ -35,3 +48,69 @@ def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -
             tally.observe("pixels", size.width * size.height)
         if size.duration_s:
             tally.observe("video seconds", round(size.duration_s))
+
+
+def count_shard(tally: Tally, files: Mapping[str, Path]) -> None:
+    """Count what a shard of samples, codes or tokens holds."""
+    if "spans" in files:
+        _count_tokens(tally, open_token_shard({role: files[role] for role in ROLES}))
+    elif CODES in files:
+        _count_codes(tally, open_codes(files[CODES]))
+    else:
+        _count_samples(tally, open_index(files["idx"]))
+
+
+def _count_tokens(tally: Tally, shard: TokenShard) -> None:
+    lengths = shard.lengths.astype(np.int64)
+    tally.count("tokens", int(lengths.sum()))
+    tally.count("visual tokens", int(shard.num_visual.sum(dtype=np.int64)))
+    tally.count("loss tokens", int(shard.columns["loss_length"].sum(dtype=np.int64)))
+    _observe(tally, "row tokens", lengths)
+    sources = shard.source_numbers
+    for number, name in enumerate(shard.source_names):
+        tokens = lengths[sources == number]
+        if name and len(tokens):
+            tally.count(f"source|{name}", len(tokens))
+            tally.count(f"source tokens|{name}", int(tokens.sum()))
+
+
+def _count_codes(tally: Tally, shard: CodeShard) -> None:
+    tally.count("images", shard.num_pictures)
+    tally.count("codes", shard.codes.size)
+    sizes = np.stack([shard.arrays["width"], shard.arrays["height"]], axis=1)
+    for (width, height), count in zip(*np.unique(sizes, axis=0, return_counts=True)):
+        tally.count(f"code grid|{width}x{height}", int(count))
+
+
+def _count_samples(tally: Tally, index: ShardIndex) -> None:
+    first = index.arrays["first"].astype(np.int64)
+    owners = np.repeat(np.arange(len(index)), np.diff(first))
+    kinds = np.array([media_kind(ext) or "" for ext in index.exts], str)[index.arrays["ext"]]
+    for kind, words in SAMPLES_WITH.items():
+        if (kinds == kind).any():
+            tally.count(f"samples|{words}", len(np.unique(owners[kinds == kind])))
+            tally.count(f"media|{COUNTED[kind]}", int((kinds == kind).sum()))
+    num_without = len(index) - len(np.unique(owners[kinds != ""]))
+    chars = index.column("text_chars").astype(np.int64)
+    for name, count in (("samples|text only", num_without), ("missing|text", (chars == 0).sum())):
+        if count:
+            tally.count(name, int(count))
+    _observe(tally, "text chars", chars)
+    pixels = index.column("width").astype(np.int64) * index.column("height")
+    _observe(tally, "pixels", pixels[pixels > 0])
+    seconds = index.column("duration_s")
+    _observe(tally, "video seconds", np.round(seconds[seconds > 0]).astype(np.int64))
+    source = index.column("source")
+    for number, name in enumerate(index.sources):
+        if name and (source == number).any():
+            tally.count(f"source|{name}", int((source == number).sum()))
+
+
+def _observe(tally: Tally, name: str, values: NDArray[Any]) -> None:
+    """Do for many values what `Tally.observe` does for one."""
+    if not len(values):
+        return
+    buckets = np.where(values > 0, 1 << np.ceil(np.log2(np.maximum(values, 1))).astype(int), 0)
+    for bucket, count in zip(*np.unique(buckets, return_counts=True)):
+        tally.count(f"{name}|<={bucket}", int(count))
+    tally.count(f"{name}|sum", int(values.sum()))

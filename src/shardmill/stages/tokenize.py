@@ -15,27 +15,40 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.sampleshard import Raw, SampleShard, parse_sample
-from shardmill.io.tokenwrite import TokenWriter
+from shardmill.model.rng import Dice
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.stages.samplefiles import (
+from shardmill.shards.samples.shard import Raw, SampleShard, parse_sample
+from shardmill.shards.tokens.write import TokenWriter
+from shardmill.stages.inputs import (
     media_sizes,
     open_unit,
     sample_inputs,
     sample_units,
     shards_hold_bytes,
 )
-from shardmill.tokens.assemble import Assembled, Prepared, assemble, prepare
+from shardmill.tokens.assemble import (
+    Assembled,
+    Hook,
+    Overlong,
+    Prepared,
+    assemble,
+    fit,
+    load_hook,
+    prepare,
+    split_blocks,
+)
 from shardmill.tokens.codes import CodeReader, CodeSource
-from shardmill.tokens.dice import Dice
-from shardmill.tokens.hook import Hook, load_hook
 from shardmill.tokens.layout import LAYOUTS, Block, BoundLayout, ImageLayout, bind_layout
-from shardmill.tokens.overlong import Overlong, fit, split_blocks
-from shardmill.tokens.pieces import Medium, Render, Template, control_ids
-from shardmill.tokens.text import TextSpec, TextTokenizer, files_checksum, load_once
+from shardmill.tokens.templates.template import Medium, Render, Template, control_ids
+from shardmill.tokens.text.tokenizer import (
+    TextSpec,
+    TextTokenizer,
+    files_checksum,
+    load_once,
+)
 from shardmill.tokens.visual.rule import VisualRule
 
 BATCH_SAMPLES = 256

@@ -20,23 +20,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.io.tokenwrite import TokenWriter
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.remote.path import as_path
-from shardmill.sources.lines import json_fields, line_records
+from shardmill.shards.tokens.write import TokenWriter
 from shardmill.sources.listing import Listed, list_files, size_and_time
-from shardmill.sources.records import ByteReader, Record, Slice, cut
-from shardmill.sources.stream import Span, Streams, open_stream
-from shardmill.sources.table import SUFFIXES, split_suffixes, table_stem
-from shardmill.stages.samplefiles import fingerprint_of
+from shardmill.sources.tables.records import (
+    ByteReader,
+    Record,
+    Slice,
+    cut,
+    json_fields,
+    line_records,
+)
+from shardmill.sources.tables.stream import Span, Streams, open_stream
+from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.stages.inputs import fingerprint_of
 from shardmill.stages.tokenize import load_tokenizer
-from shardmill.tokens.pieces import control_ids
-from shardmill.tokens.ragged import Ragged
-from shardmill.tokens.template_text import PlainText
-from shardmill.tokens.text import TextSpec, TextTokenizer, check_text, files_checksum
+from shardmill.storage.path import as_path
+from shardmill.tokens.templates.template import control_ids
+from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.text.tokenizer import (
+    Ragged,
+    TextSpec,
+    TextTokenizer,
+    check_text,
+    files_checksum,
+)
 
 BATCH_DOCUMENTS = 4096
 BATCH_CHARS = 4 << 20

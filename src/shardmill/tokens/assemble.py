@@ -1,20 +1,29 @@
-"""Pieces to rows: all texts of a batch are encoded in one call, then each row is put together."""
+"""Pieces to rows: all texts of a batch are encoded in one call, then each row is put together.
+
+Rows that are too long: fail, drop with a reason, cut text only, or split into blocks.
+
+Media are never cut: a picture stays whole with its delimiters, or the sample is dropped.
+
+A user's own function after tokenization: 'package.module:function', row in, row out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.errors import ConfigError, SampleError, UnitFailed
 from shardmill.model.sample import Sample
-from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
 from shardmill.tokens.layout import Block
-from shardmill.tokens.pieces import Medium, Piece, Text, Token
-from shardmill.tokens.text import TextTokenizer, check_text
+from shardmill.tokens.templates.template import Medium, Piece, Text, Token
+from shardmill.tokens.text.tokenizer import TextTokenizer, check_text
 
 LayOut: TypeAlias = Callable[[Sample, Medium], Sequence[Block]]
 
@@ -176,3 +185,105 @@ def _token_at(position: int, starts: list[int], *, starts_learning: bool) -> int
     after = next((n for n, start in enumerate(starts) if start >= position), len(starts))
     straddles = after == len(starts) or starts[after] > position
     return after - 1 if straddles and starts_learning and after > 0 else after
+
+
+Overlong: TypeAlias = Literal["fail", "drop", "cut"]
+
+
+def fit(assembled: Assembled, max_length: int | None, overlong: Overlong) -> TokenRow:
+    """Return the row if it has at most `max_length` tokens, else what the policy says."""
+    row = assembled.row
+    if max_length is None or len(row.ids) <= max_length:
+        return row
+    found = f"{len(row.ids)} tokens, at most {max_length} are allowed"
+    if overlong == "fail":
+        raise UnitFailed(f"sample {row.key} has {found}: raise max_length, or drop or cut it")
+    if overlong == "drop":
+        raise SampleError("too long", found)
+    return cut_text(assembled, max_length)
+
+
+def cut_text(assembled: Assembled, max_length: int) -> TokenRow:
+    """Return the row without the ends of its last texts; control tokens and media stay."""
+    row, excess = assembled.row, len(assembled.row.ids) - max_length
+    keep = np.ones(len(row.ids), np.bool_)
+    for start, length in reversed(assembled.texts):
+        cut = min(length, excess)
+        keep[start + length - cut : start + length] = False
+        excess -= cut
+    if excess > 0:
+        raise SampleError("too long", f"{max_length + excess} tokens remain without any text")
+    return _kept(row, keep)
+
+
+def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
+    """Return rows of at most `block_size` tokens that hold every token once, in order.
+
+    The first keeps the key, the others add ~1, ~2. A block ends before a picture that does not
+    fit into what is left of it.
+    """
+    bounds = [0]
+    while bounds[-1] < len(row.ids):
+        bounds.append(_block_end(row, bounds[-1], block_size))
+    if len(bounds) <= 2:
+        return [row]
+    mask = mask_of(row.loss, len(row.ids))
+    return [
+        replace(
+            row,
+            key=row.key if number == 0 else f"{row.key}~{number}",
+            ids=row.ids[start:end],
+            loss=spans_of(mask[start:end]),
+            media=tuple(_moved(m, -start) for m in row.media if start <= m.start and m.end <= end),
+            continues=number > 0,
+        )
+        for number, (start, end) in enumerate(pairwise(bounds))
+    ]
+
+
+def _block_end(row: TokenRow, start: int, block_size: int) -> int:
+    end = min(start + block_size, len(row.ids))
+    for span in row.media:
+        if span.start < end < span.end:
+            end = span.start
+    if end == start:
+        raise SampleError("picture longer than a block", f"at token {start} of {row.key}")
+    return end
+
+
+def _kept(row: TokenRow, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> TokenRow:
+    removed = np.cumsum(~keep)
+    return replace(
+        row,
+        ids=row.ids[keep],
+        loss=spans_of(mask_of(row.loss, len(row.ids))[keep]),
+        media=tuple(_moved(m, -int(removed[m.start])) for m in row.media),
+    )
+
+
+def _moved(span: MediaSpan, by: int) -> MediaSpan:
+    return replace(span, position=span.position + by)
+
+
+Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
+
+
+def load_hook(path: str) -> Hook:
+    """Return the function; it may raise `SampleError` to leave a sample out."""
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise ConfigError(f"hook {path!r} is not of the form 'package.module:function'")
+    try:
+        found = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot load the hook {path!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"the hook {path!r} is not a function")
+
+    def checked(row: TokenRow, sample: Sample) -> TokenRow:
+        changed = found(row, sample)
+        if not isinstance(changed, TokenRow):
+            raise UnitFailed(f"the hook {path!r} returned {type(changed).__name__}, not a TokenRow")
+        return changed
+
+    return cast(Hook, checked)

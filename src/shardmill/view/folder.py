@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from shardmill.errors import FormatError
-from shardmill.io.codefile import CodeShard, open_codes
-from shardmill.io.receipts import Ledger, StageRecord
-from shardmill.io.sampleset import SampleSet, entry_index
-from shardmill.io.sampleshard import SampleShard
-from shardmill.io.tokenset import TokenSet
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, receipt_digest
 from shardmill.model.stage import Unit
-from shardmill.remote.path import UrlPath
-from shardmill.view.fence import Fence
-from shardmill.view.shelf import NotHere
+from shardmill.shards.codes import CodeShard, open_codes
+from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.samples.dataset import SampleSet, entry_index
+from shardmill.shards.samples.shard import SampleShard
+from shardmill.shards.tokens.dataset import TokenSet
+from shardmill.storage.path import UrlPath
+from shardmill.view.access import Fence
+from shardmill.view.items import NotHere
 
 Content = Literal["samples", "codes", "tokens", "packs", "lengths", "other"]
 T = TypeVar("T")

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.io.lengths import open_lengths
-from shardmill.io.plans import open_plan
-from shardmill.io.tokenlengths import token_lengths
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
-from shardmill.view.fence import Fence
+from shardmill.shards.lengths import open_lengths, token_lengths
+from shardmill.shards.plans import open_plan
+from shardmill.view.access import Fence
 from shardmill.view.folder import Folder
-from shardmill.view.links import inputs_of, raw_inputs
-from shardmill.view.shelf import Item, Shelf
+from shardmill.view.items import Item, Shelf, inputs_of, raw_inputs
 
 TABLE_NAME = "lengths.bin"
 MAX_TABLES = 4

@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import FormatError, MissingExtra, SampleError
-from shardmill.extras import need
-from shardmill.media.audioheader import audio_format
-from shardmill.media.image import from_16_bits
-from shardmill.media.pictureheader import picture_format
-from shardmill.media.sizes import probe
-from shardmill.media.videofile import BlobPart, broken_as, open_video
-from shardmill.media.videoheader import video_format
+from shardmill.errors import FormatError, MissingExtra, SampleError, need
+from shardmill.media.image.decode import from_16_bits
+from shardmill.media.image.header import picture_format
+from shardmill.media.sizes import audio_format, probe
+from shardmill.media.video.file import BlobPart, broken_as, open_video
+from shardmill.media.video.header import video_format
 from shardmill.view.folder import Folder
-from shardmill.view.shelf import NotHere
+from shardmill.view.items import NotHere
 
 TYPES = {
     "jpg": "image/jpeg",

@@ -6,14 +6,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from shardmill.errors import ShardmillError
-from shardmill.view.books import progress_of
-from shardmill.view.desk import Desk
-from shardmill.view.fence import Refused
-from shardmill.view.figures import stat_plots
+from shardmill.view.access import Refused
+from shardmill.view.context import Desk
+from shardmill.view.counts import progress_of
 from shardmill.view.folder import Folder
-from shardmill.view.links import raw_inputs
+from shardmill.view.items import Item, raw_inputs
+from shardmill.view.plots import stat_plots
 from shardmill.view.query import Query
-from shardmill.view.shelf import Item
 
 MAX_FAILURES = 20
 

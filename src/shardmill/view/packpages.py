@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from shardmill.errors import ShardmillError
-from shardmill.view.desk import Desk
+from shardmill.view.context import Desk
 from shardmill.view.folder import Folder
+from shardmill.view.items import Item
 from shardmill.view.packs import PackRow, TarPacks, check_number, spread
 from shardmill.view.query import Query
 from shardmill.view.rows import describe_row
 from shardmill.view.samples import find_sample
-from shardmill.view.shelf import Item
 
 PER_PAGE = 24
 

@@ -18,12 +18,11 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
-from shardmill.pack.build import cut_row
+from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
 from shardmill.pack.layout import lay_out
 from shardmill.pack.order import EpochOrder
-from shardmill.pack.stored import num_stored_packs, stored_rows
 from shardmill.view.folder import Folder
-from shardmill.view.shelf import NotHere
+from shardmill.view.items import NotHere
 
 
 @dataclass(frozen=True, slots=True)

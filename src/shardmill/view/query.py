@@ -1,7 +1,11 @@
-"""What a request asks: names and numbers from its query string, checked as they are taken."""
+"""What a request asks: names and numbers from its query string, checked as they are taken.
+
+Looking through much data in small bites: a request works for a moment, the next goes on.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,3 +38,18 @@ class Query:
         if value is None or not value.isascii() or not value.isdigit() or len(value) > 16:
             raise ConfigError(f"{name!r} must be a whole number, got {str(value)[:40]!r}")
         return min(int(value), most)
+
+
+SECONDS = 0.25
+
+
+class Budget:
+    """The time that one request may take for looking."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._end_s = time.monotonic() + seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is time to answer."""
+        return time.monotonic() >= self._end_s

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 from shardmill.errors import ShardmillError
-from shardmill.io.jsontext import dump_line
-from shardmill.view.answers import answer
-from shardmill.view.desk import Desk
+from shardmill.storage.text import dump_line
+from shardmill.view.context import Desk
 from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, small_picture
+from shardmill.view.queries import answer
 from shardmill.view.server import static_files
 
 NUM_PACKS = 24

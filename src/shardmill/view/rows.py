@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.io.tokenset import TokenSet
 from shardmill.model.codec import from_plain
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
-from shardmill.tokens.text import TextSpec, TextTokenizer, load_once
-from shardmill.view.fence import Fence
+from shardmill.shards.tokens.dataset import TokenSet
+from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
+from shardmill.view.access import Fence
 from shardmill.view.folder import Folder
-from shardmill.view.scan import Budget
-from shardmill.view.shelf import NotHere
+from shardmill.view.items import NotHere
+from shardmill.view.query import Budget
 
 MAX_TOKENS = 16_384
 PIECE_CONTEXT = 3

@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.io.index import ShardIndex
-from shardmill.io.sampleset import SampleSet, entry_index
-from shardmill.io.sampleshard import Raw, parse_sample
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.sources.suffixes import media_kind
+from shardmill.shards.samples.dataset import SampleSet, entry_index
+from shardmill.shards.samples.shard import Raw, parse_sample
+from shardmill.shards.tar.index import ShardIndex
+from shardmill.sources.part import media_kind
 from shardmill.view.folder import Folder
-from shardmill.view.scan import Budget
-from shardmill.view.shelf import NotHere
+from shardmill.view.items import NotHere
+from shardmill.view.query import Budget
 
 CARD_CHARS = 160
 MAX_CHARS = 20_000

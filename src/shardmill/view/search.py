@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.io.keycolumn import KeyColumn
-from shardmill.io.sampleset import entry_index
-from shardmill.view.books import find_rejects
-from shardmill.view.desk import Desk
+from shardmill.shards.columns import KeyColumn
+from shardmill.shards.samples.dataset import entry_index
+from shardmill.view.context import Desk
+from shardmill.view.counts import find_rejects
 from shardmill.view.folder import Folder
-from shardmill.view.query import Query
+from shardmill.view.query import Budget, Query
 from shardmill.view.samples import matching
-from shardmill.view.scan import Budget
 
 PER_ITEM = 8
 MAX_DIGITS = 18

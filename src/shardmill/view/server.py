@@ -1,40 +1,156 @@
-"""The server: a page of static files, answers as JSON, and media by ranges. It only reads."""
+"""The server: a page of static files, answers as JSON, and media by ranges. It only reads.
+
+Pictures decoded from their codes beside the originals, for who started the page with weights.
+
+What every request must pass, and what every response carries.
+
+The page is for this machine only: the name it is asked by must be a name of the loopback (a web
+site that rebinds its own name to 127.0.0.1 fails here), and each request must hold the token, as a
+cookie that no other site can send, or in the link that opens the page. Nothing can be written.
+
+Responses forbid everything that is not ours: no script but our files, no text that becomes markup
+(trusted types), no frame, no request to anywhere else.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
+from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.io.jsontext import dump_line
-from shardmill.view.answers import answer
-from shardmill.view.decoded import decode_codes
-from shardmill.view.desk import Desk
-from shardmill.view.fence import Refused
-from shardmill.view.locks import Locks
+from shardmill.stages.codereport import reconstruct
+from shardmill.storage.text import dump_line
+from shardmill.view.access import Refused
+from shardmill.view.context import Desk
+from shardmill.view.folder import Folder
+from shardmill.view.items import NotHere
 from shardmill.view.media import (
     HEAD_BYTES,
     UNKNOWN,
     Place,
+    as_png,
     find_medium,
     frame,
     known_width,
     media_type,
     small_picture,
 )
+from shardmill.view.queries import answer
 from shardmill.view.query import Query
-from shardmill.view.shelf import NotHere
+
+
+def decode_codes(desk: Desk, folder: Folder, key: str, medium: str) -> bytes:
+    """Return a PNG: the picture as it was encoded on the left, as its codes decode to it right."""
+    if not desk.decodes:
+        raise ConfigError("start with --reconstruct to load the weights and decode codes")
+
+    def make() -> bytes:
+        for picture in reconstruct(folder.path, [key]):
+            if picture.medium == medium:
+                return as_png(picture.side_by_side())
+        raise NotHere(f"sample {key!r} has no codes of {medium!r}")
+
+    return desk.keep(("decoded", str(folder.path), key, medium), make)
+
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+METHODS = frozenset({"GET", "HEAD"})
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "media-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Locks:
+    """Lets pass what reads, asks by a name of the loopback, and holds the token."""
+
+    def __init__(self, app: ASGIApp, token: str, cookie: str) -> None:
+        self._app, self._token, self._cookie = app, token, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a refusal, or pass on and add the headers."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        linked = self._fits(parse_qs(scope["query_string"].decode("latin-1")).get("token", []))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    added.setdefault(name, value)
+                if linked:
+                    added.append("set-cookie", self._set_cookie())
+            await send(message)
+
+        refusal = self._refusal(scope, headers, linked)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers, linked: bool) -> Response | None:
+        if scope["method"] not in METHODS:
+            return PlainTextResponse("this page only reads\n", 405)
+        host = headers.get("host", "").rpartition(":")
+        name = host[0] if host[2].isdigit() else headers.get("host", "")
+        if name.lower() not in LOOPBACK:
+            return PlainTextResponse("ask for 127.0.0.1 or localhost\n", 421)
+        if linked or self._fits(_cookies(headers, self._cookie)):
+            return None
+        return PlainTextResponse(
+            "this page needs its token: open the address that `shardmill view` printed\n", 403
+        )
+
+    def _fits(self, given: Iterable[str]) -> bool:
+        wanted = self._token.encode()
+        return any(secrets.compare_digest(text.encode(), wanted) for text in given)
+
+    def _set_cookie(self) -> str:
+        return f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def _cookies(headers: Headers, name: str) -> list[str]:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return []
+    return [] if found is None else [found.value]
+
 
 STATIC_TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.blackframe import black_frame
-from shardmill.sources.shapes.merlin import MerlinShape
+from shardmill.sources.shapes.merlin import MerlinShape, black_frame
 
 TEXT = (
     "<image><image>#0.0-4.5# A man opens a box. <image>#4.5-9# He takes a saw. "

@@ -7,7 +7,7 @@ import pytest
 
 from shardmill.errors import SampleError
 from shardmill.sources.shapes.messages import MessagesShape
-from shardmill.sources.shapes.shaped import Shaped
+from shardmill.sources.shapes.shape import Shaped
 
 
 def said(shaped: Shaped) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from shardmill.errors import SampleError
 from shardmill.plugins import SHAPES, build
-from shardmill.sources.shapes.shaped import Shaped
+from shardmill.sources.shapes.shape import Shaped
 from shardmill.sources.shapes.video import VideoShape, last_parts
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.shaped import Piece, Shaped, first_of, is_missing, text_of, unused
+from shardmill.sources.shapes.shape import Piece, Shaped, first_of, is_missing, text_of, unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

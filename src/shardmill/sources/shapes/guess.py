@@ -8,7 +8,7 @@ from typing import Any
 from shardmill.errors import ConfigError
 from shardmill.plugins import SHAPES, build
 from shardmill.sources.shapes.pair import AUDIO_FIELDS, IMAGE_FIELDS, TEXT_FIELDS, VIDEO_FIELDS
-from shardmill.sources.shapes.shaped import Shape, first_of, is_missing
+from shardmill.sources.shapes.shape import Shape, first_of, is_missing
 from shardmill.sources.shapes.text import TextShape
 
 Test = Callable[[Mapping[str, Any]], bool]

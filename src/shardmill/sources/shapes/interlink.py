@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.clips import clip_in
-from shardmill.sources.shapes.shaped import Piece, Shaped, is_missing, text_of, unused
-from shardmill.sources.shapes.video import last_parts
+from shardmill.sources.shapes.shape import Piece, Shaped, is_missing, text_of, unused
+from shardmill.sources.shapes.video import clip_in, last_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

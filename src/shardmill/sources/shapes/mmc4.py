@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.shaped import Piece, Shaped, first_of, unused
+from shardmill.sources.shapes.shape import Piece, Shaped, first_of, unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

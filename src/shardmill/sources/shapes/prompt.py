@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.shaped import Shaped, is_missing, media_list, unused
-from shardmill.sources.shapes.talk import talk_pieces
+from shardmill.sources.shapes.messages import talk_pieces
+from shardmill.sources.shapes.shape import Shaped, is_missing, media_list, unused
 
 KEY_FRAME = re.compile(r"<[IP]image>")
 

@@ -1,4 +1,7 @@
-"""Plain text: a corpus such as DCLM, one document a row."""
+"""Plain text: a corpus such as DCLM, one document a row.
+
+Shardmill's own samples: the segments are the document already.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.shaped import Piece, Shaped, first_of, text_of, unused
+from shardmill.model.sample import sample_from_plain
+from shardmill.sources.shapes.shape import Piece, Shaped, first_of, text_of, unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +27,24 @@ class TextShape:
             raise SampleError("missing field", f"none of {', '.join(self.text)} holds anything")
         piece = Piece(kind="text", text=text_of(fields, name))
         return Shaped(pieces=(piece,), extra=unused(fields, {name}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentShape:
+    """`segments`, `origin` and `extra` as a sample shard stores them; the first origin stays."""
+
+    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+        """Return the document as it was stored."""
+        sample = sample_from_plain("", dict(fields))
+        pieces = tuple(
+            Piece(
+                kind=s.kind,
+                text=s.text,
+                media=s.media or None,
+                role=s.role,
+                turn=s.turn,
+                time_s=s.time_s,
+            )
+            for s in sample.document.segments
+        )
+        return Shaped(pieces=pieces, extra=sample.extra, origin=sample.origin)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.clips import clip_in, in_clip
-from shardmill.sources.shapes.shaped import Shaped, first_of, media_list, unused
-from shardmill.sources.shapes.talk import talk_pieces
+from shardmill.sources.shapes.messages import talk_pieces
+from shardmill.sources.shapes.shape import Shaped, first_of, media_list, unused
+from shardmill.sources.shapes.video import clip_in, in_clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from shardmill.model.frames import (
     stride_frames,
 )
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.resize import fit_area, fit_video
-from shardmill.tokens.visual.rule import Visual, check_runs, need_size, refuse
+from shardmill.tokens.visual.rule import Visual, check_runs, fit_area, fit_video, need_size, refuse
 
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 START, END = "<|vision_start|>", "<|vision_end|>"

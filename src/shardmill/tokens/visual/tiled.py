@@ -10,8 +10,7 @@ import numpy as np
 from shardmill.errors import ConfigError
 from shardmill.model.frames import FrameNumbers, check_frames, stride_frames
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.resize import choose_tiles
-from shardmill.tokens.visual.rule import Visual, check_runs, need_size, refuse
+from shardmill.tokens.visual.rule import Visual, check_runs, choose_tiles, need_size, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

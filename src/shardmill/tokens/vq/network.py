@@ -2,13 +2,28 @@
 
 `Layers` is the arithmetic: plain torch in fp32 (plain.py), or fused kernels on a GPU (fused.py).
 An activation is whatever the layers pass to each other. Weights are named as in shape.py.
+
+The layers in plain torch, channels first: the reference that every faster way is measured by.
+
+In fp32 the operations and their order are those of transformers' ChameleonVQVAE, so that the codes
+are the same to the last one.
+
+The nearest codebook entry, in fp32 and in slices, so that distances never fill the memory.
+
+Distances are |z|^2 + |e|^2 - 2 z.e, in this order of operations, and the first of equal ones wins:
+what transformers computes. A slice of 8,192 positions and 8,192 codes is 256 MiB.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shardmill.tokens.vq.shape import VqShape
+import torch
+import torch.nn.functional as F
+
+from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape
 
 Activation = Any
 
@@ -87,3 +102,69 @@ def _residual(layers: Layers, name: str, x: Activation, changes_width: bool) -> 
 def _narrow(shape: VqShape, level: int, block: int) -> bool:
     before = shape.widths[level - 1] if level else shape.base_channels
     return block == 0 and before != shape.widths[level]
+
+
+EPSILON = 1e-6
+Tensor = Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLayers:
+    """Layers over weights by name; activations are tensors [batch, channels, height, width]."""
+
+    weights: Mapping[str, Tensor]
+
+    def conv(self, name: str, x: Tensor) -> Tensor:
+        weight = self.weights[f"{name}.weight"]
+        return F.conv2d(x, weight, self.weights[f"{name}.bias"], padding=weight.shape[-1] // 2)
+
+    def norm_silu_conv(self, norm: str, conv: str, x: Tensor, add: Tensor | None = None) -> Tensor:
+        x = self._norm(norm, x)
+        x = self.conv(conv, x * torch.sigmoid(x))
+        return x if add is None else add + x
+
+    def attention(self, name: str, x: Tensor) -> Tensor:
+        normed = self._norm(f"{name}.norm", x)
+        batch, channels, height, width = x.shape
+        query, key, value = (
+            self.conv(f"{name}.{part}", normed).reshape(batch, channels, height * width)
+            for part in ("q", "k", "v")
+        )
+        scores = torch.bmm(query.permute(0, 2, 1), key) * channels**-0.5
+        shares = F.softmax(scores, dim=2).permute(0, 2, 1)
+        seen = torch.bmm(value, shares).reshape(batch, channels, height, width)
+        return x + self.conv(f"{name}.proj_out", seen)
+
+    def halve(self, name: str, x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 1, 0, 1))
+        return F.conv2d(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride=2)
+
+    def double(self, name: str, x: Tensor) -> Tensor:
+        return self.conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return F.group_norm(x, NUM_GROUPS, weight, bias, EPSILON)
+
+
+MAX_DISTANCES = 1 << 26
+
+
+def nearest_codes(vectors: Tensor, codebook: Tensor, *, normalised: bool = False) -> Tensor:
+    """Return, for vectors [n, d] and a codebook [codes, d], the n nearest codes as int64."""
+    vectors, codebook = vectors.float(), codebook.float()
+    if normalised:
+        vectors, codebook = F.normalize(vectors, dim=-1), F.normalize(codebook, dim=-1)
+    codebook_squares = torch.sum(codebook**2, dim=1)
+    step = max(1, MAX_DISTANCES // len(codebook))
+    nearest = [
+        _nearest(vectors[first : first + step], codebook, codebook_squares)
+        for first in range(0, len(vectors), step)
+    ]
+    return torch.cat(nearest) if nearest else torch.empty(0, dtype=torch.int64)
+
+
+def _nearest(vectors: Tensor, codebook: Tensor, codebook_squares: Tensor) -> Tensor:
+    products = torch.einsum("bd,dn->bn", vectors, codebook.transpose(0, 1))
+    squares = torch.sum(vectors**2, dim=1, keepdim=True)
+    return torch.argmin(squares + codebook_squares - 2 * products, dim=1)

@@ -1,5 +1,0 @@
-"""`python -m shardmill.cli`."""
-
-from shardmill.cli.main import main
-
-main()

@@ -1,0 +1,121 @@
+"""What a report looks like: aligned facts, marks for good and bad, one JSON object for machines.
+
+Prints the statistics that stages count: groups of counts, and histograms of powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from shardmill import humanize as wording
+from shardmill.model.manifest import group_stats, power_bars
+
+GOOD, BAD, HINT = "green", "red", "cyan"
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line."""
+    click.echo(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def say(mark: str, text: str, *, colour: str = GOOD) -> None:
+    """Print a line that begins with a mark: `✓ 32 samples kept`."""
+    click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
+
+
+def say_empty(folder: Path, *, as_json: bool) -> None:
+    """Say that there is nothing to show; machines see it by the lack of lines."""
+    text = f"{folder} is empty: shardmill status {folder} tells what became of its input"
+    click.echo(text, err=as_json)
+
+
+def hint(text: str) -> None:
+    """Print what the reader may want to do next."""
+    click.echo(f"  {click.style(text, fg=HINT)}")
+
+
+def heading(text: str) -> None:
+    """Print a heading with a blank line above."""
+    click.echo(f"\n{click.style(text, bold=True)}")
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        click.echo(f"  {click.style(name.ljust(width), dim=True)}  {value}")
+
+
+def listed(lines: Iterable[str], most: int) -> None:
+    """Print the first lines of a list, and how many more there are."""
+    lines = list(lines)
+    for line in lines[:most]:
+        click.echo(f"  {line}")
+    if len(lines) > most:
+        click.echo(f"  and {len(lines) - most:,} more")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; columns whose cells all begin with a digit are aligned right."""
+    rows = [list(row) for row in rows]
+    columns = list(zip(header, *rows))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(c[:1].isdigit() or c in ("", "-") for c in column[1:]) for column in columns]
+    for number, row in enumerate([header, *rows]):
+        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
+        line = "  ".join(cells).rstrip()
+        click.echo(f"  {click.style(line, dim=True) if number == 0 else line}")
+
+
+def bar(share: float, width: int = 24) -> str:
+    """0.5 -> '████████████', in eighths of a cell."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+MAX_ROWS = 12
+# Groups that count samples: their shares are of all samples, those of others of the group.
+OF_SAMPLES = ("samples", "source", "missing")
+
+
+def print_statistics(stats: Mapping[str, int], num_samples: int) -> None:
+    """Print "tokens" as a fact, "source|web" in a table "source", "text chars|<=64" as bars."""
+    groups = group_stats(stats)
+    facts((name, wording.count(n)) for name, n in groups.pop("", {}).items())
+    for group, values in groups.items():
+        if "sum" in values and power_bars(values):
+            _print_histogram(group, values)
+        else:
+            _print_counts(group, values, num_samples if group in OF_SAMPLES else None)
+
+
+def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None) -> None:
+    heading(group)
+    whole = sum(values.values()) if num_samples is None else num_samples
+    rows = sorted(values.items(), key=lambda item: -item[1])
+    table(
+        ("", "count", "share"),
+        [
+            (name, wording.count(n), wording.percent(n / whole) if whole else "-")
+            for name, n in rows[:MAX_ROWS]
+        ],
+    )
+    if len(rows) > MAX_ROWS:
+        click.echo(f"  and {len(rows) - MAX_ROWS} more")
+
+
+def _print_histogram(group: str, values: Mapping[str, int]) -> None:
+    rows = power_bars(values)
+    total = sum(n for _, n in rows)
+    heading(f"{group}: {wording.count(values['sum'] / max(total, 1))} on average")
+    most = max(n for _, n in rows)
+    width = len(wording.count(rows[-1][0]))
+    for limit, n in rows:
+        size = wording.count(limit).rjust(width)
+        click.echo(f"  up to {size}  {bar(n / most)} {wording.count(n)}")

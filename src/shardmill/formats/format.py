@@ -1,0 +1,194 @@
+"""What a foreign format is; the one stage `Export` drives all of them.
+
+A format is a frozen dataclass below `Format`, in the table FORMATS of plugins.py. Its methods are
+called in this order:
+
+    plan          once, before any work: look over the whole input, refuse what cannot be, and say
+                  for each unit where its rows go
+    shared_files  once: the files that all units write together, if the reader wants one file
+    write         for each unit, in parallel: write shards into the draft, or ranges in place
+    finish        once every unit has its receipt: the small files that make the folder readable
+
+The last is why nobody believes half an export: a foreign reader begins with the file that `finish`
+writes (state.json, index.json, meta.json, the header of an .idx).
+
+What an export reads: a finished folder of tokens or packs, or of samples with their codes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.space import TokenSpace
+from shardmill.model.stage import Draft, Tally, Unit
+from shardmill.shards.codejoin import CodeJoin, join_codes
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import open_entry
+from shardmill.shards.samples.shard import SampleShard
+from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
+from shardmill.shards.tokens.megatron import open_index
+
+# The first shard is asked for its space again and again, the others come one after the other.
+MAX_OPEN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows `start` to `stop` of one shard of the input, by its number in the manifest."""
+
+    shard: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class ExportInput:
+    """The shards of the input; few are open at a time, so that memory is bounded by a shard."""
+
+    folder: Path
+    shards: tuple[ShardEntry, ...]
+    codes: CodeJoin | None = None
+    _open: dict[int, TokenShard] = field(default_factory=dict)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the shards hold tokens or packs; otherwise they hold samples."""
+        return bool(self.shards) and "spans" in self.shards[0].files
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    def token_shard(self, number: int) -> TokenShard:
+        """Map a shard of tokens; `ConfigError` if the folder holds something else."""
+        if number in self._open:
+            return self._open[number]
+        entry = self.shards[number]
+        if any(role not in entry.files for role in ROLES):
+            raise ConfigError(
+                f"{self.folder} holds no tokens (shard {entry.name} has "
+                f"{', '.join(sorted(entry.files))}): make them with shardmill tokenize"
+            )
+        while len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        files = {role: self.folder / entry.files[role].path for role in ROLES}
+        return self._open.setdefault(number, open_token_shard(files))
+
+    def sample_shard(self, number: int) -> SampleShard:
+        """Open a shard of samples; `ConfigError` if the folder holds something else."""
+        self.check_samples(number)
+        return open_entry(self.folder, self.shards[number])
+
+    def check_samples(self, number: int = 0) -> None:
+        """Raise `ConfigError` unless a shard, or the first of all, holds samples."""
+        for entry in self.shards[number : number + 1]:
+            if "idx" not in entry.files or "spans" in entry.files:
+                raise ConfigError(
+                    f"{self.folder} holds no samples (shard {entry.name} has "
+                    f"{', '.join(sorted(entry.files))}): give the folder that ingest or filter made"
+                )
+
+    def space(self) -> TokenSpace:
+        """Return the token space of the shards; an empty folder has none."""
+        if not self.shards:
+            raise ConfigError(f"{self.folder} is empty: there is nothing to export")
+        return self.token_shard(0).space
+
+    def ranges(self, num_units: int | None) -> list[tuple[Slice, ...]]:
+        """Return the rows of each unit: a shard each, or as many even parts as asked for.
+
+        Parts begin where a document begins, so that no pack is torn.
+        """
+        if num_units is None:
+            return [(Slice(n, 0, shard.num_samples),) for n, shard in enumerate(self.shards)]
+        starts = list(accumulate((s.num_samples for s in self.shards), initial=0))
+        cuts = [starts[-1] * part // num_units for part in range(num_units + 1)]
+        places = [self._document_start(cut, starts) for cut in cuts]
+        return [tuple(self._between(*pair, starts)) for pair in pairwise(places)]
+
+    def _document_start(self, row: int, starts: list[int]) -> int:
+        shard = int(np.searchsorted(starts, row, side="right")) - 1
+        if row == starts[shard] or row == starts[-1] or not self.has_tokens:
+            return row
+        index = open_index(self.folder / self.shards[shard].files["idx"].path)
+        place = int(np.searchsorted(index.documents, row - starts[shard], side="right")) - 1
+        return starts[shard] + int(index.documents[max(place, 0)])
+
+    def _between(self, first: int, last: int, starts: list[int]) -> Iterator[Slice]:
+        for number, (start, end) in enumerate(pairwise(starts)):
+            if first < end and last > start:
+                yield Slice(number, max(first, start) - start, min(last, end) - start)
+
+
+def open_input(folder: Path, codes_dir: Path | None = None) -> ExportInput:
+    """Open a finished folder, and the folder of its codes; a half-written one is refused."""
+    manifest = open_manifest(folder)
+    codes = None if codes_dir is None else join_codes(codes_dir)
+    return ExportInput(folder, manifest.shards, codes)
+
+
+Place: TypeAlias = Mapping[str, Plain]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one unit in order, and what `Format.plan` said about them."""
+
+    name: str
+    slices: tuple[Slice, ...]
+    place: Mapping[str, Any]
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of all slices."""
+        return sum(len(part) for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(ABC):
+    """A foreign format; only `write` has no default."""
+
+    def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
+        """Yield for each unit what else decides its bytes; `ConfigError` for what cannot be.
+
+        What is yielded is part of the unit's digest, such as the first row of a shared file.
+        """
+        for _ in ranges:
+            yield {}
+
+    def shared_files(self, source: ExportInput, pieces: Sequence[Piece]) -> Mapping[str, int]:
+        """Return name -> size of the files that units write together."""
+        return {}
+
+    @abstractmethod
+    def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
+        """Write one unit and account for each of its rows."""
+
+    def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:  # noqa: B027
+        """Write the files of the whole, each at once or not at all (`io.atomic.write_file`)."""
+
+
+def piece_to_plain(slices: Sequence[Slice], place: Place) -> dict[str, Plain]:
+    """Return the part of a unit's input that `piece_of` reads."""
+    return {"slices": [[s.shard, s.start, s.stop] for s in slices], "place": dict(place)}
+
+
+def piece_of(unit: Unit) -> Piece:
+    """Return the rows and the place that a unit of `Export` names."""
+    slices: Any = unit.input["slices"]
+    place: Any = unit.input["place"]
+    return Piece(unit.name, tuple(Slice(*part) for part in slices), place)

@@ -1,0 +1,106 @@
+"""Writes the ranges of one unit into shared files, and a small file that vouches for them.
+
+`UNIT.ranges` is JSON: [{"file": NAME, "offset": BYTE, "num_bytes": N, "checksum": XXH3}, ...]. The
+receipt vouches for it as for any shard's file, and it for the ranges; `check` reads both.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError
+from shardmill.model.stage import Draft, Tally
+from shardmill.storage.atomic import write_at
+from shardmill.storage.text import dump_page, read_json
+
+ROLE = "ranges"
+IN_PLACE = "bytes in place"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Some bytes of a shared file."""
+
+    file: str
+    offset: int
+    num_bytes: int
+    checksum: str
+
+
+@dataclass(slots=True)
+class _Run:
+    """A range that grows at its end."""
+
+    file: str
+    offset: int
+    end: int
+    state: Any = field(default_factory=xxhash.xxh3_64)
+
+
+class RangeWriter:
+    """Writes in place; use it as a context manager, and call `finish` inside."""
+
+    def __init__(self, draft: Draft, unit_name: str) -> None:
+        self._draft, self._unit = draft, unit_name
+        self._files: dict[str, int] = {}
+        self._runs: list[_Run] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+    def write(self, file: str, offset: int, values: NDArray[Any]) -> None:
+        """Write an array to its place; what follows what was written before is one range."""
+        if not values.size:
+            return
+        content = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        run = next((r for r in self._runs if r.file == file and r.end == offset), None)
+        if run is None:
+            run = _Run(file, offset, offset)
+            self._runs.append(run)
+        run.state.update(content)
+        run.end += len(content)
+        write_at(self._descriptor(file), content, offset)
+
+    def finish(self, tally: Tally, *, num_samples: int) -> None:
+        """Say that all ranges of the unit are written, and count their bytes."""
+        ranges = [
+            Range(r.file, r.offset, r.end - r.offset, r.state.hexdigest()) for r in self._runs
+        ]
+        plain = [asdict(part) for part in ranges]
+        self._draft.file(self._unit, ROLE).write_bytes(dump_page(plain))
+        self._draft.finish(self._unit, num_samples=num_samples)
+        tally.count(IN_PLACE, sum(part.num_bytes for part in ranges))
+
+    def _descriptor(self, file: str) -> int:
+        # Never created here: a file that is missing must be made anew for all units, not for one.
+        if file not in self._files:
+            self._files[file] = os.open(self._draft.shared_file(file), os.O_WRONLY)
+        return self._files[file]
+
+
+def read_ranges(path: Path) -> list[Range]:
+    """Return the ranges that a unit wrote."""
+    try:
+        return [
+            Range(str(p["file"]), int(p["offset"]), int(p["num_bytes"]), str(p["checksum"]))
+            for p in read_json(path)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"is not a list of ranges: {error}", path=path) from error

@@ -1,0 +1,367 @@
+"""Size, frames, rate and duration of a video from its container's headers; nothing is decoded.
+
+AVI here; ISO media (MP4, MOV) and Matroska (MKV, WebM) in their own modules; what only FFmpeg
+knows (Ogg, MPEG, FLV, ASF) is asked of PyAV. A phone's display matrix turns width and height.
+
+ISO media files (MP4, MOV, M4V): the boxes under `moov` that describe the first video track.
+
+moov/trak/tkhd        display matrix (a quarter turn swaps width and height)
+moov/trak/mdia/mdhd   timescale, duration          hdlr  "vide"
+.../minf/stbl/stsd    coded width and height       stsz  number of frames
+moof/traf/trun        frames of a fragmented file, which `stsz` does not count
+
+Matroska files (MKV, WebM): EBML elements of the first video track, and its blocks counted.
+
+An element is an id, a size and a body; id and size are numbers of 1 to 8 bytes whose first byte
+says, by its leading zeros, how many follow. A size of all ones means "until the parent ends".
+
+The index of an ISO media file, read from a blob, and checked before anybody trusts it.
+
+FFmpeg makes room for as many packets as `stsz` claims, also where one number stands for the size of
+all: four kilobytes can ask for gigabytes. So the claim is compared with the bytes that there are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from struct import error as StructError
+from struct import unpack, unpack_from
+from typing import Protocol, TypeAlias
+
+from shardmill.errors import SampleError, need
+from shardmill.media.image.header import boxes
+from shardmill.model.frames import MAX_FRAMES
+from shardmill.model.sample import MediaSize
+
+Bytes: TypeAlias = bytes | memoryview
+
+
+def iso_size(data: Bytes) -> MediaSize | None:
+    """Return what the headers say of the first video track, or None if there is none."""
+    for track in find_boxes(data, b"moov", b"trak"):
+        handler = first_box(track, b"mdia", b"hdlr")
+        if handler[8:12] == b"vide":
+            return _track_size(data, track)
+    return None
+
+
+def _track_size(data: Bytes, track: Bytes) -> MediaSize | None:
+    table = first_box(track, b"mdia", b"minf", b"stbl")
+    entry = first_box(table, b"stsd")
+    width, height = unpack_from(">HH", entry, 8 + 8 + 24)
+    header = first_box(track, b"tkhd")
+    if _is_turned(header):
+        width, height = height, width
+    timescale, duration = _time(first_box(track, b"mdia", b"mdhd"))
+    (num_frames,) = unpack_from(">I", first_box(table, b"stsz") or bytes(12), 8)
+    if num_frames == 0:
+        num_frames = _fragment_frames(data, track_number(header))
+    seconds = duration / timescale if timescale else 0.0
+    return MediaSize(
+        width=width,
+        height=height,
+        num_frames=num_frames,
+        fps=num_frames / seconds if seconds else 0.0,
+        duration_s=seconds,
+    )
+
+
+def _is_turned(header: Bytes) -> bool:
+    # The matrix (a b u, c d v, x y w) turns by a quarter when a and d are 0.
+    at = 40 if header[:1] == b"\0" else 52
+    a, b, _, c, d = unpack_from(">iiiii", header, at)
+    return bool(a == 0 == d and b != 0 != c)
+
+
+def track_number(header: Bytes) -> int:
+    """Return the number of a track, from the content of its `tkhd`."""
+    (number,) = unpack_from(">I", header, 12 if header[:1] == b"\0" else 20)
+    return int(number)
+
+
+def _time(header: Bytes) -> tuple[int, int]:
+    """Return (timescale, duration); all ones mean an unknown duration."""
+    if header[:1] == b"\0":
+        timescale, duration = unpack_from(">II", header, 12)
+        return timescale, 0 if duration == 0xFFFFFFFF else duration
+    timescale, duration = unpack_from(">IQ", header, 20)
+    return timescale, 0 if duration == 0xFFFFFFFFFFFFFFFF else duration
+
+
+def _fragment_frames(data: Bytes, track_number: int) -> int:
+    total = 0
+    for fragment in find_boxes(data, b"moof", b"traf"):
+        (number,) = unpack_from(">I", first_box(fragment, b"tfhd"), 4)
+        if number == track_number:
+            total += sum(unpack_from(">I", run, 4)[0] for run in find_boxes(fragment, b"trun"))
+    return total
+
+
+def find_boxes(data: Bytes, *path: bytes) -> Iterator[Bytes]:
+    """Yield the content of each box at a path such as moov/trak."""
+    for kind, body in boxes(data):
+        if kind == path[0]:
+            if len(path) == 1:
+                yield body
+            else:
+                yield from find_boxes(body, *path[1:])
+
+
+def first_box(data: Bytes, *path: bytes) -> Bytes:
+    """Return the content of the first box at a path, empty if there is none."""
+    return next(find_boxes(data, *path), b"")
+
+
+SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
+TIMECODE_SCALE, DURATION = 0x2AD7B1, 0x4489
+TRACK, TRACK_NUMBER, TRACK_TYPE, VIDEO, DEFAULT_DURATION = 0xAE, 0xD7, 0x83, 0xE0, 0x23E383
+WIDTH, HEIGHT = 0xB0, 0xBA
+SIMPLE_BLOCK, BLOCK_GROUP, BLOCK = 0xA3, 0xA0, 0xA1
+ENTERED = (CLUSTER, BLOCK_GROUP)
+UNKNOWN = -1
+IS_VIDEO = 1
+MAX_RATE = 30_000
+
+
+@dataclass(slots=True)
+class _Found:
+    scale_ns: int = 1_000_000
+    duration: float = 0.0
+    track: int = 0
+    width: int = 0
+    height: int = 0
+    frame_ns: int = 0
+    num_frames: int = 0
+
+
+def matroska_size(data: Bytes) -> MediaSize | None:
+    """Return what the headers say of the first video track, or None if there is none."""
+    found = _Found()
+    for kind, segment in _elements(memoryview(data)):
+        if kind == SEGMENT:
+            _read_segment(segment, found)
+    if not found.width:
+        return None
+    seconds = found.duration * found.scale_ns / 1e9
+    rate = _rate(found.frame_ns)
+    return MediaSize(
+        width=found.width,
+        height=found.height,
+        num_frames=found.num_frames,
+        fps=rate or (found.num_frames / seconds if seconds else 0.0),
+        duration_s=seconds,
+    )
+
+
+def _rate(frame_ns: int) -> float:
+    """Return the frames a second that whole nanoseconds a frame stand for, as FFmpeg does.
+
+    30 a second are written as 33,333,333 ns, which would be 30.0000003: with numerators up to
+    30,000 the nearest fraction is 30 / 1, and that of 41,708,333 ns is 24,000 / 1,001.
+    """
+    seconds = Fraction(frame_ns, 10**9).limit_denominator(MAX_RATE)
+    return float(1 / seconds) if seconds else 0.0
+
+
+def _read_segment(segment: memoryview, found: _Found) -> None:
+    for kind, body in _elements(segment):
+        if kind == INFO:
+            for field, value in _elements(body):
+                if field == TIMECODE_SCALE:
+                    found.scale_ns = _whole(value)
+                elif field == DURATION:
+                    found.duration = _real(value)
+        elif kind == TRACKS:
+            for field, track in _elements(body):
+                if field == TRACK and not found.width:
+                    _read_track(dict(_elements(track)), found)
+        elif kind in (SIMPLE_BLOCK, BLOCK) and body:
+            found.num_frames += _number(body, 0, keep_marker=False)[0] == found.track
+
+
+def _read_track(fields: dict[int, memoryview], found: _Found) -> None:
+    if _whole(fields.get(TRACK_TYPE, memoryview(b""))) != IS_VIDEO:
+        return
+    video = dict(_elements(fields.get(VIDEO, memoryview(b""))))
+    found.track = _whole(fields.get(TRACK_NUMBER, memoryview(b"")))
+    found.width = _whole(video.get(WIDTH, memoryview(b"")))
+    found.height = _whole(video.get(HEIGHT, memoryview(b"")))
+    found.frame_ns = _whole(fields.get(DEFAULT_DURATION, memoryview(b"")))
+
+
+def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield (id, body); clusters and block groups are entered, so that their blocks come flat."""
+    at = 0
+    while at < len(data):
+        kind, at = _number(data, at, keep_marker=True)
+        size, at = _number(data, at, keep_marker=False)
+        end = len(data) if size == UNKNOWN else at + size
+        if kind not in ENTERED:
+            yield kind, data[at:end]
+            at = end
+
+
+def _number(data: memoryview, at: int, *, keep_marker: bool) -> tuple[int, int]:
+    """Return the number at `at` and where it ends; ids keep the bit that tells their length."""
+    first = data[at]
+    length = 9 - first.bit_length()
+    if length > 8 or at + length > len(data):
+        raise IndexError(f"no element at byte {at}")
+    value = int.from_bytes(data[at : at + length], "big")
+    if not keep_marker:
+        value &= (1 << 7 * length) - 1
+        if value == (1 << 7 * length) - 1:
+            value = UNKNOWN
+    return value, at + length
+
+
+def _whole(value: memoryview) -> int:
+    return int.from_bytes(value[:8], "big")
+
+
+def _real(value: memoryview) -> float:
+    if len(value) not in (4, 8):
+        return 0.0
+    return float(unpack(">f" if len(value) == 4 else ">d", value)[0])
+
+
+ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+
+
+def video_format(head: bytes) -> str | None:
+    """Return the extension of the container that these first bytes begin, or None."""
+    if head[4:8] in (b"ftyp", b"moov", b"wide", b"mdat"):
+        return "mov" if head[4:8] != b"ftyp" or head[8:12] == b"qt  " else "mp4"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "webm" if b"webm" in head else "mkv"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    for magic, ext in ((b"OggS", "ogv"), (b"\0\0\x01\xba", "mpg"), (b"FLV", "flv"), (ASF, "wmv")):
+        if head.startswith(magic):
+            return ext
+    return "ts" if len(head) > 188 and head[0] == head[188] == 0x47 else None
+
+
+def video_size(format: str, data: Bytes) -> MediaSize | None:
+    """Return what the headers say of the first video track, or None if there is none."""
+    return READERS.get(format, _ask_ffmpeg)(data)
+
+
+def _avi(data: Bytes) -> MediaSize | None:
+    rate = scale = num_frames = 0
+    for kind, body in _chunks(data, 12):
+        if kind != b"LIST" or body[:4] != b"hdrl":
+            continue
+        for inner, stream in _chunks(body, 4):
+            if inner != b"LIST":
+                continue
+            parts = dict(_chunks(stream, 4))
+            header, format = parts.get(b"strh", b""), parts.get(b"strf", b"")
+            if header[:4] == b"vids":
+                scale, rate, _, num_frames = unpack_from("<IIII", header, 20)
+                width, height = unpack_from("<ii", format, 4)
+                fps = rate / scale if scale else 0.0
+                return MediaSize(
+                    width=width,
+                    height=abs(height),
+                    num_frames=num_frames,
+                    fps=fps,
+                    duration_s=num_frames / fps if fps else 0.0,
+                )
+    return None
+
+
+def _chunks(data: Bytes, at: int) -> Iterator[tuple[bytes, Bytes]]:
+    view = memoryview(data)
+    while at + 8 <= len(view):
+        kind, size = unpack_from("<4sI", view, at)
+        yield kind, view[at + 8 : at + 8 + size]
+        at += 8 + size + (size & 1)
+
+
+def _ask_ffmpeg(data: Bytes) -> MediaSize | None:
+    av = need("av", extra="video")
+    try:
+        with av.open(io.BytesIO(data)) as container:
+            if not container.streams.video:
+                return None
+            stream = container.streams.video[0]
+            seconds = (container.duration or 0) / 1_000_000
+            fps = float(stream.average_rate or 0)
+            return MediaSize(
+                width=stream.width,
+                height=stream.height,
+                num_frames=stream.frames,
+                fps=fps,
+                duration_s=seconds,
+            )
+    except av.FFmpegError:
+        return None
+
+
+READERS: dict[str, Callable[[Bytes], MediaSize | None]] = {
+    "mp4": iso_size,
+    "mov": iso_size,
+    "mkv": matroska_size,
+    "webm": matroska_size,
+    "avi": _avi,
+}
+
+MAX_MOOV_BYTES = 1 << 28
+MAX_BOXES = 1 << 12
+
+
+class Readable(Protocol):
+    """Bytes that can be read anywhere; fewer come back only at their end."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How many there are."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return the bytes from `start` on."""
+
+
+def read_moov(file: Readable) -> bytes:
+    """Return the content of the box that holds the index, empty if it is absurd or not there."""
+    at = 0
+    for _ in range(MAX_BOXES):
+        header = file.read(at, 16)
+        if len(header) < 16:
+            break
+        size, kind = unpack_from(">I4s", header)
+        head = 8
+        if size == 1:
+            (size,), head = unpack_from(">Q", header, 8), 16
+        elif size == 0:
+            size = file.num_bytes - at
+        if kind == b"moov":
+            return file.read(at + head, size - head) if size <= MAX_MOOV_BYTES else b""
+        if size < head:
+            break
+        at += size
+    return b""
+
+
+def check_claims(file: Readable) -> None:
+    """Raise `SampleError` if an index claims more packets than its file can hold."""
+    for track in find_boxes(read_moov(file), b"trak"):
+        table = first_box(track, b"mdia", b"minf", b"stbl")
+        sizes = first_box(table, b"stsz")
+        try:
+            size, count = unpack_from(">II", sizes, 4)
+        except StructError:
+            continue
+        room = file.num_bytes // size if size else (len(sizes) - 12) // 4
+        if count > room or (count > MAX_FRAMES and not _is_pcm(table)):
+            detail = f"its index claims {count} packets, there is room for {room}"
+            raise SampleError("absurd number of frames", detail)
+
+
+def _is_pcm(table: bytes | memoryview) -> bool:
+    """Sound whose every sample is a packet of its own: FFmpeg takes it by chunks."""
+    times = first_box(table, b"stts")
+    return len(times) >= 16 and unpack_from(">II", times, 4)[0] == 1 and times[12:16] == b"\0\0\0\1"

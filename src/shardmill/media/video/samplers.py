@@ -1,0 +1,268 @@
+"""Which frames are taken: each sampler is a pure function from a video's table to times.
+
+A sampler sees what demuxing tells (see `VideoTable`), of the whole video or of the clip that is
+meant, and returns seconds; the frame that is shown at a time is the one that is taken. Midpoints of
+three segments of a clip of nine seconds are 1.5, 4.5 and 7.5 s.
+
+Frames chosen by how they are coded: key frames, and those predicted from the past.
+
+Frames chosen by what they show: one for each scene.
+
+Frames that somebody chose already: by number, by time, or in a field of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.media.video.table import Seconds, VideoTable
+from shardmill.model.frames import (
+    FrameNumbers,
+    qwen2_frames,
+    qwen3_frames,
+    spread_frames,
+    stride_frames,
+)
+
+
+@runtime_checkable
+class FrameSampler(Protocol):
+    """A frozen dataclass that chooses frames."""
+
+    def times(self, video: VideoTable) -> Sequence[float] | Seconds:
+        """Return the seconds at which frames are taken; a video that has none is a SampleError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeVideo:
+    """Every frame; a stage leaves the video's bytes as they are.
+
+    With `check` the stage walks through all packets and rejects what is broken or cut off.
+    """
+
+    check: bool = True
+
+    def times(self, video: VideoTable) -> Seconds:
+        return video.times_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllFrames:
+    """Every frame as a picture; for short clips, and for lists of frames taken by others."""
+
+    def times(self, video: VideoTable) -> Seconds:
+        return video.times_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniform:
+    """The frames in the middle of `count` equal segments of time.
+
+    A video of fewer frames is rejected; where one frame stands still for long it is taken again.
+    """
+
+    count: int = 16
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
+
+    def times(self, video: VideoTable) -> Seconds:
+        if len(video) < self.count:
+            raise SampleError("too few frames", f"{len(video)}, {self.count} are wanted")
+        return middles_s(video, self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fps:
+    """The frames that a model's processor takes: `fps` a second, within limits.
+
+    `rule` is "qwen2" (down to whole temporal patches, from the first frame on in equal steps) or
+    "qwen3" (spread from the first frame to the last); the planner counts by the same functions.
+    """
+
+    fps: float = 2.0
+    min_frames: int = 4
+    max_frames: int = 768
+    temporal_patch: int = 2
+    rule: Literal["qwen2", "qwen3"] = "qwen2"
+
+    def __post_init__(self) -> None:
+        if not self.fps > 0:
+            raise ConfigError(f"fps must be positive, got {self.fps}")
+        for name in ("min_frames", "max_frames", "temporal_patch"):
+            check_count(name, getattr(self, name))
+        if self.min_frames > self.max_frames:
+            raise ConfigError(f"min_frames {self.min_frames} is over max_frames {self.max_frames}")
+
+    def times(self, video: VideoTable) -> Seconds:
+        limits = {"fps": self.fps, "min_frames": self.min_frames, "max_frames": self.max_frames}
+        if self.rule == "qwen3":
+            numbers = qwen3_frames(len(video), video.fps, **limits)  # type: ignore[arg-type]
+        else:
+            numbers = qwen2_frames(
+                len(video),
+                video.fps,
+                temporal_patch=self.temporal_patch,
+                **limits,  # type: ignore[arg-type]
+            )
+        return video.times_s[numbers]
+
+
+def middles_s(video: VideoTable, count: int) -> Seconds:
+    """Return the middles of `count` equal segments of the time in which the video is shown."""
+    middles: Seconds = (2 * np.arange(count) + 1) / np.float64(2 * count)
+    times_s: Seconds = float(video.times_s[0]) + video.duration_s * middles
+    return times_s
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise `ConfigError` unless a field is a number of at least 1."""
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyframes:
+    """`i_frames` key frames and `p_frames` frames between them, merged in the order of time.
+
+    Key frames are spread from the first to the last; the last frame of the video counts as one of
+    them, whatever it is, so that the end is always seen. The frames between are predicted from the
+    past (P), the middle ones of equal pieces; they also make up for key frames that are missing.
+    """
+
+    i_frames: int = 8
+    p_frames: int = 16
+
+    def __post_init__(self) -> None:
+        check_count("i_frames", self.i_frames)
+        if self.p_frames < 0:
+            raise ConfigError(f"p_frames must be 0 or more, got {self.p_frames}")
+
+    def times(self, video: VideoTable) -> Seconds:
+        is_i, last = video.is_key.copy(), len(video) - 1
+        is_i[last] = True
+        i_frames = _spread(np.flatnonzero(is_i), self.i_frames)
+        total = self.i_frames + self.p_frames if self.p_frames else len(i_frames)
+        p_frames = _middle(np.flatnonzero(video.is_forward & ~is_i), total - len(i_frames))
+        numbers: FrameNumbers = np.sort(np.concatenate([i_frames, p_frames]))
+        return video.times_s[numbers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestKeyframes:
+    """The key frames nearest to the middles of `count` segments, each once.
+
+    Only key frames are decoded: some twenty times cheaper than the exact frames, and as many of
+    them as the video has.
+    """
+
+    count: int = 16
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
+
+    def times(self, video: VideoTable) -> Seconds:
+        keys = video.times_s[video.is_key]
+        if len(keys) == 0:
+            raise SampleError("no key frame", f"between {video.times_s[0]:g} and {video.end_s:g} s")
+        # A middle belongs to the key frame on whose side of the halfway point it lies.
+        halfway = (keys[1:] + keys[:-1]) / 2
+        nearest = np.searchsorted(halfway, middles_s(video, self.count))
+        times_s: Seconds = keys[np.unique(nearest)]
+        return times_s
+
+
+def _spread(numbers: FrameNumbers, count: int) -> FrameNumbers:
+    return numbers if len(numbers) <= count else numbers[spread_frames(len(numbers), count)]
+
+
+def _middle(numbers: FrameNumbers, count: int) -> FrameNumbers:
+    if len(numbers) <= count or count <= 0:
+        return numbers[: max(count, 0)]
+    return numbers[stride_frames(len(numbers), count, middle=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenes:
+    """The first frame, or the middle one, of each scene: where much changes, a scene begins.
+
+    A change is the mean difference of brightness to the frame before, from 0 to 1, less what was
+    moving already. Scenes last at least `min_scene_s`; of too many the strongest changes stay.
+    """
+
+    needs_changes: ClassVar[bool] = True
+
+    threshold: float = 0.1
+    min_scene_s: float = 0.5
+    max_frames: int = 32
+    place: Literal["first", "middle"] = "first"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise ConfigError(f"threshold must lie between 0 and 1, got {self.threshold}")
+        if not self.min_scene_s >= 0:
+            raise ConfigError(f"min_scene_s must be 0 or more, got {self.min_scene_s}")
+        check_count("max_frames", self.max_frames)
+
+    def times(self, video: VideoTable) -> Seconds:
+        changes = video.changes
+        assert changes is not None
+        starts = [0]
+        for number in np.flatnonzero(changes >= self.threshold).tolist():
+            if video.times_s[number] - video.times_s[starts[-1]] >= self.min_scene_s:
+                starts.append(number)
+        strongest = sorted(starts[1:], key=lambda number: (-float(changes[number]), number))
+        firsts = sorted([0, *strongest[: self.max_frames - 1]])
+        ends = [*firsts[1:], len(video)]
+        middles = [(first + end) // 2 for first, end in zip(firsts, ends)]
+        times_s: Seconds = video.times_s[firsts if self.place == "first" else middles]
+        return times_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explicit:
+    """The frames with these numbers, or those shown at these times, in the order given.
+
+    Negative numbers count from the end. `field` names the field of a row that holds the list for
+    its own video: whole numbers are frames, others are seconds.
+    """
+
+    numbers: tuple[int, ...] = ()
+    times_s: tuple[float, ...] = ()
+    field: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.numbers, self.times_s, self.field))) != 1:
+            raise ConfigError("frames need exactly one of numbers, times_s and field")
+
+    def of_row(self, fields: Mapping[str, Any]) -> Explicit:
+        """Return the sampler for the video of one row."""
+        if not self.field:
+            return self
+        listed = fields.get(self.field)
+        if not isinstance(listed, list) or not listed:
+            raise SampleError("missing field", f"the row has no list {self.field!r}")
+        try:
+            return _explicit(listed)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SampleError("bad frame list", f"{self.field}: {error}") from error
+
+    def times(self, video: VideoTable) -> Sequence[float] | Seconds:
+        if self.times_s:
+            return self.times_s
+        numbers = [n + len(video) if n < 0 else n for n in self.numbers]
+        outside = [n for n in numbers if not 0 <= n < len(video)]
+        if outside:
+            raise SampleError("frame outside the video", f"{outside[0]} of {len(video)} frames")
+        return video.times_s[numbers]
+
+
+def _explicit(listed: list[Any]) -> Explicit:
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in listed):
+        return Explicit(numbers=tuple(listed))
+    return Explicit(times_s=tuple(float(item) for item in listed))

@@ -1,0 +1,400 @@
+"""The ledger of an output folder: what is planned, what is done, what failed.
+
+    out/
+      stage.json            the spec; written last of the first three, so present = planned
+      units.jsonl           the units, in order, one a line
+      inputs.json           a cheap fingerprint of the input; absent while the plan is made anew
+      shards/NAME.ROLE      data
+      rejects/NAME.jsonl    the skipped samples of unit NAME, if any
+      receipts/NAME.json    last: proof that unit NAME is done
+      failures/NAME.json    why unit NAME failed the last time
+      earlier/NAME.json     the receipt of a unit whose rejects are tried again; its shards are used
+      manifest.json         all shards in unit order; present = complete
+      .draft/TOKEN/         private to one run
+
+The folder may lie in an object store; then the drafts lie on a local disk (`scratch_dir`). All JSON
+is UTF-8 with sorted keys, so the same work gives the same bytes.
+
+Receipts that lie in a store, kept locally from look to look, so that only new ones are fetched.
+
+The cache of a folder is one file, a line for each receipt: [name, version, text]. A listing tells
+the version of every receipt in a request for a thousand; what has the version that is kept is not
+read again. So `status` of a run with many units costs what was done since the last look.
+
+Why a folder is not a finished dataset, and what to do about it.
+
+Receipts of units whose rejects are tried again: set aside, for what these units did right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shardmill.errors import ConfigError, FormatError, ShardmillError
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import (
+    Manifest,
+    Receipt,
+    manifest_from_plain,
+    manifest_to_plain,
+    receipt_digest,
+    receipt_from_plain,
+    receipt_to_plain,
+)
+from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
+from shardmill.storage import objects
+from shardmill.storage.atomic import DISK, Disk, write_file
+from shardmill.storage.cache import scratch_dir, scratch_root
+from shardmill.storage.folder import Depot, depot_of, list_names, list_sizes, read_all
+from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.text import dump_line, dump_page, parse_json, parse_page, read_json
+
+MIN_KEPT = 64
+Kept: TypeAlias = dict[str, tuple[str, bytes]]
+
+
+def read_receipt_files(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
+    """Yield the content of each receipt, None for one that is gone."""
+    if not isinstance(folder, UrlPath) or len(names) < MIN_KEPT:
+        return read_all(folder, names)
+    return iter(_read_cached(folder, names))
+
+
+def _read_cached(folder: Path, names: Sequence[str]) -> list[bytes | None]:
+    tags = {info.path: info.tag for info in objects.list_here(str(folder))[1]}
+    path = _cache_path(folder)
+    kept = _load(path)
+    new = [name for name in names if not tags.get(name) or kept.get(name, ("",))[0] != tags[name]]
+    fetched = dict(zip(new, read_all(folder, new)))
+    contents = [fetched[name] if name in fetched else kept[name][1] for name in names]
+    if new:
+        _store(path, tags, dict(zip(names, contents)))
+    return contents
+
+
+def _load(path: Path) -> Kept:
+    kept: Kept = {}
+    # What cannot be read is fetched again.
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        for line in path.read_bytes().splitlines():
+            name, tag, text = parse_json(line)
+            kept[name] = tag, text.encode()
+    return kept
+
+
+def _store(path: Path, tags: Mapping[str, str], contents: Mapping[str, bytes | None]) -> None:
+    lines = (
+        dump_line([name, tags.get(name, ""), content.decode("utf-8", "replace")])
+        for name, content in contents.items()
+        if content is not None
+    )
+    # Somebody without room for it can do without.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, b"".join(lines))
+
+
+def _cache_path(folder: Path) -> Path:
+    name = blake2b(str(folder).encode(), digest_size=16).hexdigest()
+    return scratch_root() / "cache" / f"receipts-{name}"
+
+
+def describe_unfinished(ledger: Ledger) -> str:
+    """Return what a folder without a manifest lacks."""
+    folder, record = ledger.out_dir, ledger.read_stage()
+    if record is None:
+        problem = "it has no manifest.json" if folder.is_dir() else "it does not exist"
+        return f"{folder} is not a dataset of shardmill: {problem}"
+    units = ledger.read_units()
+    num_missing = len(ledger.pending(units, record.digest))
+    again = "Run the command that makes it again; it"
+    if num_missing == 0:
+        return (
+            f"{folder} is not finished: all {len(units)} units are done, but not yet accepted as a "
+            f"whole. {again} ends this, or says what is wrong"
+        )
+    return (
+        f"{folder} is not finished: {num_missing} of {len(units)} units are missing. "
+        f"{again} goes on where it stopped"
+    )
+
+
+FOLDERS = ("shards", "receipts", "rejects", "failures", "earlier", "events", "locks", ".draft")
+# Made only where tasks of a cluster share a folder.
+TASK_FOLDERS = ("claims", "jobs")
+FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """The content of stage.json: which spec makes this folder."""
+
+    stage: Plain
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One output folder; `token` names the run that writes into it and its private drafts."""
+
+    out_dir: Path
+    token: str = ""
+    disk: Disk = DISK
+
+    @property
+    def drafts_dir(self) -> Path:
+        """The local folder of the drafts of all runs, one folder each."""
+        if isinstance(self.out_dir, UrlPath):
+            return scratch_dir(str(self.out_dir))
+        return self.out_dir / ".draft"
+
+    @property
+    def draft_dir(self) -> Path:
+        """The folder in which this run, and nobody else, writes unfinished files."""
+        return self.drafts_dir / self.token
+
+    @property
+    def depot(self) -> Depot:
+        """How files come into the folder."""
+        return depot_of(self.out_dir, self.draft_dir, self.disk)
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file whose presence says that the folder is complete."""
+        return self.out_dir / "manifest.json"
+
+    @property
+    def receipts_dir(self) -> Path:
+        """The folder of receipts."""
+        return self.out_dir / "receipts"
+
+    def receipt_path(self, unit_name: str) -> Path:
+        """The file whose presence says that the unit is done."""
+        return self.receipts_dir / f"{unit_name}.json"
+
+    def rejects_path(self, unit_name: str) -> Path:
+        """The skipped samples of a unit, if it skipped any."""
+        return self.out_dir / "rejects" / f"{unit_name}.jsonl"
+
+    def earlier_path(self, unit_name: str) -> Path:
+        """The receipt of a unit that is done again for its rejects."""
+        return self.out_dir / "earlier" / f"{unit_name}.json"
+
+    def failure_path(self, unit_name: str) -> Path:
+        """Why the unit failed the last time, if it did."""
+        return self.out_dir / "failures" / f"{unit_name}.json"
+
+    def make_folders(self) -> None:
+        """Create the folders of the ledger."""
+        for name in FOLDERS:
+            self.depot.make_folder(self.out_dir / name)
+
+    def make_drafts(self) -> None:
+        """Create the folder of this run's drafts, on every machine that works for it.
+
+        A local one is made once, by the driver: that it is gone tells a run that was taken over.
+        """
+        self.draft_dir.mkdir(parents=True, exist_ok=isinstance(self.out_dir, UrlPath))
+
+    def write_plan(
+        self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]
+    ) -> None:
+        """Store what is to be done; stage.json comes last and makes the other two count.
+
+        That of the same spec stays; then inputs.json, which goes first, makes the units count.
+        """
+        self.withdraw_inputs()
+        old = self.read_stage()
+        if old is not None and old.digest != record.digest:
+            self.depot.remove([self.out_dir / "stage.json"])
+        lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
+        self._write(self.out_dir / "units.jsonl", lines)
+        self.write_inputs(inputs)
+        plain = {"stage": record.stage, "version": record.version, "digest": record.digest}
+        self._write(self.out_dir / "stage.json", dump_page(plain))
+
+    def read_stage(self) -> StageRecord | None:
+        """Return what stage.json says, or None if nothing was planned here."""
+        path = self.out_dir / "stage.json"
+        try:
+            plain = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return StageRecord(plain["stage"], plain["version"], plain["digest"])
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"is not a stage record: {error}", path=path) from error
+
+    def read_inputs(self) -> Any:
+        """Return the fingerprint of the input at the time of planning; None if none counts."""
+        try:
+            return read_json(self.out_dir / "inputs.json")
+        except FileNotFoundError:
+            return None
+
+    def withdraw_inputs(self) -> None:
+        """Make the plan one that nobody begins to work on."""
+        self.depot.remove([self.out_dir / "inputs.json"])
+
+    def write_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Store what the units were listed from."""
+        self._write(self.out_dir / "inputs.json", dump_page(inputs))
+
+    def read_units(self) -> list[Unit]:
+        """Return the planned units in order."""
+        path = self.out_dir / "units.jsonl"
+        try:
+            lines = path.read_bytes().splitlines()
+            return [unit_from_plain(parse_json(line)) for line in lines]
+        except (ValueError, ConfigError) as error:
+            raise FormatError(f"is not a list of units: {error}", path=path) from error
+
+    def receipt_names(self) -> set[str]:
+        """Return the names of the units that have a receipt, which may be outdated."""
+        return _unit_names(self.receipts_dir)
+
+    def failure_names(self) -> set[str]:
+        """Return the names of the units that failed and have not succeeded since."""
+        return _unit_names(self.out_dir / "failures")
+
+    def read_receipt(self, unit_name: str) -> Receipt | None:
+        """Return the unit's receipt, None if there is none; `FormatError` if it is broken."""
+        try:
+            content = self.receipt_path(unit_name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return self._parse_receipt(unit_name, content)
+
+    def read_receipts(self, units: Sequence[Unit], stage_digest: str) -> Iterator[Receipt | None]:
+        """Yield the receipt of each unit if it is for this stage and input, else None.
+
+        The folder is listed once, and only what is there is read; the files are not looked at.
+        """
+        there = self.receipt_names()
+        names = [f"{unit.name}.json" for unit in units if unit.name in there]
+        contents = read_receipt_files(self.receipts_dir, names)
+        for unit in units:
+            content = next(contents) if unit.name in there else None
+            yield None if content is None else self._fitting(unit, stage_digest, content)
+
+    def valid_receipts(self, units: Sequence[Unit], stage_digest: str) -> Iterator[Receipt | None]:
+        """Yield the receipt of each unit if it is for this stage and its files are there."""
+        sizes = {
+            f"{folder}/{name}": size
+            for folder in ("shards", "rejects")
+            for name, size in list_sizes(self.out_dir / folder).items()
+        }
+        for receipt in self.read_receipts(units, stage_digest):
+            has_files = receipt is not None and all(
+                sizes.get(entry.path) == entry.num_bytes for entry in receipt.entries
+            )
+            yield receipt if has_files else None
+
+    def valid_receipt(self, unit: Unit, stage_digest: str) -> Receipt | None:
+        """Return the unit's receipt if it is for this stage and input and its files are there."""
+        return self.receipt_in(self.receipt_path(unit.name), unit, stage_digest)
+
+    def receipt_in(self, path: Path, unit: Unit, stage_digest: str) -> Receipt | None:
+        """Return the receipt in a file, if there is one that is valid."""
+        try:
+            receipt = self._fitting(unit, stage_digest, path.read_bytes())
+        except FileNotFoundError:
+            return None
+        return receipt if receipt is not None and self._has_files(receipt) else None
+
+    def pending(self, units: Sequence[Unit], stage_digest: str) -> list[Unit]:
+        """Return the units that have no valid receipt, in order."""
+        receipts = self.valid_receipts(units, stage_digest)
+        return [unit for unit, receipt in zip(units, receipts) if receipt is None]
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Declare the folder complete."""
+        self._write(self.manifest_path, dump_page(manifest_to_plain(manifest)))
+
+    def read_manifest(self) -> Manifest | None:
+        """Return the manifest, or None if the folder is not complete."""
+        path = self.manifest_path
+        try:
+            plain = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return manifest_from_plain(plain, path)
+
+    def forget(self, unit_names: Sequence[str]) -> None:
+        """Make units pending again: first the manifest goes, then their receipts."""
+        self.depot.remove([self.manifest_path])
+        self.depot.remove(self.receipt_path(name) for name in unit_names)
+
+    def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
+        """Keep why a unit failed, until it succeeds."""
+        self._write(self.failure_path(unit_name), dump_page(failure))
+
+    def read_failures(self) -> Iterator[dict[str, Any]]:
+        """Yield the failure of each unit that failed and has not succeeded since."""
+        names = sorted(self.failure_names())
+        contents = read_all(self.out_dir / "failures", [f"{name}.json" for name in names])
+        for name, content in zip(names, contents):
+            if content is not None:
+                yield parse_page(content, self.failure_path(name))
+
+    def _fitting(self, unit: Unit, stage_digest: str, content: bytes) -> Receipt | None:
+        try:
+            receipt = self._parse_receipt(unit.name, content)
+        except FormatError:
+            return None
+        return receipt if receipt.digest == receipt_digest(stage_digest, unit) else None
+
+    def _parse_receipt(self, unit_name: str, content: bytes) -> Receipt:
+        path = f"{self.out_dir}/receipts/{unit_name}.json"
+        receipt = receipt_from_plain(parse_page(content, path), path)
+        if receipt.unit != unit_name:
+            raise FormatError(f"is the receipt of unit {receipt.unit!r}", path=path)
+        return receipt
+
+    def _has_files(self, receipt: Receipt) -> bool:
+        try:
+            return all(
+                (self.out_dir / entry.path).stat().st_size == entry.num_bytes
+                for entry in receipt.entries
+            )
+        except FileNotFoundError:
+            return False
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self.depot.put(path, content)
+
+
+def _unit_names(folder: Path) -> set[str]:
+    names = list_names(folder)
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
+def open_manifest(folder: Path | str) -> Manifest:
+    """Return the manifest of a finished folder; otherwise say what is missing and what to do."""
+    ledger = Ledger(as_path(folder))
+    manifest = ledger.read_manifest()
+    if manifest is not None:
+        return manifest
+    raise ShardmillError(describe_unfinished(ledger))
+
+
+def set_aside(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
+    """Make units pending again, and keep their receipts in earlier/."""
+    for receipt in receipts:
+        ledger.depot.put(ledger.earlier_path(receipt.unit), dump_page(receipt_to_plain(receipt)))
+    ledger.forget([receipt.unit for receipt in receipts])
+
+
+def earlier_files(ledger: Ledger, unit: Unit, stage_digest: str) -> tuple[dict[str, Path], ...]:
+    """Return the files by role of the shards of which a receipt set aside speaks."""
+    receipt = ledger.receipt_in(ledger.earlier_path(unit.name), unit, stage_digest)
+    return tuple(
+        {role: ledger.out_dir / entry.path for role, entry in shard.files.items()}
+        for shard in (receipt.shards if receipt is not None else ())
+    )

@@ -1,0 +1,213 @@
+"""The 512 bytes before a member: POSIX ustar, mode 0644, owner 0, time 0.
+
+    0 name 100 | 100 mode 8 | 108 uid 8 | 116 gid 8 | 124 size 12 | 136 mtime 12 | 148 sum 8
+    156 type 1 | 157 link 100 | 257 "ustar\0" "00" | 265 user 32 | 297 group 32 | 329 device 16
+    345 prefix 155 | 500 zeros 12
+
+Numbers are octal text. A name of up to 255 bytes that can be cut at a '/' goes to prefix and name;
+a longer one, and a size from 8 GiB on, goes to a PAX header (type 'x') in front.
+
+What single fields of foreign tar headers mean: numbers, names, checksums and PAX records.
+
+Everything here is a pure function that raises `ValueError` with the problem; who calls knows the
+file, the member and the offset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from zlib import adler32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.shards.weave import Column, cells, constant, filling
+
+BLOCK = 512
+MAX_OCTAL_SIZE = 8 << 30
+MAX_NAME_BYTES = 100
+END_OF_TAR = bytes(2 * BLOCK)
+
+_MODE_TO_SIZE = b"0000644\0" + b"0000000\0" * 2
+_MTIME = b"00000000000\0"
+_OWNER = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2
+_FIXED_SUM = sum(_MODE_TO_SIZE + _MTIME + _OWNER) + 8 * ord(" ")
+_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+
+
+def padding(size: int) -> bytes:
+    """Return the zeros that fill the last block of a member of this size."""
+    return _PADDING[size % BLOCK]
+
+
+def padded(size: int) -> int:
+    """Return the bytes that a content of this size takes in the tar."""
+    return size + -size % BLOCK
+
+
+def member_header(name: bytes, size: int) -> bytes:
+    """Return all header blocks of a regular file: one, or three with a PAX header in front."""
+    if len(name) <= MAX_NAME_BYTES and size < MAX_OCTAL_SIZE:
+        return ustar_header(name, b"", size, b"0")
+    split = _split(name)
+    if split is not None and size < MAX_OCTAL_SIZE:
+        return ustar_header(split[1], split[0], size, b"0")
+    records = [] if split else [_pax_record(b"path", name)]
+    if size >= MAX_OCTAL_SIZE:
+        records.append(_pax_record(b"size", b"%d" % size))
+        size = 0
+    prefix, short = split or (b"", name[:MAX_NAME_BYTES])
+    content = b"".join(records)
+    pax = ustar_header(b"././@PaxHeader", b"", len(content), b"x") + content
+    return pax + padding(len(content)) + ustar_header(short, prefix, size, b"0")
+
+
+def ustar_header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
+    """Return one header block; name and prefix must fit."""
+    digits = b"%011o\0" % size
+    checksum = _FIXED_SUM + sum(name) + sum(prefix) + sum(digits) + kind[0]
+    return b"%b%b%b%b%06o\0 %b%b%b" % (
+        name.ljust(MAX_NAME_BYTES, b"\0"),
+        _MODE_TO_SIZE,
+        digits,
+        _MTIME,
+        checksum,
+        kind,
+        _OWNER,
+        prefix.ljust(167, b"\0"),
+    )
+
+
+def header_columns(keys: Column, ending: bytes, sizes: NDArray[np.int64]) -> list[Column]:
+    """Return the headers of the members KEY + ending, to be woven; names and sizes must fit."""
+    num_rows = len(keys)
+    lengths = keys.lengths + len(ending)
+    digits = _octal(sizes, 11)
+    sums = (
+        _FIXED_SUM + sum(ending) + ord("0") + _byte_sums(keys) + digits.sum(axis=1, dtype=np.int64)
+    )
+    return [
+        keys,
+        constant(ending, num_rows),
+        filling(MAX_NAME_BYTES - lengths),
+        constant(_MODE_TO_SIZE, num_rows),
+        cells(digits),
+        constant(b"\0" + _MTIME, num_rows),
+        cells(_octal(sums, 6)),
+        constant(b"\0 0" + _OWNER + bytes(167), num_rows),
+    ]
+
+
+def _octal(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Return the octal digits of each number, as a row of text."""
+    shifts = 3 * np.arange(width - 1, -1, -1)
+    return ((numbers[:, None] >> shifts & 7) + ord("0")).astype(np.uint8)
+
+
+def _byte_sums(column: Column) -> NDArray[np.int64]:
+    before = np.concatenate([[0], np.cumsum(column.data, dtype=np.int64)])
+    sums: NDArray[np.int64] = before[column.starts + column.lengths] - before[column.starts]
+    return sums
+
+
+def _split(name: bytes) -> tuple[bytes, bytes] | None:
+    if len(name) <= MAX_NAME_BYTES:
+        return b"", name
+    cut = name.rfind(b"/", 0, 156)
+    if cut <= 0 or not 0 < len(name) - cut - 1 <= MAX_NAME_BYTES:
+        return None
+    return name[:cut], name[cut + 1 :]
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    # A record is "LENGTH KEY=VALUE\n" and LENGTH counts its own digits.
+    body = len(key) + len(value) + 3
+    length = body + len(str(body))
+    if len(str(length)) != len(str(body)):
+        length = body + len(str(length))
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+ADLER_MODULUS = 65521
+USTAR = b"ustar\0"
+
+
+class Override(NamedTuple):
+    """What a PAX or GNU header says instead of the member's own header."""
+
+    path: str | None = None
+    size: int | None = None
+    link: str | None = None
+
+
+def parse_number(field: bytes) -> int:
+    """Return a number that is octal text or, with the top bit set, big-endian binary."""
+    if field[0] & 0x80:
+        if field[0] & 0x40:
+            raise ValueError("a size below zero")
+        return int.from_bytes(field, "big") & ~(0x80 << 8 * (len(field) - 1))
+    digits = field.strip(b" \0")
+    if not digits:
+        return 0
+    if not digits.isdigit():
+        raise ValueError(f"{digits!r} where a number should be")
+    return int(digits, 8)
+
+
+def has_right_sum(header: bytes) -> bool:
+    """Say whether a header's checksum is right, with bytes taken as unsigned or, once, signed."""
+    field = header[148:156]
+    try:
+        stored = parse_number(field)
+    except ValueError:
+        return False
+    # The low half of adler32 is 1 + the sum of all bytes, ten times faster than sum().
+    quick = (adler32(header) & 0xFFFF) - (adler32(field) & 0xFFFF) + 8 * ord(" ")
+    if (quick - stored) % ADLER_MODULUS == 0:
+        return True
+    signed = sum(byte - 256 if byte > 127 else byte for byte in header)
+    return signed - sum(field) + 8 * ord(" ") == stored
+
+
+def header_path(header: bytes) -> str:
+    """Return the name in a header; the prefix counts in POSIX headers only."""
+    name = cut_text(header[:100])
+    if header[257:263] == USTAR and header[345]:
+        return f"{cut_text(header[345:500])}/{name}"
+    return name
+
+
+def cut_text(field: bytes) -> str:
+    """Return the text before the first zero byte; bytes that are not UTF-8 are kept escaped."""
+    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def pax_override(content: bytes, before: Override) -> Override:
+    """Return `before` with what PAX records ("LENGTH KEY=VALUE\\n") say of path, link and size."""
+    if b"path=" not in content and b"size=" not in content and b"GNU.sparse" not in content:
+        return before  # the usual case: only times
+    for key, value in _pax_records(content):
+        if key == b"path":
+            before = before._replace(path=cut_text(value))
+        elif key == b"linkpath":
+            before = before._replace(link=cut_text(value))
+        elif key == b"size":
+            if not value.isdigit() or len(value) > 20:
+                raise ValueError(f"a PAX size {value[:30]!r}")
+            before = before._replace(size=int(value))
+        elif key.startswith(b"GNU.sparse"):
+            raise ValueError("a sparse file: write it again without holes (tar without --sparse)")
+    return before
+
+
+def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
+    records, at = [], 0
+    while at < len(content) and content[at]:
+        digits = content[at : at + 8].partition(b" ")[0]
+        body, end = at + len(digits) + 1, at + int(digits) if digits.isdigit() else 0
+        key, equals, value = content[body : end - 1].partition(b"=")
+        if not body < end <= len(content) or not equals or content[end - 1] != ord("\n"):
+            raise ValueError(f"a broken PAX record {content[at : at + 40]!r}")
+        records.append((key, value))
+        at = end
+    return records

@@ -1,0 +1,377 @@
+"""The index of one tar: any sample by number or by key, without opening the tar.
+
+An array file (see arrays.py) of format "tar-index". For N samples with M members, in tar order:
+
+    start            u64[N+1]  offset of a sample's first header; the last one ends the last sample
+    first            u64[N+1]  number of a sample's first member
+    offset, size     u64[M]    place of a member's content
+    ext              u16[M]    number of its extension in the table ext_bytes, ext_bounds
+    key_*            texts     the keys
+    hash, hash_order u64, u32  xxh3-64 of the keys, rising, and the number of the sample of each
+
+    source_*         texts     the names of the sources
+
+Columns, 0 where unknown, not stored where 0 throughout: width, height, num_frames u32[M], fps,
+duration_s f64[M] from media headers; text_chars u32[N]; source u16[N] in the table of sources;
+content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` holds "url" (of a
+tar that lies elsewhere, else null) and "num_bytes" of the tar.
+
+Collects the rows of an index while a tar is written or walked, and writes them at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError
+from shardmill.model.sample import MediaSize
+from shardmill.shards.arrays import Arrays, open_arrays, write_arrays
+from shardmill.shards.columns import Strings, check_bounds, open_strings, pack_strings
+from shardmill.shards.tar.batch import TarBatch
+from shardmill.shards.tar.members import MemberTable, member_table
+from shardmill.shards.weave import Column, texts
+from shardmill.storage.atomic import open_to_write
+
+FORMAT = "tar-index"
+MEMBER_COLUMNS: dict[str, np.dtype[Any]] = {
+    "width": np.dtype("<u4"),
+    "height": np.dtype("<u4"),
+    "num_frames": np.dtype("<u4"),
+    "fps": np.dtype("<f8"),
+    "duration_s": np.dtype("<f8"),
+}
+SAMPLE_COLUMNS: dict[str, np.dtype[Any]] = {
+    "text_chars": np.dtype("<u4"),
+    "source": np.dtype("<u2"),
+    "content": np.dtype("<u8"),
+}
+
+
+class Member(NamedTuple):
+    """A member of a sample: its extension and where its content lies in the tar."""
+
+    ext: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """A mapped index; numbers count from 0 in the order of the tar."""
+
+    arrays: Arrays
+    exts: tuple[str, ...]
+    sources: tuple[str, ...]
+    keys: Strings
+    url: str | None
+    num_bytes: int
+    # Plain ints come out of a memoryview three times faster than out of an array.
+    first: memoryview
+    offset: memoryview
+    size: memoryview
+    ext: memoryview
+    table: MemberTable
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def num_members(self) -> int:
+        """Members of all samples."""
+        return len(self.offset)
+
+    def members(self, number: int) -> list[Member]:
+        """Return the members of a sample in the order of the tar."""
+        return [
+            Member(self.exts[self.ext[m]], self.offset[m], self.size[m])
+            for m in range(self.first[number], self.first[number + 1])
+        ]
+
+    def sizes(self, number: int) -> dict[str, MediaSize]:
+        """Return what the headers of a sample's members said, by extension."""
+        columns = {name: self.column(name) for name in MEMBER_COLUMNS}
+        return {
+            self.exts[self.ext[m]]: MediaSize(**{n: c[m].item() for n, c in columns.items()})
+            for m in range(self.first[number], self.first[number + 1])
+        }
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return where a sample's first content begins and its last one ends."""
+        first, last = self.first[number], self.first[number + 1] - 1
+        return self.offset[first], self.offset[last] + self.size[last]
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the sample with this key, or None."""
+        number = int(self.find_all([key])[0])
+        return None if number < 0 else number
+
+    def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """Return the numbers of the samples with these keys, -1 for a key that is not here."""
+        raw = [key.encode("utf-8", "surrogateescape") for key in keys]
+        hashes = hash_keys(raw)
+        table, order = self.arrays["hash"], self.arrays["hash_order"]
+        rows = np.searchsorted(table, hashes)
+        found = np.full(len(raw), -1, np.int64)
+        for i, row in enumerate(rows.tolist()):
+            while row < len(table) and table[row] == hashes[i]:
+                if self.keys.raw(int(order[row])) == raw[i]:
+                    found[i] = order[row]
+                    break
+                row += 1
+        return found
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of members or samples; zeros if nothing is known."""
+        stored = self.arrays.arrays.get(name)
+        return np.zeros(*self.shape_of(name)) if stored is None else stored
+
+    def shape_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and type of a column."""
+        if name in MEMBER_COLUMNS:
+            return (self.num_members,), MEMBER_COLUMNS[name]
+        return (len(self), 2) if name == "content" else (len(self),), SAMPLE_COLUMNS[name]
+
+    @property
+    def sample_bytes(self) -> NDArray[np.uint64]:
+        """The bytes of each sample's contents."""
+        if self.num_members == 0:
+            return np.zeros(len(self), np.uint64)
+        return np.add.reduceat(self.arrays["size"], self.arrays["first"][:-1].astype(np.intp))
+
+
+def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return the xxh3-64 of each key."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
+
+
+def open_index(path: Path) -> ShardIndex:
+    """Map an index; one whose numbers point outside its own tables or its tar is refused."""
+    return index_of(open_arrays(path, FORMAT))
+
+
+def index_of(arrays: Arrays) -> ShardIndex:
+    """Return the index in these arrays, checked."""
+    keys, exts, sources = (open_strings(arrays, name) for name in ("key", "ext", "source"))
+    num_bytes, url = arrays.meta.get("num_bytes"), arrays.meta.get("url")
+    if not isinstance(num_bytes, int) or num_bytes < 0 or not isinstance(url, str | None):
+        raise FormatError("its meta lacks num_bytes or url", path=arrays.path)
+    _check_samples(arrays, len(keys))
+    _check_members(arrays, len(exts), num_bytes)
+    first, offset, size, ext = (arrays[n].data for n in ("first", "offset", "size", "ext"))
+    names = tuple(exts)
+    table = member_table(first, offset, size, ext, names)
+    index = ShardIndex(
+        arrays, names, tuple(sources), keys, url, num_bytes, first, offset, size, ext, table
+    )
+    _check_columns(index)
+    return index
+
+
+def _check_samples(arrays: Arrays, num_samples: int) -> None:
+    check_bounds(arrays, "first", len(arrays["offset"]))
+    first, start = arrays["first"], arrays["start"]
+    order = arrays["hash_order"]
+    _need(arrays, "start", (num_samples + 1,), np.uint64)
+    _need(arrays, "first", (num_samples + 1,), np.uint64)
+    _need(arrays, "hash", (num_samples,), np.uint64)
+    _need(arrays, "hash_order", (num_samples,), np.uint32)
+    if (first[1:] == first[:-1]).any():
+        raise FormatError("a sample has no members", path=arrays.path)
+    if (start[1:] < start[:-1]).any() or (order >= num_samples).any():
+        raise FormatError("its samples are not in order", path=arrays.path)
+
+
+def _check_members(arrays: Arrays, num_exts: int, num_bytes: int) -> None:
+    offset, size = arrays["offset"], arrays["size"]
+    _need(arrays, "offset", (len(offset),), np.uint64)
+    _need(arrays, "size", (len(offset),), np.uint64)
+    _need(arrays, "ext", (len(offset),), np.uint16)
+    if len(offset) == 0:
+        return
+    if (arrays["ext"] >= num_exts).any():
+        raise FormatError("a member has an extension that is not in its table", path=arrays.path)
+    # size <= num_bytes - offset, written so that nothing can wrap around.
+    outside = (offset > num_bytes) | (size > num_bytes - np.minimum(offset, num_bytes))
+    if outside.any() or (offset[1:] < offset[:-1] + size[:-1]).any():
+        raise FormatError(
+            f"a member lies outside the {num_bytes} bytes of the tar", path=arrays.path
+        )
+
+
+def _check_columns(index: ShardIndex) -> None:
+    for name in (*MEMBER_COLUMNS, *SAMPLE_COLUMNS):
+        if name in index.arrays.arrays:
+            _need(index.arrays, name, *index.shape_of(name))
+    if len(index) and int(index.column("source").max()) >= len(index.sources):
+        raise FormatError("a sample has a source that is not in its table", path=index.arrays.path)
+
+
+def _need(arrays: Arrays, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    found = arrays[name]
+    if found.shape != shape or found.dtype != dtype:
+        is_, not_ = f"{found.dtype}{list(found.shape)}", f"{np.dtype(dtype)}{list(shape)}"
+        raise FormatError(f"array {name!r} is {is_}, not {not_}", path=arrays.path)
+
+
+MAX_TABLE = 1 << 16
+LOW_HALF = (1 << 64) - 1
+UNKNOWN = MediaSize(num_frames=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Samples in order, each with so many of the members."""
+
+    keys: Column
+    start: NDArray[np.int64]
+    num_members: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    ext: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class IndexRows:
+    """The rows of one tar's index; columns that nobody gave are not written."""
+
+    keys: list[bytes] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=lambda: [0])
+    offset: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    ext: list[int] = field(default_factory=list)
+    exts: dict[str, int] = field(default_factory=dict)
+    media: dict[int, MediaSize] = field(default_factory=dict)
+    text_chars: list[int] = field(default_factory=list)
+    content: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+    _batches: list[_Rows] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.keys) + sum(len(batch.keys) for batch in self._batches)
+
+    def add(
+        self,
+        key: str,
+        start: int,
+        exts: Iterable[str],
+        offsets: Iterable[int],
+        sizes: Iterable[int],
+    ) -> None:
+        """Append a sample whose first header is at `start`; its offsets count from there."""
+        table = self.exts
+        self.keys.append(key.encode("utf-8", "surrogateescape"))
+        self.start.append(start)
+        self.ext += [table.setdefault(ext, len(table)) for ext in exts]
+        self.offset += [start + offset for offset in offsets]
+        self.size += sizes
+        self.first.append(len(self.offset))
+
+    def extend(self, batch: TarBatch, start: int) -> None:
+        """Append the samples of a batch whose first header is at `start`."""
+        if not len(batch.keys):
+            return
+        numbers = [self.exts.setdefault(ext, len(self.exts)) for ext in batch.exts]
+        self._set_aside()
+        self._batches.append(
+            _Rows(
+                keys=batch.keys,
+                start=start + batch.starts,
+                num_members=np.full(len(batch.keys), len(numbers)),
+                offset=(start + batch.offsets).reshape(-1),
+                size=batch.sizes.reshape(-1),
+                ext=np.tile(numbers, len(batch.keys)),
+            )
+        )
+
+    def describe(
+        self, sizes: Sequence[MediaSize | None], text_chars: int, content: int, source: str
+    ) -> None:
+        """Give the columns of the sample added last: one media size for each of its members."""
+        first = self.first[-2]
+        self.media.update((first + i, size) for i, size in enumerate(sizes) if size is not None)
+        self.text_chars.append(text_chars)
+        self.content.append(content)
+        self.source.append(self.sources.setdefault(source, len(self.sources)))
+
+    def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
+        """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
+        arrays = self.arrays(path, end=end, num_bytes=num_bytes, url=url)
+        with open_to_write(path) as file:
+            write_arrays(file, FORMAT, arrays.arrays, arrays.meta)
+
+    def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:
+        """Return what `write` writes; `path` is for messages."""
+        if len(self.exts) > MAX_TABLE or len(self.sources) > MAX_TABLE:
+            raise FormatError(
+                f"has {len(self.exts)} different extensions and {len(self.sources)} sources, more "
+                f"than {MAX_TABLE}: are there dots in the keys?",
+                path=url or path,
+            )
+        meta = {"url": url, "num_bytes": num_bytes}
+        return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
+
+    def _set_aside(self) -> None:
+        """Make a batch of the rows that were added one by one."""
+        assert not self.text_chars, "samples that were described are not mixed with batches"
+        if self.keys:
+            self._batches.append(self._added())
+            for rows in (self.keys, self.start, self.offset, self.size, self.ext):
+                rows.clear()
+            self.first[:] = [0]
+
+    def _added(self) -> _Rows:
+        return _Rows(
+            keys=texts(self.keys),
+            start=np.array(self.start, np.int64),
+            num_members=np.diff(np.array(self.first, np.int64)),
+            offset=np.array(self.offset, np.int64),
+            size=np.array(self.size, np.int64),
+            ext=np.array(self.ext, np.int64),
+        )
+
+    def _places(self, end: int) -> dict[str, NDArray[Any]]:
+        batches = [*self._batches, self._added()]
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(batch, name) for batch in batches])
+
+        keys = [key for batch in batches for key in batch.keys.contents()]
+        hashes = hash_keys(keys)
+        order = np.argsort(hashes, kind="stable")
+        return {
+            "start": np.append(joined("start"), end).astype(np.uint64),
+            "first": np.concatenate([[0], np.cumsum(joined("num_members"))]).astype(np.uint64),
+            "offset": joined("offset").astype(np.uint64),
+            "size": joined("size").astype(np.uint64),
+            "ext": joined("ext").astype(np.uint16),
+            **pack_strings("ext", map(_encoded, self.exts)),
+            **pack_strings("key", keys),
+            **pack_strings("source", map(_encoded, self.sources or ("",))),
+            "hash": hashes[order],
+            "hash_order": order.astype(np.uint32),
+        }
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        rows = [self.media.get(m, UNKNOWN) for m in range(len(self.offset))] if self.media else []
+        halves = [(value >> 64, value & LOW_HALF) for value in self.content]
+        columns = {
+            name: np.array([getattr(row, name) for row in rows], dtype)
+            for name, dtype in MEMBER_COLUMNS.items()
+        }
+        columns["text_chars"] = np.array(self.text_chars, np.uint32)
+        columns["source"] = np.array(self.source, np.uint16)
+        columns["content"] = np.array(halves, np.uint64)
+        return {name: column for name, column in columns.items() if column.any()}
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,307 @@
+"""Walks the headers of any tar and tells where each regular file lies; contents are not read.
+
+Understood: ustar with prefix, PAX `path` and `size` (also global), GNU long names, base-256 sizes,
+and tars from before POSIX. Folders and devices are passed over and counted. A link is a member with
+no bytes of its own, and is told apart: nothing follows it, neither in the tar nor on a disk.
+Refused, with their offset: sparse and multi-volume members, wrong checksums, sizes beyond the file,
+and a tar that does not end with a zero block, since a copy that was cut off at a member looks just
+like that.
+
+Walks the run of plain members that a WebDataset tar mostly is, fast.
+
+Plain means: a ustar header of type '0' with an octal size and a right checksum, whose content lies
+inside the file, perhaps behind one PAX header that says nothing of path or size. The first member
+that is anything else, damage included, ends the run: tarread.py decides what it means. The compiled
+scanner of local files and the one below find the same members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+from zlib import adler32
+
+from shardmill.errors import FormatError
+from shardmill.shards.tar.header import (
+    ADLER_MODULUS,
+    BLOCK,
+    Override,
+    cut_text,
+    has_right_sum,
+    header_path,
+    padded,
+    parse_number,
+    pax_override,
+)
+from shardmill.storage.blob import Blob, LocalBlob
+
+try:
+    from shardmill.shards.tar import _tarscan  # type: ignore[attr-defined, unused-ignore]
+except ImportError:  # no compiler was there at the installation
+    _tarscan = None
+
+MAX_PAX_BYTES = 2048
+REGULAR_TYPE, PAX = b"0x"
+ENDS = b"\0 "
+
+
+class Columns(Protocol):
+    """Where members are recorded, one entry in each list."""
+
+    names: list[str]
+    starts: list[int]
+    offsets: list[int]
+    sizes: list[int]
+
+
+def scan_plain(blob: Blob, at: int, found: Columns) -> int:
+    """Record the plain members from `at` on; return the offset of the first that is not plain."""
+    if _tarscan is not None and isinstance(blob, LocalBlob):
+        columns = found.names, found.starts, found.offsets, found.sizes
+        return int(_tarscan.scan(blob.fileno(), at, blob.num_bytes, *columns))
+    return scan_in_python(blob, at, found)
+
+
+def scan_in_python(blob: Blob, at: int, found: Columns) -> int:
+    """Do what the compiled scanner does, for any blob."""
+    num_bytes, window = blob.num_bytes, blob.window
+    buffer, base, start = b"", at, at
+    while True:
+        skip = at - base
+        header = buffer[skip : skip + BLOCK]
+        if len(header) < BLOCK:
+            if at + BLOCK > num_bytes:
+                return start
+            buffer, base, skip = blob.read(at, min(window, num_bytes - at)), at, 0
+            header = buffer[:BLOCK]
+        size, kind = _size_if_sound(header), header[156]
+        if size < 0 or size > num_bytes - at - BLOCK:
+            return start
+        end = at + BLOCK + size + -size % BLOCK
+        if kind == PAX and at == start:
+            skip += BLOCK
+            if size > MAX_PAX_BYTES or not _is_harmless(buffer[skip : skip + size], size):
+                return start
+            at = end
+            continue
+        if kind != REGULAR_TYPE or header[257:262] != b"ustar" or end > num_bytes:
+            return start
+        found.names.append(header_path(header))
+        found.starts.append(start)
+        found.offsets.append(at + BLOCK)
+        found.sizes.append(size)
+        at = start = end
+
+
+def _size_if_sound(header: bytes) -> int:
+    digits, stored = header[124:135], header[148:154]
+    if not (digits.isdigit() and stored.isdigit() and header[135] in ENDS and header[154] in ENDS):
+        return -1
+    # The low half of adler32 is 1 + the sum of all bytes: see tarfields.py.
+    quick = (adler32(header) & 0xFFFF) - (adler32(header[148:156]) & 0xFFFF) + 8 * ord(" ")
+    try:
+        sound = (quick - int(stored, 8)) % ADLER_MODULUS == 0
+        return int(digits, 8) if sound else -1
+    except ValueError:  # an 8 or a 9
+        return -1
+
+
+def _is_harmless(content: bytes, size: int) -> bool:
+    return (
+        len(content) == size
+        and b"path=" not in content
+        and b"size=" not in content
+        and b"GNU.sparse" not in content
+    )
+
+
+MAX_META_BYTES = 1 << 20
+MAX_TAIL_BYTES = 1 << 20
+ZERO_BLOCK = bytes(BLOCK)
+REGULAR = "0\x007"
+META = "xXgLK"
+REFUSED = {"S": "a sparse file", "M": "a file that continues from another volume"}
+HOW_TO_FOLLOW = {"1": "--hard-dereference", "2": "--dereference"}
+WITHOUT_CONTENT = {
+    "3": "device",
+    "4": "device",
+    "5": "folder",
+    "6": "device",
+}
+
+
+@dataclass(slots=True)
+class TarWalk:
+    """The regular files of a tar in columns; `starts` are the offsets of their first headers.
+
+    A link has a row of size 0, and `links` says by its number what it is and what to do. `passed`
+    counts by kind what is neither; `end` is where the last member ends.
+    """
+
+    names: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    links: dict[int, str] = field(default_factory=dict)
+    passed: Counter[str] = field(default_factory=Counter)
+    end: int = 0
+
+
+def walk_tar(blob: Blob) -> TarWalk:
+    """Return the members of a tar; anything that is not a whole, sound tar is a `FormatError`."""
+    walker = _Walker(blob)
+    at: int | None = 0
+    while at is not None:
+        if walker.for_all == Override():
+            at = scan_plain(blob, at, walker.found)
+        walker.found.end = at
+        at = walker.member(at)
+    walker.check_tail(walker.found.end)
+    return walker.found
+
+
+class _Walker:
+    def __init__(self, blob: Blob) -> None:
+        self.blob = blob
+        self.num_bytes, self.window = blob.num_bytes, blob.window
+        self.buffer, self.base = b"", 0
+        self.found = TarWalk()
+        self.for_all = Override()
+
+    def member(self, start: int) -> int | None:
+        """Record the member whose first header is at `start`; return where it ends.
+
+        None means that the tar ends here.
+        """
+        at, override = start, self.for_all
+        while True:
+            header = self._header(at)
+            if header is None:
+                if at != start:
+                    self._fail("the tar ends between a member's extended header and the member", at)
+                return None
+            kind = chr(header[156])
+            size = self._size(header, at)
+            if kind not in META:
+                return self._place(header, kind, size, override, start, at)
+            override = self._override(kind, size, override, at)
+            at += BLOCK + padded(size)
+
+    def check_tail(self, end: int) -> None:
+        """Refuse a tar with something after its end: a second tar, or another kind of file."""
+        rest = self.num_bytes - end
+        tail = self.blob.read(end, min(rest, MAX_TAIL_BYTES))
+        if rest > MAX_TAIL_BYTES or tail.count(0) != len(tail):
+            self._fail("there is more after the end of the tar: were several tars joined?", end)
+
+    def _header(self, at: int) -> bytes | None:
+        skip = at - self.base
+        header = self.buffer[skip : skip + BLOCK]
+        if len(header) < BLOCK:
+            header = self._refill(at)
+        if header == ZERO_BLOCK:
+            return None
+        if not has_right_sum(header):
+            self._fail_header(header, at)
+        return header
+
+    def _refill(self, at: int) -> bytes:
+        left = self.num_bytes - at
+        if left < BLOCK:
+            self._fail(
+                "it ends without the zero blocks that close a tar, so it was probably cut off"
+                if left == 0
+                else f"only {left} bytes are left, a header has {BLOCK}: the tar was cut off",
+                at,
+            )
+        self.buffer, self.base = self.blob.read(at, min(self.window, left)), at
+        return self.buffer[:BLOCK]
+
+    def _size(self, header: bytes, at: int) -> int:
+        try:
+            return parse_number(header[124:136])
+        except ValueError as error:
+            self._fail(f"its header holds {error}", at, header)
+
+    def _override(self, kind: str, size: int, override: Override, at: int) -> Override:
+        content = self._meta_content(size, at)
+        if kind == "L":
+            return override._replace(path=cut_text(content))
+        if kind == "K":
+            return override._replace(link=cut_text(content))
+        try:
+            if kind == "g":
+                self.for_all = pax_override(content, self.for_all)
+            return pax_override(content, override)
+        except ValueError as error:
+            self._fail(f"its extended header holds {error}", at)
+
+    def _meta_content(self, size: int, at: int) -> bytes:
+        if size > MAX_META_BYTES:
+            self._fail(f"claims an extended header of {size} bytes", at)
+        self._check_room(size, at)
+        skip = at + BLOCK - self.base
+        content = self.buffer[skip : skip + size]
+        return content if len(content) == size else self.blob.read(at + BLOCK, size)
+
+    def _place(
+        self, header: bytes, kind: str, size: int, override: Override, start: int, at: int
+    ) -> int:
+        if kind in REFUSED:
+            self._fail(f"is {REFUSED[kind]}, which cannot be read in place", at, header)
+        name = header_path(header) if override.path is None else override.path
+        if kind in HOW_TO_FOLLOW:
+            return self._place_link(header, kind, name, override, start, at)
+        passed = WITHOUT_CONTENT.get(kind)
+        if kind == "\0" and name.endswith("/"):
+            passed = "folder"
+        if passed is not None:
+            self.found.passed[passed] += 1
+            return at + BLOCK
+        if override.size is not None:
+            size = override.size
+        self._check_room(size, at, name)
+        if kind in REGULAR:
+            self._record(name, start, at, size)
+        else:
+            self.found.passed["other"] += 1
+        return at + BLOCK + padded(size)
+
+    def _place_link(
+        self, header: bytes, kind: str, name: str, override: Override, start: int, at: int
+    ) -> int:
+        target = cut_text(header[157:257]) if override.link is None else override.link
+        self.found.links[len(self.found.names)] = (
+            f"{name!r:.200} at byte {start} is a link to {target!r:.200}: write the tar with "
+            f"{HOW_TO_FOLLOW[kind]}"
+        )
+        self._record(name, start, at, 0)
+        return at + BLOCK
+
+    def _record(self, name: str, start: int, at: int, size: int) -> None:
+        self.found.names.append(name)
+        self.found.starts.append(start)
+        self.found.offsets.append(at + BLOCK)
+        self.found.sizes.append(size)
+
+    def _check_room(self, size: int, at: int, name: str | None = None) -> None:
+        left = self.num_bytes - at - BLOCK
+        if padded(size) > left:
+            raise FormatError(
+                f"claims {size} bytes, but only {left} follow: the tar was cut off, or the header "
+                "is wrong",
+                path=self.blob.url,
+                member=name,
+                offset=at,
+            )
+
+    def _fail_header(self, header: bytes, at: int) -> NoReturn:
+        if at == 0 and header[:2] == b"\x1f\x8b":
+            self._fail("is gzipped, so it has no random access: unpack it first", at)
+        problem = "is not a tar" if at == 0 else "this is not a header: the tar is damaged"
+        self._fail(f"{problem} (wrong checksum)", at)
+
+    def _fail(self, problem: str, at: int, header: bytes | None = None) -> NoReturn:
+        member = None if header is None else header_path(header)
+        raise FormatError(problem, path=self.blob.url, member=member, offset=at)

@@ -1,0 +1,200 @@
+"""Deterministic WebDataset tars: the same samples give the same bytes.
+
+Headers, contents and padding are handed to the kernel as they are, in one `writev` for about a
+thousand pieces or 1 MiB, so that no content is copied in Python. Two zero blocks end the tar.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+from shardmill.errors import SampleError
+from shardmill.shards.tar.batch import TarBatch
+from shardmill.shards.tar.header import END_OF_TAR, member_header, padded, padding
+from shardmill.shards.tar.names import Layout, TakenNames, check_ext, check_key, member_name
+from shardmill.shards.weave import Column, write_woven
+from shardmill.storage.background import Scribe
+
+Content: TypeAlias = bytes | memoryview
+MAX_PIECES = 1020
+# Measured with samples of 60 KB: 18 us of CPU a sample with 1 MiB at a time, 23 us with 256 KiB and
+# 57 us with 4 MiB, for which the kernel looks for larger runs of free memory.
+MAX_BATCH_BYTES = 1 << 20
+
+
+class Planned(NamedTuple):
+    """A sample that is checked and laid out; offsets count from its own first header."""
+
+    key: str
+    names: tuple[str, ...]
+    exts: tuple[str, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    pieces: tuple[Content, ...]
+    num_bytes: int
+
+
+def plan_sample(
+    key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
+) -> Planned:
+    """Lay out a sample: (extension, content) pairs in order; a bad name is a `SampleError`."""
+    check_key(key)
+    exts, names, offsets, sizes = [], [], [], []
+    pieces: list[Content] = []
+    position = 0
+    for ext, given in members:
+        check_ext(ext)
+        content = _frozen(given)
+        name, size = member_name(key, ext, layout), len(content)
+        header = member_header(name.encode(), size)
+        pieces += (header, content, padding(size))
+        position += len(header)
+        exts.append(ext)
+        names.append(name)
+        offsets.append(position)
+        sizes.append(size)
+        position += padded(size)
+    if len(set(exts)) != len(exts) or not exts:
+        raise SampleError("duplicate member" if exts else "empty sample", f"{key!r} has {exts}")
+    return Planned(
+        key, tuple(names), tuple(exts), tuple(offsets), tuple(sizes), tuple(pieces), position
+    )
+
+
+class TarWriter:
+    """Writes samples to one tar; use as a context manager, which ends the tar on success."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_bytes = 0
+        self._taken = TakenNames(path.name)
+        self._pieces: list[Content] = []
+        self._pending_bytes = 0
+        self._scribe = Scribe()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+    def add(
+        self, key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
+    ) -> tuple[int, Planned]:
+        """Append a sample; return the offset of its first header and its layout from there on."""
+        planned = plan_sample(key, members, layout)
+        return self.append(planned), planned
+
+    def append(self, sample: Planned) -> int:
+        """Append a planned sample and return its offset; a key twice is a `SampleError`."""
+        self._taken.take(sample.key, sample.names)
+        start = self.num_bytes
+        self._pieces += sample.pieces
+        self._pending_bytes += sample.num_bytes
+        self.num_bytes += sample.num_bytes
+        if len(self._pieces) >= MAX_PIECES or self._pending_bytes >= MAX_BATCH_BYTES:
+            self._flush()
+        return start
+
+    def extend(self, batch: TarBatch) -> int | None:
+        """Append samples and return the offset of the first; None if a key is here already.
+
+        They are woven and written beside what the caller does next, so their columns must be left
+        alone until the next batch has been given.
+        """
+        if not self._taken.take_all(batch.keys):
+            return None
+        self._flush()
+        start = self.num_bytes
+        self.num_bytes += batch.num_bytes
+        self._scribe.write(self._weave, batch.columns)
+        return start
+
+    def close(self) -> None:
+        """Write what is pending and the end of the tar."""
+        if self._fd < 0:
+            return
+        try:
+            self._pieces.append(END_OF_TAR)
+            self.num_bytes += len(END_OF_TAR)
+            self._flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file as it is, without an end."""
+        self._scribe.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _flush(self) -> None:
+        pieces, num_bytes = self._pieces, self._pending_bytes
+        self._pieces, self._pending_bytes = [], 0
+        self._scribe.wait()
+        self._write(pieces, num_bytes)
+
+    def _write(self, pieces: list[Content], num_bytes: int) -> None:
+        # Samples of ordinary size end a batch soon after its limit: one call writes them all.
+        fits = num_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
+        with self._naming():
+            for batch in [pieces] if fits else _batches(pieces):
+                _write_all(self._fd, batch)
+
+    def _weave(self, columns: Sequence[Column]) -> None:
+        with self._naming():
+            write_woven(self._fd, columns)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+
+def _batches(pieces: Iterable[Content]) -> Iterator[list[Content]]:
+    batch: list[Content] = []
+    room = MAX_BATCH_BYTES
+    for piece in pieces:
+        rest = piece
+        while len(rest) > room or len(batch) == MAX_PIECES:
+            view = memoryview(rest)
+            yield [*batch, view[:room]]
+            batch, rest, room = [], view[room:], MAX_BATCH_BYTES
+        batch.append(rest)
+        room -= len(rest)
+    if batch:
+        yield batch
+
+
+def _write_all(fd: int, pieces: list[Content]) -> None:
+    total = sum(map(len, pieces))
+    written = os.writev(fd, pieces)
+    while written < total:  # a signal, or a disk with little room left
+        rest = b"".join(pieces)[written:]
+        pieces, total = [rest], len(rest)
+        written = os.writev(fd, pieces)
+
+
+def _frozen(content: Content) -> Content:
+    # A buffer that its owner may fill again before the flush must be copied now.
+    if isinstance(content, bytes):
+        return content
+    view = memoryview(content)
+    return view.cast("B") if view.readonly and view.contiguous else view.tobytes()

@@ -1,0 +1,1 @@
+"""shardmill.shards.tokens."""

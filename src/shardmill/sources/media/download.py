@@ -1,0 +1,243 @@
+"""Media from the web: time-outs, retries, and an answer for everything that can go wrong.
+
+    reason               what happened
+    http 404, http 403   the server says so; it is not asked again
+    http 503, http 429   it still said so after several tries
+    time-out             it did not answer, or was too slow
+    no connection        no such host, a refused or broken connection, a bad certificate
+    too large            it says, or sends, more than the limit
+
+Answers that may differ later (5xx, 429, time-outs, connections) are asked for again after a pause
+that doubles and is jittered, or as long as the server asks for. `TRANSIENT` are the reasons that a
+later run may well not meet.
+
+Downloads under way for the rows that come next: several at a time, few to one host.
+
+A row's media are announced when the row is read, and taken when it is written, in the order of the
+rows. How far to look ahead is for the caller to decide, by `num_bytes`: what has arrived and waits.
+
+Hosts are spread over lanes, and a lane has as many threads as one host may have. So no host ever
+gets more, and a slow one holds up only those few that share its lane.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import random
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+from zlib import crc32
+
+from shardmill import __version__
+from shardmill.errors import ConfigError, SampleError
+from shardmill.storage.url import plain_url
+
+TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
+CHUNK_BYTES = 1 << 18
+SAFE = "/%:=&?~#+!$,;'@()*[]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a download waits: for any answer, for all of it, between tries, how many tries."""
+
+    timeout_s: float = 20.0
+    total_s: float = 300.0
+    num_tries: int = 4
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble(Exception):
+    """Why a try failed, and how long the server asks to wait."""
+
+    reason: str
+    detail: str
+    passes: bool
+    pause_s: float = 0.0
+
+
+def download(
+    url: str,
+    max_bytes: int,
+    patience: Patience,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bytes:
+    """Return the content of a url, or raise a `SampleError` that names what went wrong."""
+    _check_host(url)
+    for number in range(1, patience.num_tries + 1):
+        try:
+            return _try(url, max_bytes, patience)
+        except _Trouble as trouble:
+            if not trouble.passes or number == patience.num_tries:
+                detail = f"{plain_url(url)}: {trouble.detail}, after {number} tries"
+                raise SampleError(trouble.reason, detail) from None
+            pause_s = random.uniform(0.5, 1.0) * patience.first_pause_s * 2 ** (number - 1)
+            sleep(min(max(pause_s, trouble.pause_s), patience.longest_pause_s))
+    raise AssertionError("the last try returns or raises")
+
+
+def is_transient(reason: str) -> bool:
+    """Say whether a reject of this reason may be none when it is tried again."""
+    return reason.startswith(TRANSIENT)
+
+
+def _try(url: str, max_bytes: int, patience: Patience) -> bytes:
+    deadline_s = time.monotonic() + patience.total_s
+    request = urllib.request.Request(_quoted(url), headers=HEADERS)
+    try:
+        with _OPENER.open(request, timeout=patience.timeout_s) as answer:
+            return _read(answer, max_bytes, deadline_s)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refusal(error) from None
+    except TimeoutError as error:
+        raise _Trouble("time-out", str(error) or "no answer in time", passes=True) from None
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        raise _connection_trouble(error) from None
+
+
+def _read(answer: Any, max_bytes: int, deadline_s: float) -> bytes:
+    said = answer.headers.get("Content-Length", "")
+    if said.isdigit() and int(said) > max_bytes:
+        raise _Trouble("too large", f"{said} bytes, the limit is {max_bytes}", passes=False)
+    chunks, num_bytes = [], 0
+    # read1 returns what is there, so that a server which trickles cannot hold us for ever.
+    while chunk := answer.read1(CHUNK_BYTES):
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise _Trouble("too large", f"more than the limit of {max_bytes}", passes=False)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"too slow: {num_bytes} bytes when the time was over")
+    if said.isdigit() and num_bytes != int(said):
+        raise http.client.IncompleteRead(b"", int(said) - num_bytes)
+    return b"".join(chunks)
+
+
+def _refusal(error: urllib.error.HTTPError) -> _Trouble:
+    reason = f"http {error.code}"
+    wait = error.headers.get("Retry-After", "") if error.headers else ""
+    pause_s = float(wait) if wait.isdigit() else 0.0
+    return _Trouble(reason, str(error.reason), passes=is_transient(reason), pause_s=pause_s)
+
+
+def _connection_trouble(error: Exception) -> _Trouble:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, TimeoutError):
+        return _Trouble("time-out", "no answer in time", passes=True)
+    # A name that does not exist, or a certificate that is wrong, will be so in a second as well.
+    unknown = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
+    lasting = unknown or isinstance(cause, ssl.SSLCertVerificationError | ValueError)
+    return _Trouble("no connection", f"{type(cause).__name__}: {cause}", passes=not lasting)
+
+
+def _check_host(url: str) -> None:
+    """Refuse addresses at which machines in a cloud find their own credentials."""
+    host = urlsplit(url).hostname or ""
+    try:
+        local = ipaddress.ip_address(host).is_link_local
+    except ValueError:
+        local = host == "metadata.google.internal"
+    if local or not host:
+        raise SampleError("forbidden address", plain_url(url))
+
+
+def _quoted(url: str) -> str:
+    """Return the url as it may stand in a request: spaces and letters beyond ASCII escaped."""
+    parts = urlsplit(url)
+    host = parts.netloc.encode("idna").decode() if not parts.netloc.isascii() else parts.netloc
+    path, query = (quote(part, safe=SAFE) for part in (parts.path, parts.query))
+    return urlunsplit((parts.scheme, host, path, query, ""))
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    # Not `build_opener`: a redirect must not lead to ftp:// or file://.
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+HEADERS = {"User-Agent": f"shardmill/{__version__}", "Accept": "*/*"}
+_OPENER = _opener()
+
+NUM_LANES = 8
+PER_HOST = 8
+PER_HOST_VARIABLE = "SHARDMILL_PER_HOST"
+
+
+def downloads_a_host() -> int:
+    """Return how many downloads one host may get at a time from this process."""
+    text = os.environ.get(PER_HOST_VARIABLE, str(PER_HOST))
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{PER_HOST_VARIABLE} must be a number of at least 1, got {text!r}")
+    return int(text)
+
+
+class Downloads:
+    """Fetches urls in threads; at most `per_host` at a time from one host."""
+
+    def __init__(self, fetch: Callable[[str], bytes], per_host: int = PER_HOST) -> None:
+        self._fetch, self._per_host = fetch, per_host
+        self._lanes: dict[int, ThreadPoolExecutor] = {}
+        self._coming: dict[str, Future[bytes]] = {}
+        self._lock = Lock()
+        self.num_bytes = 0
+
+    def announce(self, url: str) -> None:
+        """Begin to fetch a url, as soon as its host allows."""
+        if url not in self._coming:
+            self._coming[url] = self._lane(url).submit(self._arrive, url)
+
+    def take(self, url: str) -> bytes:
+        """Return the content of a url or raise what went wrong; if nobody announced it, get it."""
+        coming = self._coming.pop(url, None)
+        if coming is None:
+            return self._fetch(url)
+        content = coming.result()
+        self._count(-len(content))
+        return content
+
+    def close(self) -> None:
+        """Begin no more downloads, and wait for those that have begun."""
+        for lane in self._lanes.values():
+            lane.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes.values():
+            lane.shutdown(wait=True)
+        self._lanes.clear()
+        self._coming.clear()
+
+    def _arrive(self, url: str) -> bytes:
+        content = self._fetch(url)
+        self._count(len(content))
+        return content
+
+    def _count(self, num_bytes: int) -> None:
+        with self._lock:
+            self.num_bytes += num_bytes
+
+    def _lane(self, url: str) -> ThreadPoolExecutor:
+        number = crc32(urlsplit(url).netloc.encode()) % NUM_LANES
+        if number not in self._lanes:
+            self._lanes[number] = ThreadPoolExecutor(self._per_host, f"download-{number}")
+        return self._lanes[number]

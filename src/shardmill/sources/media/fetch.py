@@ -1,0 +1,260 @@
+"""The bytes of a medium, however a row refers to it.
+
+    b"..."  {"bytes": b"..."}            bytes in the table, as Hugging Face stores pictures
+    "data:image/png;base64,..."          a data url, or base64 of a known format
+    "photos/1.jpg"  {"path": ...}        a file, relative to the row's media folder or absolute
+    "photos.tar::1.jpg"                  a member of a tar
+    "photos.lmdb::1"                     a value of an LMDB
+    "s3://bucket/1.jpg"  {"url": ...}    an object in a store or on the web
+    "0.jpg"                              a member of the row's own tar sample
+
+A relative path may not leave its folder. What is missing, empty, too large or unreadable is a
+`SampleError`; a disk that fails is not: it stops the unit, which can be tried again. Urls may be
+announced, so that several are on their way at a time; `download` says what may go wrong with one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
+from typing import Any, TypeAlias
+
+from shardmill.errors import ConfigError, FormatError, SampleError, StoreError
+from shardmill.sources.media.containers import LmdbValues, TarMembers
+from shardmill.sources.media.download import PER_HOST, Downloads, Patience, download
+from shardmill.sources.part import Row
+from shardmill.storage.blob import RemoteBlob
+from shardmill.storage.globs import is_remote
+from shardmill.storage.url import WEB_SCHEMES, plain_url
+
+Content: TypeAlias = bytes | memoryview
+MAX_MEDIA_BYTES = 1 << 30
+MIN_MAPPED_BYTES = 1 << 20
+MAX_URL = 8192
+# The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
+BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
+MIN_BASE64 = 256
+LOCATIONS = ("bytes", "path", "url", "image_url")
+GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
+CLOSED = frozenset((errno.EACCES, errno.EPERM))
+
+
+@dataclass(slots=True)
+class Fetcher:
+    """Fetches media and keeps the last tars and databases open; close it at the end."""
+
+    max_bytes: int = MAX_MEDIA_BYTES
+    per_host: int = PER_HOST
+    patience: Patience = field(default_factory=Patience)
+    tars: TarMembers = field(default_factory=TarMembers)
+    values: LmdbValues = field(default_factory=LmdbValues)
+    downloads: Downloads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.downloads = Downloads(self._from_url, self.per_host)
+
+    def announce(self, reference: Any, row: Row) -> bool:
+        """Begin to fetch what a row refers to, if it is a url; say whether it is."""
+        try:
+            url = self._url_of(reference, row)
+        except SampleError:
+            return False  # whoever fetches it will meet it
+        if url is not None:
+            self.downloads.announce(url)
+        return url is not None
+
+    def fetch(self, reference: Any, row: Row) -> Content:
+        """Return the bytes that a row refers to."""
+        content = self._fetch(reference, row)
+        if not len(content):
+            raise SampleError("empty file", describe(reference))
+        if len(content) > self.max_bytes:
+            raise self._too_large(describe(reference), len(content))
+        return content
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.downloads.close()
+        self.tars.close()
+        self.values.close()
+
+    def _fetch(self, reference: Any, row: Row) -> Content:
+        if isinstance(reference, bytes | bytearray | memoryview):
+            return reference if isinstance(reference, memoryview) else bytes(reference)
+        if isinstance(reference, Mapping):
+            return self._fetch(_inside(reference), row)
+        if not isinstance(reference, str) or not reference:
+            raise SampleError("missing field", f"a medium is {reference!r:.100}")
+        if reference in row.media:
+            return row.media[reference]
+        if reference.startswith("data:"):
+            return _data_url(reference)
+        if len(reference) >= MIN_BASE64 and reference.startswith(BASE64_HEADS):
+            return _base64(reference)
+        container, mark, member = reference.rpartition("::")
+        if mark:
+            return self._from_container(_place(container, row), member)
+        path = _place(reference, row)
+        return self.downloads.take(path) if is_remote(path) else map_file(path, self.max_bytes)
+
+    def _url_of(self, reference: Any, row: Row) -> str | None:
+        if isinstance(reference, Mapping):
+            return self._url_of(_inside(reference), row)
+        if not isinstance(reference, str) or reference in row.media or "::" in reference:
+            return None
+        if reference.startswith("data:") or len(reference) > MAX_URL:
+            return None
+        path = _place(reference, row)
+        return path if is_remote(path) else None
+
+    def _from_container(self, container: str, member: str) -> Content:
+        if container.rstrip("/").endswith(".lmdb"):
+            return self.values.read(container, member)
+        return self.tars.read(container, member, self.max_bytes)
+
+    def _from_url(self, url: str) -> bytes:
+        if url.startswith(WEB_SCHEMES):
+            return download(url, self.max_bytes, self.patience)
+        return read_object(url, self.max_bytes)
+
+    def _too_large(self, what: str, num_bytes: int) -> SampleError:
+        return SampleError("too large", f"{what}: {num_bytes} bytes, the limit is {self.max_bytes}")
+
+
+@contextmanager
+def open_fetcher(max_bytes: int, per_host: int = PER_HOST) -> Iterator[Fetcher]:
+    """Yield a fetcher and close what it opened."""
+    fetcher = Fetcher(max_bytes, per_host)
+    try:
+        yield fetcher
+    finally:
+        fetcher.close()
+
+
+def describe(reference: Any) -> str:
+    """Return a reference as messages say it: a path as it is, bytes by their number."""
+    if isinstance(reference, bytes | bytearray | memoryview):
+        return f"{len(reference)} bytes in the row"
+    if isinstance(reference, Mapping):
+        return describe(_inside(reference))
+    if isinstance(reference, str):
+        return f"{plain_url(reference) if '://' in reference else reference:.200}"
+    return f"{reference!r:.200}"
+
+
+def read_file(path: str, max_bytes: int) -> bytes:
+    """Return the content of a regular file; pipes and devices, which may never end, are refused."""
+    with _open_file(path, max_bytes) as (descriptor, _):
+        return _read_all(descriptor)
+
+
+def map_file(path: str, max_bytes: int) -> Content:
+    """Return the content of a regular file, a large one as the page cache has it.
+
+    So a video of an hour costs no memory, and is not copied before it is written. A file must not
+    shrink while it is packed.
+    """
+    with _open_file(path, max_bytes) as (descriptor, num_bytes):
+        if num_bytes < MIN_MAPPED_BYTES:
+            return _read_all(descriptor)
+        return memoryview(mmap(descriptor, num_bytes, access=ACCESS_READ))
+
+
+@contextmanager
+def _open_file(path: str, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield descriptor and size of a regular file that is not too large."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise SampleError("missing file", f"{path!r:.300}: {error}") from error
+    except OSError as error:
+        raise _reject_or_fail(error, path) from error
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise SampleError("not a file", path)
+        if info.st_size > max_bytes:
+            detail = f"{path}: {info.st_size} bytes, the limit is {max_bytes}"
+            raise SampleError("too large", detail)
+        yield descriptor, info.st_size
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        return file.read()
+
+
+def read_object(url: str, max_bytes: int) -> bytes:
+    """Return the content of an object of a store."""
+    try:
+        blob = RemoteBlob(url)
+        if blob.num_bytes > max_bytes:
+            detail = f"{plain_url(url)}: {blob.num_bytes} bytes, the limit is {max_bytes}"
+            raise SampleError("too large", detail)
+        return blob.read(0, blob.num_bytes)
+    except FormatError as error:
+        raise SampleError("no such object", str(error)) from error
+    except StoreError as error:
+        # A store that does not answer has nothing to do with this sample: the unit stops.
+        if error.passing:
+            raise
+        raise SampleError("no permission", str(error)) from error
+
+
+def _reject_or_fail(error: OSError, path: str) -> Exception:
+    if error.errno in GONE:
+        return SampleError("missing file", f"{path:.300}")
+    if error.errno in CLOSED:
+        return SampleError("unreadable file", f"{path}: {error.strerror}")
+    return error
+
+
+def _place(path: str, row: Row) -> str:
+    """Return where a path of a row leads; one that climbs out of its folder is refused."""
+    if path.startswith("/"):
+        return path
+    if "://" in path or path.startswith("pipe:"):
+        return _known_url(path).removeprefix("file://")
+    inside = os.path.normpath(path)
+    if inside == ".." or inside.startswith("../"):
+        raise SampleError("path outside its folder", f"{path} leaves {row.media_dir}")
+    return f"{row.media_dir}/{inside}" if row.media_dir else inside
+
+
+def _known_url(url: str) -> str:
+    try:
+        is_remote(url)
+    except ConfigError as error:
+        raise SampleError("unknown scheme", f"{error}") from error
+    return url
+
+
+def _inside(reference: Mapping[str, Any]) -> Any:
+    for name in LOCATIONS:
+        if reference.get(name) is not None:
+            return reference[name]
+    names = ", ".join(map(str, reference))
+    raise SampleError("missing field", f"a medium has no bytes, path or url, only: {names:.100}")
+
+
+def _data_url(text: str) -> bytes:
+    head, comma, body = text.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise SampleError("bad data url", f"{text:.60}: only base64 is understood")
+    return _base64(body)
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SampleError("bad base64", f"{text:.40}...: {error}") from error

@@ -1,0 +1,137 @@
+"""The contract of a shape: fields in, pieces of a document out; nothing is read.
+
+A piece is a segment before its medium was fetched: `media` is what the row says of it, a path, a
+url, bytes or a mapping that holds one of them.
+
+`<image>` and `<video>` in a text: where they stand, and which medium each one means.
+
+Media are taken in order and every one exactly once; too many or too few placeholders are a
+`SampleError`, because a guess would train on the wrong picture.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from shardmill.errors import SampleError
+from shardmill.model.sample import Origin, SegmentKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A text, or a reference to a medium as the row stores it."""
+
+    kind: SegmentKind
+    text: str = ""
+    media: Any = None
+    role: str | None = None
+    turn: int = 0
+    time_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaped:
+    """A document whose media are not fetched yet, and the fields that it did not use."""
+
+    pieces: tuple[Piece, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    origin: Origin | None = None
+
+
+@runtime_checkable
+class Shape(Protocol):
+    """A frozen dataclass that knows what the fields of a row mean."""
+
+    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+        """Return the document of a row, or raise `SampleError` with the reason it has none."""
+
+
+def first_of(fields: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """Return the first of these names whose field holds something, or None."""
+    return next((name for name in names if not is_missing(fields.get(name))), None)
+
+
+def is_missing(value: object) -> bool:
+    """Say whether a field holds nothing: None, an empty text or an empty list; 0 is something."""
+    return value is None or (isinstance(value, str | list | bytes | dict) and not value)
+
+
+def text_of(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be text."""
+    value = fields[name]
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise SampleError("text is not text", f"field {name!r} is a {kind}: {value!r:.100}")
+    return value
+
+
+def media_list(fields: Mapping[str, Any], names: Collection[str]) -> tuple[list[Any], set[str]]:
+    """Return the media of the first of these fields that holds any, and the names it used."""
+    name = first_of(fields, names)
+    if name is None:
+        return [], {n for n in names if n in fields}
+    value = fields[name]
+    return (list(value) if isinstance(value, list | tuple) else [value]), {name}
+
+
+def unused(fields: Mapping[str, Any], used: Collection[str]) -> dict[str, Any]:
+    """Return the fields that a shape did not use."""
+    return {name: value for name, value in fields.items() if name not in used}
+
+
+PLACEHOLDER = re.compile(r"<(image|video)>", re.IGNORECASE)
+MISMATCH = "placeholders and media do not match"
+
+
+@dataclass(slots=True)
+class MediaQueue:
+    """The media of a row by kind, handed out in order; `finish` finds what was left over."""
+
+    media: Mapping[str, list[Any]]
+    taken: dict[str, int] = field(default_factory=dict)
+    as_text: int = 0
+
+    def take(self, kind: str) -> Any:
+        """Return the next medium of this kind; none left is counted and found by `finish`."""
+        number = self.taken.get(kind, 0)
+        self.taken[kind] = number + 1
+        found = self.media.get(kind, [])
+        return found[number] if number < len(found) else None
+
+    def finish(self) -> None:
+        """Raise `SampleError` unless every placeholder had its medium and every medium was used."""
+        for kind in sorted(self.media.keys() | self.taken.keys()):
+            given, asked = len(self.media.get(kind, [])), self.taken.get(kind, 0)
+            if given != asked:
+                hint = (
+                    f"; {self.as_text} more in assistant turns count as text: set assistant_media "
+                    "if they mean media"
+                    if self.as_text
+                    else ""
+                )
+                raise SampleError(MISMATCH, f"{given} {kind}s, {asked} placeholders{hint}")
+
+
+def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], str]]:
+    """Yield ("text", words) and ("medium", kind) in order.
+
+    Line breaks next to a placeholder only set it apart and are left out, as is text that is
+    nothing but white space: "<image>\\nWhat is it?" gives a picture and "What is it?".
+    """
+    pieces = PLACEHOLDER.split(text)
+    for number, piece in enumerate(pieces):
+        if number % 2:
+            yield "medium", piece.lower()
+            continue
+        words = piece.lstrip("\r\n") if number else piece
+        words = words.rstrip("\r\n") if number + 1 < len(pieces) else words
+        if words.strip():
+            yield "text", words
+
+
+def count_placeholders(text: str) -> int:
+    """Return how many placeholders a text holds."""
+    return len(PLACEHOLDER.findall(text))

@@ -1,0 +1,314 @@
+"""Compares a folder with its receipts, byte by byte, and makes what is broken pending again.
+
+Everything here only reads, except `repair`, which removes receipts (and the manifest first): then
+running the stage again does just the broken units.
+
+Finds keys that two samples of a folder share: each shard is right, but the key is no name.
+
+Compares the ranges that units wrote into shared files with what they noted about them.
+
+Compares the index of a tar with the tar itself: walks the headers and looks for differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.formats.sharedfiles import ROLE, Range, read_ranges
+from shardmill.model.manifest import FileEntry, Receipt, ShardEntry, build_manifest, receipt_digest
+from shardmill.model.stage import Unit
+from shardmill.shards.ledger.commit import checksum_file
+from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.samples.shard import open_foreign
+from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.storage.path import as_path
+
+
+class RepeatedKey(NamedTuple):
+    """A key, and two of the indexes that hold it."""
+
+    key: str
+    first_path: Path
+    second_path: Path
+
+
+def find_repeated_keys(index_paths: Sequence[Path]) -> Iterator[RepeatedKey]:
+    """Yield the keys that stand in more than one place; 16 bytes a sample are held."""
+    hashes = [open_index(path).arrays["hash"] for path in index_paths]
+    if not hashes:
+        return
+    owners = np.repeat(np.arange(len(hashes)), [len(some) for some in hashes])
+    joined = np.concatenate(hashes)
+    order = np.argsort(joined, kind="stable")
+    # Equal hashes are neighbours now; only there can two keys be equal.
+    for place in np.flatnonzero(joined[order][1:] == joined[order][:-1]).tolist():
+        first, second = (int(owners[order[place + i]]) for i in (0, 1))
+        wanted = int(joined[order[place]])
+        shared = _keys_with(open_index(index_paths[first]), wanted) & _keys_with(
+            open_index(index_paths[second]), wanted
+        )
+        for key in sorted(shared):
+            yield RepeatedKey(key, index_paths[first], index_paths[second])
+
+
+def _keys_with(index: ShardIndex, wanted: int) -> set[str]:
+    table, order = index.arrays["hash"], index.arrays["hash_order"]
+    start, stop = (
+        int(np.searchsorted(table, np.uint64(wanted), side)) for side in ("left", "right")
+    )
+    return {index.keys[int(order[row])] for row in range(start, stop)}
+
+
+CHUNK_BYTES = 1 << 20
+
+
+def check_ranges(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
+    """Yield (path, what is wrong) for a shard that lies in shared files."""
+    if ROLE not in shard.files:
+        return
+    path = shard.files[ROLE].path
+    try:
+        ranges = read_ranges(out_dir / path)
+    except FormatError as error:
+        yield path, error.problem
+        return
+    for part in ranges:
+        try:
+            checksum = _checksum(out_dir / part.file, part)
+        except OSError as error:
+            yield part.file, f"cannot be read: {error.strerror}"
+            continue
+        if checksum != part.checksum:
+            yield (
+                part.file,
+                f"has the checksum {checksum} in the {part.num_bytes} bytes from "
+                f"{part.offset}, {path} says {part.checksum}",
+            )
+
+
+def _checksum(path: Path, part: Range) -> str:
+    state, left = xxhash.xxh3_64(), part.num_bytes
+    with path.open("rb", buffering=0) as file:
+        file.seek(part.offset)
+        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
+            state.update(chunk)
+            left -= len(chunk)
+    return str(state.hexdigest())
+
+
+PLACES = ("start", "first", "offset", "size")
+
+
+def check_tar(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
+    """Yield (path, what is wrong) for a shard that has a tar and its index."""
+    if not {"tar", "idx"} <= shard.files.keys():
+        return
+    tar_path, index_path = shard.files["tar"].path, shard.files["idx"].path
+    try:
+        index = open_index(out_dir / index_path)
+        walked, grouped = open_foreign(str(out_dir / tar_path))
+        with walked:
+            yield from ((tar_path, str(error)) for _, error in grouped.bad)
+            yield from ((index_path, what) for what in _differences(index, walked.index, shard))
+    except FormatError as error:
+        yield tar_path if error.path.endswith(tar_path) else index_path, str(error)
+
+
+def _differences(index: ShardIndex, walked: ShardIndex, shard: ShardEntry) -> Iterator[str]:
+    if not len(index) == len(walked) == shard.num_samples:
+        yield (
+            f"lists {len(index)} samples, the tar holds {len(walked)}, the receipt says "
+            f"{shard.num_samples}"
+        )
+        return
+    if list(index.keys) != list(walked.keys):
+        yield "lists other keys than the tar"
+    for name in PLACES:
+        if not np.array_equal(index.arrays[name], walked.arrays[name]):
+            yield f"array {name!r} does not fit the tar"
+
+
+NUM_THREADS = 8
+UNITS_AT_ONCE = 256
+MAX_REPEATED_KEYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as the receipts say; `unit` is '' if it belongs to none."""
+
+    unit: str
+    path: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a check found; `num_files` and `num_bytes` were compared."""
+
+    out_dir: Path
+    num_units: int
+    num_files: int
+    num_bytes: int
+    num_missing: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything that should be there is there and right."""
+        return not self.problems and self.num_missing == 0
+
+    @property
+    def broken_units(self) -> tuple[str, ...]:
+        """The units that have to be done again."""
+        return tuple(sorted({problem.unit for problem in self.problems if problem.unit}))
+
+
+def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
+    """Compare sizes and, if `deep`, every byte with the receipts, and these with the manifest.
+
+    Units without a receipt are counted as missing: the folder may not be finished yet.
+    """
+    ledger = Ledger(as_path(out))
+    record = ledger.read_stage()
+    if record is None:
+        raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
+    units = ledger.read_units()
+    results = list(_check_units(ledger, record, units, deep))
+    receipts = [result.receipt for result in results if result.receipt]
+    problems = [problem for result in results for problem in result.problems]
+    if ledger.manifest_path.exists() or len(receipts) == len(units):
+        problems += _check_manifest(ledger, record, units, receipts)
+        problems += _find_strangers(ledger, units, receipts)
+    if deep and not problems:  # a damaged index has no keys to compare
+        problems += _find_repeated_keys(ledger, receipts)
+    return Verdict(
+        out_dir=ledger.out_dir,
+        num_units=len(units),
+        num_files=sum(len(receipt.entries) for receipt in receipts),
+        num_bytes=sum(entry.num_bytes for receipt in receipts for entry in receipt.entries),
+        num_missing=sum(result.receipt is None and not result.problems for result in results),
+        problems=tuple(problems),
+    )
+
+
+def repair(verdict: Verdict) -> tuple[str, ...]:
+    """Make the broken units pending, and return them; run the stage again to have them back."""
+    if verdict.problems:
+        Ledger(verdict.out_dir).forget(verdict.broken_units)
+    return verdict.broken_units
+
+
+@dataclass(frozen=True, slots=True)
+class _UnitResult:
+    """A unit's receipt if it can be read, and what is wrong with it or its files."""
+
+    receipt: Receipt | None
+    problems: tuple[Problem, ...] = ()
+
+
+def _check_units(
+    ledger: Ledger, record: StageRecord, units: Sequence[Unit], deep: bool
+) -> Iterator[_UnitResult]:
+    def check(unit: Unit) -> _UnitResult:
+        return _check_unit(ledger, record, unit, deep)
+
+    # Hashing and reading leave Python's lock, so threads are enough. In slices, so that a folder
+    # of a million units does not become a million waiting tasks.
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        waiting = iter(units)
+        while some := list(islice(waiting, UNITS_AT_ONCE)):
+            yield from pool.map(check, some)
+
+
+def _check_unit(ledger: Ledger, record: StageRecord, unit: Unit, deep: bool) -> _UnitResult:
+    path = f"receipts/{unit.name}.json"
+    try:
+        receipt = ledger.read_receipt(unit.name)
+    except FormatError as error:
+        return _UnitResult(None, (Problem(unit.name, path, error.problem),))
+    if receipt is None:
+        return _UnitResult(None)
+    if receipt.digest != receipt_digest(record.digest, unit):
+        what = "was written for another spec or input"
+        return _UnitResult(None, (Problem(unit.name, path, what),))
+    problems = [
+        Problem(unit.name, entry.path, what)
+        for entry in receipt.entries
+        for what in _check_file(ledger.out_dir, entry, deep)
+    ]
+    if deep and not problems:
+        problems += [
+            Problem(unit.name, path, what)
+            for shard in receipt.shards
+            for check in (check_tar, check_ranges)
+            for path, what in check(ledger.out_dir, shard)
+        ]
+    return _UnitResult(receipt, tuple(problems))
+
+
+def _check_file(out_dir: Path, entry: FileEntry, deep: bool) -> Iterator[str]:
+    path = out_dir / entry.path
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != entry.num_bytes:
+            yield f"has {num_bytes} bytes, its receipt says {entry.num_bytes}"
+        elif deep:
+            checksum = checksum_file(path).checksum
+            if checksum != entry.checksum:
+                yield f"has the checksum {checksum}, its receipt says {entry.checksum}"
+    except OSError as error:
+        yield f"cannot be read: {error.strerror}"
+
+
+def _check_manifest(
+    ledger: Ledger, record: StageRecord, units: Sequence[Unit], receipts: Sequence[Receipt]
+) -> Iterator[Problem]:
+    again = "run the stage again, after a repair"
+    try:
+        manifest = ledger.read_manifest()
+        if manifest is None:
+            yield Problem("", "manifest.json", f"is missing, though all units are done: {again}")
+        elif len(receipts) < len(units):
+            what = f"is there, though only {len(receipts)} of {len(units)} units are done: {again}"
+            yield Problem("", "manifest.json", what)
+        elif manifest != build_manifest(record.stage, record.digest, units, receipts):
+            yield Problem("", "manifest.json", f"does not list what the receipts say: {again}")
+    except FormatError as error:
+        yield Problem("", "manifest.json", f"{error.problem}: {again}")
+    except ShardmillError as error:
+        yield Problem("", "receipts/", str(error))
+
+
+def _find_repeated_keys(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Problem]:
+    paths = [
+        ledger.out_dir / shard.files["idx"].path
+        for receipt in receipts
+        for shard in receipt.shards
+        if "tar" in shard.files and "idx" in shard.files
+    ]
+    for repeat in islice(find_repeated_keys(paths), MAX_REPEATED_KEYS):
+        what = f"has the key {repeat.key!r}, as {repeat.first_path.name} has: choose another key"
+        yield Problem("", f"shards/{repeat.second_path.name}", what)
+
+
+def _find_strangers(
+    ledger: Ledger, units: Sequence[Unit], receipts: Sequence[Receipt]
+) -> Iterator[Problem]:
+    """Yield what lies among our files without belonging to any unit."""
+    known = {entry.path for receipt in receipts for entry in receipt.entries}
+    known |= {f"receipts/{unit.name}.json" for unit in units}
+    for folder in ("shards", "rejects", "receipts"):
+        for path in sorted((ledger.out_dir / folder).iterdir()):
+            name = f"{folder}/{path.name}"
+            if name not in known:
+                yield Problem("", name, "belongs to no unit: move it away, a reader may take it in")

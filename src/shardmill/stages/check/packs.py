@@ -1,0 +1,110 @@
+"""Packs in tars: ids, mask, document lengths and pictures of each `K.json` against each other.
+
+What a pack says is read as `formats.packed` reads it, ours and those of other video pipelines, and
+held against the rules of `checkblocks`. Of pictures only the header is read.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from shardmill.errors import SampleError
+from shardmill.formats.packed import packed_documents, packed_row
+from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.media.sizes import probe
+from shardmill.model.sample import Origin
+from shardmill.model.tokenrow import TokenRow
+from shardmill.shards.samples.shard import Raw
+from shardmill.sources.part import media_kind
+from shardmill.stages.check.findings import Findings, Limits
+from shardmill.stages.check.tokens import Media, Rows, faults_of
+
+ARRAYS = ("input_ids", "loss_mask")
+
+
+def check_pack(
+    key: str, plain: Mapping[str, Any], members: Raw, limits: Limits, findings: Findings
+) -> None:
+    """Check one pack and count what it holds."""
+    space = limits.space or VIDEO_SPACE
+    try:
+        row = packed_row(key, plain, space, Origin(source="", path="", row=key))
+        if "lengths" in plain:
+            packed_documents(row, plain)
+        num_pictures = _check_pictures(plain, members)
+        _check_numbers(row, num_pictures, limits)
+    except SampleError as error:
+        findings.blame(key, str(error))
+        return
+    for what in faults_of(_as_rows(row), space).values():
+        findings.blame(key, what)
+    findings.count("packs")
+    findings.count("tokens", len(row.ids))
+    findings.count("loss tokens", row.num_loss)
+    findings.count("visual tokens", row.num_visual)
+    findings.count("media", len(row.media))
+    findings.count("pictures", num_pictures)
+
+
+def fields_of(members: Raw) -> dict[str, Any] | None:
+    """Return the json of a sample or pack, with ids and mask that lie beside it as arrays."""
+    try:
+        plain = orjson.loads(members["json"]) if "json" in members else None
+        arrays = {
+            name: np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
+            for name in ARRAYS
+            if f"{name}.npy" in members
+        }
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not JSON", str(error)) from error
+    except (ValueError, OSError, EOFError) as error:
+        raise SampleError("not an array", str(error)) from error
+    return {**plain, **arrays} if isinstance(plain, dict) else None
+
+
+def _check_pictures(plain: Mapping[str, Any], members: Raw) -> int:
+    """Return how many media lie beside the pack; each must be one, and all must be named."""
+    found = {ext.partition(".")[0]: ext for ext in members if media_kind(ext) is not None}
+    named = plain.get("image", [])
+    if not isinstance(named, list) or sorted(map(str, named)) != sorted(found):
+        raise SampleError("pictures do not match", f"it names {named!r:.80}, has {sorted(found)}")
+    for ext in found.values():
+        probe(str(media_kind(ext)), members[ext])
+    return len(found)
+
+
+def _check_numbers(row: TokenRow, num_pictures: int, limits: Limits) -> None:
+    if num_pictures and len(row.media) != num_pictures:
+        detail = f"{len(row.media)} blocks of tokens, {num_pictures} pictures"
+        raise SampleError("pictures do not match", detail)
+    if limits.max_tokens is not None and len(row.ids) > limits.max_tokens:
+        raise SampleError("too long", f"{len(row.ids)} tokens, more than {limits.max_tokens}")
+    for span in row.media:
+        if limits.num_patches not in (None, span.num_tokens):
+            detail = f"{span.num_tokens} tokens at {span.position}, not {limits.num_patches}"
+            raise SampleError("broken picture block", detail)
+
+
+def _as_rows(row: TokenRow) -> Rows:
+    spans = [(s.position, s.num_tokens, s.before, s.after, *s.grid) for s in row.media]
+    media = np.array(spans, np.int64).reshape(-1, 7)
+    return Rows(
+        ids=row.ids,
+        bounds=np.array([0, len(row.ids)]),
+        loss_row=np.zeros(len(row.loss), np.int64),
+        loss_start=row.loss[:, 0],
+        loss_length=row.loss[:, 1],
+        media=Media(
+            row=np.zeros(len(media), np.int64),
+            start=media[:, 0],
+            length=media[:, 1],
+            before=media[:, 2],
+            after=media[:, 3],
+            grid=media[:, 4:],
+        ),
+    )

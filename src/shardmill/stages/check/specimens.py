@@ -1,0 +1,273 @@
+"""Single samples, rows and packs of a folder, with the documents and media they were made from.
+
+Packs and exports know what they were made from, and tokens know their samples.
+
+What a folder does not say of itself (tokenizer, token space, documents) is looked up there, as long
+as it is there.
+
+A few samples, rows or packs of a folder as people read them, in a folder each:
+
+    ground_truth.txt          the documents as they were ingested
+    detokenized_tokens.txt    all tokens
+    unmasked_tokens.txt       those that are learned
+    images/                   the pictures and videos
+
+They are spread over the shards by arithmetic, so that the same folder always shows the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.formats.packed import packed_documents, packed_row
+from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.model.manifest import Manifest
+from shardmill.model.sample import Origin, Sample, Segment
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
+from shardmill.pack.build import num_stored_packs, stored_rows
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.samples.dataset import SampleSet, open_entry, open_samples
+from shardmill.shards.samples.shard import Raw, parse_sample
+from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.sources.keys import name_from_path
+from shardmill.sources.part import media_kind
+from shardmill.stages.check.packs import fields_of
+from shardmill.storage.path import as_path
+from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
+
+# Stages that hand on what they read, as `input_dir`, without saying what it means.
+HANDING_ON = ("shardmill.stages.export:Export", "shardmill.stages.remove:RemoveSamples")
+MAX_STEPS = 4  # an export of packs of tokens without some
+
+
+def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
+    """Return the folder of tokens behind packs and exports; any other folder is its own."""
+    for _ in range(MAX_STEPS):
+        place = _named(manifest, "input_dir" if _hands_on(manifest) else "tokens_dir")
+        if place is None:
+            break
+        folder, manifest = place, open_manifest(place)
+    return folder, manifest
+
+
+def samples_behind(manifest: Manifest) -> Path | None:
+    """Return the folder of samples that tokens were made from, None if it is not known or gone."""
+    is_tokens = isinstance(manifest.stage, dict) and "tokenizer" in manifest.stage
+    return _named(manifest, "input_dir") if is_tokens else None
+
+
+def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
+    """Return the token space that packs and exports share with the tokens behind them.
+
+    None if that is not known: for samples, packs of others, and tokens that cannot be read.
+    """
+    place, made = tokens_behind(folder, manifest)
+    if place == folder or not any("spans" in shard.files for shard in made.shards):
+        return None
+    try:
+        return open_token_set(place, made).space
+    except (FormatError, OSError):
+        return None
+
+
+def _hands_on(manifest: Manifest) -> bool:
+    return isinstance(manifest.stage, dict) and manifest.stage.get("kind") in HANDING_ON
+
+
+def _named(manifest: Manifest, field: str) -> Path | None:
+    name = manifest.stage.get(field) if isinstance(manifest.stage, dict) else None
+    if not isinstance(name, str) or not (as_path(name) / "manifest.json").exists():
+        return None
+    return as_path(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """A sample, a row or a pack: its texts as they were, its rows of tokens, its media."""
+
+    name: str
+    truth: Sequence[str]
+    rows: Sequence[TokenRow] = ()
+    media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A finished folder; `samples` are those behind its tokens, None if they are not there.
+
+    `space` tells the pictures of packs that do not say where theirs lie.
+    """
+
+    folder: Path
+    manifest: Manifest
+    samples: SampleSet | None
+    space: TokenSpace
+
+    def take(self, number: int, share: float) -> Specimen | None:
+        """Return what lies at this share of a shard, from 0 to 1; None if the shard is empty."""
+        entry = self.manifest.shards[number]
+        if not entry.num_samples:
+            return None
+        if "spans" in entry.files:
+            return self._of_tokens(number, share)
+        if "idx" in entry.files:
+            return self._of_tar(number, share)
+        raise ConfigError(f"{self.folder} holds neither samples nor tokens: nothing to show")
+
+    def _of_tokens(self, number: int, share: float) -> Specimen:
+        shard = open_token_set(self.folder, self.manifest).shard(number)
+        about = shard.spans.meta.get("about")
+        if isinstance(about, dict) and about.get("packs"):
+            pack = int(share * num_stored_packs(shard))
+            rows = stored_rows(shard, pack)
+            name = f"pack-{int(about.get('first', 0)) + pack:09d}"
+        else:
+            rows = [shard[int(share * len(shard))]]
+            name = rows[0].key
+        return Specimen(name, self._truth(rows), rows, self._media(rows))
+
+    def _of_tar(self, number: int, share: float) -> Specimen:
+        with open_entry(self.folder, self.manifest.shards[number]) as shard:
+            inside = int(share * len(shard))
+            key, raw = shard.index.keys[inside], shard.raw(inside)
+            media = {ext: bytes(view) for ext, view in raw.items() if media_kind(ext) is not None}
+            plain = fields_of(raw)
+            if plain is not None and "input_ids" in plain:
+                return self._of_pack(key, plain, media)
+            return Specimen(key, [_said(key, raw)], media=media)
+
+    def _of_pack(self, key: str, plain: Mapping[str, Any], media: dict[str, bytes]) -> Specimen:
+        row = packed_row(key, plain, self.space, Origin(source="", path="", row=key))
+        if "lengths" in plain:
+            rows: Sequence[TokenRow] = packed_documents(row, plain)
+            return Specimen(key, self._truth(rows), rows, media)
+        return Specimen(key, [str(text) for text in plain.get("text", ())], [row], media)
+
+    def _truth(self, rows: Sequence[TokenRow]) -> list[str]:
+        if self.samples is None:
+            return []
+        found = self.samples.find_all([_key_of(row) for row in rows]).tolist()
+        return [
+            _told(self.samples[number]) if number >= 0 else f"{row.key} is not among the samples"
+            for row, number in zip(rows, found)
+        ]
+
+    def _media(self, rows: Sequence[TokenRow]) -> dict[str, memoryview]:
+        """Return the media of the rows, numbered in the order of the tokens."""
+        media: dict[str, memoryview] = {}
+        for row in rows if self.samples is not None else ():
+            assert self.samples is not None
+            number = self.samples.find(_key_of(row)) if row.media else None
+            raw = {} if number is None else self.samples.raw(number)
+            for span in row.media:
+                if span.name in raw:
+                    media[f"{len(media)}.{span.name.rpartition('.')[2]}"] = raw[span.name]
+        return media
+
+
+@contextmanager
+def open_collection(folder: Path, space: TokenSpace) -> Iterator[Collection]:
+    """Open a finished folder, and the samples that it was made from if they are still there."""
+    manifest = open_manifest(folder)
+    place = samples_behind(tokens_behind(folder, manifest)[1])
+    samples = None if place is None else open_samples(place)
+    try:
+        yield Collection(folder, manifest, samples, space)
+    finally:
+        if samples is not None:
+            samples.close()
+
+
+def _key_of(row: TokenRow) -> str:
+    # A row that was split off a longer one has its key with ~1, ~2 added.
+    return row.key.partition("~")[0]
+
+
+def _said(key: str, members: Raw) -> str:
+    try:
+        return _told(parse_sample(key, members))
+    except SampleError:
+        texts = [bytes(view) for ext, view in members.items() if media_kind(ext) is None]
+        return "\n".join(text.decode("utf-8", "replace") for text in texts)
+
+
+def _told(sample: Sample) -> str:
+    return "\n".join(_line(segment) for segment in sample.document.segments)
+
+
+def _line(segment: Segment) -> str:
+    who = "" if segment.role is None else f"{segment.role}: "
+    when = "" if segment.time_s is None else " {:.2f}-{:.2f} s".format(*segment.time_s)
+    if segment.kind == "text":
+        return f"{who}{segment.text}"
+    return f"{who}[{segment.kind} {segment.media}{when}]"
+
+
+Show: TypeAlias = Callable[[TokenRow], list[Run]]
+MAX_NAME = 60  # characters of a key, which may take four bytes each
+
+
+def dump_specimens(
+    folder: Path, to_dir: Path, count: int, space: TokenSpace | None = None
+) -> list[Path]:
+    """Write `count` specimens of a finished folder below `to_dir`, and return their folders.
+
+    `space` is that of packs by others; ours know their own.
+    """
+    manifest = open_manifest(folder)
+    space = space or space_of(folder, manifest) or VIDEO_SPACE
+    show = _painter(tokens_behind(folder, manifest)[1], space)
+    made: dict[tuple[int, str], Path] = {}
+    with open_collection(folder, space) as collection:
+        for number, (shard, share) in enumerate(spread(len(manifest.shards), count)):
+            specimen = _take(collection, shard, share)
+            # Of few samples some are hit twice.
+            if specimen is not None and (shard, specimen.name) not in made:
+                made[shard, specimen.name] = _write(specimen, to_dir, number, show)
+    return list(made.values())
+
+
+def spread(num_shards: int, count: int) -> list[tuple[int, float]]:
+    """Return (shard, share of the way through it) of `count` places over all shards."""
+    places = [(2 * i + 1) * num_shards / (2 * count) for i in range(count)] if num_shards else []
+    return [(int(place), place - int(place)) for place in places]
+
+
+def _take(collection: Collection, shard: int, share: float) -> Specimen | None:
+    try:
+        return collection.take(shard, share)
+    except SampleError as error:
+        return Specimen("broken", [str(error)])
+
+
+def _painter(manifest: Manifest, space: TokenSpace) -> Show:
+    try:
+        return open_painter(manifest)
+    except ConfigError:  # packs of others: nobody says which tokenizer made them
+        return lambda row: paint(row, Numbers(), space)
+
+
+def _write(specimen: Specimen, to_dir: Path, number: int, show: Show) -> Path:
+    name = name_from_path(specimen.name).replace("/", "_")[:MAX_NAME]
+    folder = to_dir / f"{number:03d}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ground_truth.txt").write_text("\n\n".join(specimen.truth) + "\n", "utf-8")
+    if specimen.rows:
+        shown = [show(row) for row in specimen.rows]
+        learned = [[run for run in runs if run.learned] for runs in shown]
+        (folder / "detokenized_tokens.txt").write_text(_joined(shown), "utf-8")
+        (folder / "unmasked_tokens.txt").write_text(_joined(learned), "utf-8")
+    for medium, content in specimen.media.items():
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / "images" / Path(medium).name).write_bytes(content)
+    return folder
+
+
+def _joined(rows: Sequence[Sequence[Run]]) -> str:
+    return "\n\n".join("".join(run.text for run in runs) for runs in rows) + "\n"

@@ -1,0 +1,221 @@
+"""Materialize: the packs of a plan become shards on disk, in the order in which they are trained.
+
+"megatron" writes token shards, "tar" writes WebDataset tars; `packwrite` states their content.
+Every document keeps its own begin and end tokens. The tokens written are the tokens planned, or the
+unit fails.
+
+The two forms of packs on disk.
+
+Token shards: `.bin` and `.idx` in which each pack is a document and its samples are the sequences,
+with the spans beside them. Tars, for each pack:
+
+    K.json    {"input_ids", "loss_mask", "lengths", "keys", "image", "media"}
+    K-0.jpg   the pictures and videos, if the folder of samples is given; "image" lists 0, 1, ...
+
+`lengths` are those of the documents, in order; `media` says where the tokens of each medium lie,
+and how many delimiters stand before and after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import orjson
+import xxhash
+
+from shardmill.errors import ConfigError, UnitFailed
+from shardmill.model.codec import Plain
+from shardmill.model.lengths import LengthTable
+from shardmill.model.plan import PackPlan
+from shardmill.model.space import TokenSpace
+from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.model.tokenrow import TokenRow
+from shardmill.pack.build import BuildSpec, Pack, as_pack, build_pack, cut_row
+from shardmill.pack.order import EpochOrder
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.lengths import token_lengths
+from shardmill.shards.plans import open_plan
+from shardmill.shards.samples.dataset import SampleSet, open_samples
+from shardmill.shards.tar.index import IndexRows
+from shardmill.shards.tar.write import Content, TarWriter
+from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.tokens.write import TokenWriter
+from shardmill.stages.inputs import fingerprint_of
+
+Rows: TypeAlias = list[TokenRow]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPacks:
+    """Packs with the position of the first in the epoch."""
+
+    first: int
+    packs: Iterator[Rows]
+
+    def __iter__(self) -> Iterator[tuple[str, Rows]]:
+        return ((f"{n:09d}", rows) for n, rows in enumerate(self.packs, self.first))
+
+
+Write: TypeAlias = Callable[[NumberedPacks, TokenSpace, Unit, Draft, Tally], None]
+
+
+def write_tokens(
+    packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
+) -> None:
+    """Write packs as one token shard."""
+    about = {"packs": True, "first": packs.first}
+    with TokenWriter(lambda role: draft.file(unit.name, role), space, about) as writer:
+        for _, rows in packs:
+            for row in as_pack(rows):
+                with tally.sample(row.key):
+                    writer.append(row)
+            tally.count("packs")
+    draft.finish(unit.name, num_samples=writer.num_rows)
+
+
+def tar_writer(samples: SampleSet | None) -> Write:
+    """Return the function that writes packs as one tar, with the media of `samples` if given."""
+
+    def write(
+        packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
+    ) -> None:
+        index = IndexRows()
+        with TarWriter(draft.file(unit.name, "tar")) as tar:
+            for key, rows in packs:
+                with tally.sample(key):
+                    members = _members(build_pack(rows, BuildSpec()), rows, samples)
+                    start, planned = tar.add(key, members, "dashed")
+                    index.add(key, start, planned.exts, planned.offsets, planned.sizes)
+                    index.describe((), 0, 0, "")
+            end = tar.num_bytes
+        index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
+        draft.finish(unit.name, num_samples=len(index))
+
+    return write
+
+
+def _members(
+    pack: Pack, rows: Sequence[TokenRow], samples: SampleSet | None
+) -> list[tuple[str, Content]]:
+    media = [] if samples is None else _media(rows, samples)
+    content = {
+        "input_ids": pack.input_ids,
+        "loss_mask": pack.loss_mask.astype(np.uint8),
+        "lengths": pack.layout.lengths,
+        "keys": pack.keys,
+        "image": [ext.partition(".")[0] for ext, _ in media],
+        "media": [
+            {
+                "name": medium.span.name,
+                "kind": medium.span.kind,
+                "document": medium.document,
+                "position": medium.span.position,
+                "num_tokens": medium.span.num_tokens,
+                "grid": medium.span.grid,
+                "before": medium.span.before,
+                "after": medium.span.after,
+            }
+            for medium in pack.media
+        ],
+    }
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+    return [("json", orjson.dumps(content, option=options)), *media]
+
+
+def _media(rows: Sequence[TokenRow], samples: SampleSet) -> list[tuple[str, Content]]:
+    # A row that was split off a longer one has its key with ~1, ~2 added.
+    keys = [row.key.partition("~")[0] for row in rows if row.media]
+    numbers = samples.find_all(keys)
+    found: list[tuple[str, Content]] = []
+    for row, number in zip((row for row in rows if row.media), numbers.tolist()):
+        if number < 0:
+            raise ConfigError(f"sample {row.key!r} is not in {samples.folder}")
+        raw = samples.raw(number)
+        for span in row.media:
+            if span.name not in raw:
+                raise ConfigError(f"sample {row.key!r} has no medium {span.name!r}")
+            found.append((f"{len(found)}.{span.name.rpartition('.')[2]}", raw[span.name]))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialize:
+    """The spec of packs on disk; `seed` and `epoch` choose the order of the packs.
+
+    `samples_dir` is the folder of sample shards from which pictures are copied into tars.
+    """
+
+    version: ClassVar[int] = 2
+
+    tokens_dir: Path
+    plan_path: Path
+    format: Literal["megatron", "tar"] = "megatron"
+    samples_dir: Path | None = None
+    packs_per_shard: int = 1000
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.packs_per_shard < 1:
+            raise ConfigError(f"packs_per_shard must be at least 1, got {self.packs_per_shard}")
+        if self.samples_dir is not None and self.format != "tar":
+            raise ConfigError("samples_dir is for tars: Megatron's files hold no pictures")
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each range of packs; it names plan and tokens by their content."""
+        plan = open_plan(self.plan_path)
+        plan.check_table(token_lengths(self.tokens_dir))
+        tokens = open_manifest(self.tokens_dir)
+        state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
+        for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
+            state.update(np.ascontiguousarray(array).view(np.uint8).data)
+        for number, start in enumerate(range(0, len(plan), self.packs_per_shard)):
+            stop = min(start + self.packs_per_shard, len(plan))
+            made_of: dict[str, Plain] = {"start": start, "stop": stop, "content": state.hexdigest()}
+            yield Unit(name=f"{number:05d}", input=made_of, num_samples=stop - start)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Map plan, tokens and samples, once a process."""
+        tokens = open_token_set(self.tokens_dir, open_manifest(self.tokens_dir))
+        plan, table = open_plan(self.plan_path), token_lengths(self.tokens_dir)
+        plan.check_table(table)
+        order = EpochOrder(plan, seed=self.seed, epoch=self.epoch)
+        samples = None if self.samples_dir is None else open_samples(self.samples_dir)
+        write = write_tokens if self.format == "megatron" else tar_writer(samples)
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            first, last = unit.input["start"], unit.input["stop"]
+            assert isinstance(first, int) and isinstance(last, int)
+            packs = order.packs(np.arange(first, last))
+            rows = (_rows(plan, table, tokens, int(pack)) for pack in packs)
+            write(NumberedPacks(first, rows), _space(tokens), unit, draft, tally)
+
+        yield work
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprints of the plan and of the manifests."""
+        paths = [self.plan_path, self.tokens_dir / "manifest.json"]
+        if self.samples_dir is not None:
+            paths.append(self.samples_dir / "manifest.json")
+        return fingerprint_of(paths)
+
+
+def _rows(plan: PackPlan, table: LengthTable, tokens: TokenSet, pack: int) -> list[TokenRow]:
+    numbers = plan[pack]
+    planned = plan.lengths_of(numbers, table).tolist()
+    rows = [cut_row(tokens[number], n) for number, n in zip(numbers.tolist(), planned)]
+    if [len(row.ids) for row in rows] != planned:
+        raise UnitFailed(f"pack {pack} has other lengths than planned: {planned}")
+    return rows
+
+
+def _space(tokens: TokenSet) -> TokenSpace:
+    space = tokens.space
+    assert space is not None, "a plan with packs has rows, and rows have a space"
+    return space

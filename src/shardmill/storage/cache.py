@@ -1,0 +1,181 @@
+"""Local copies of small files that lie in a store: indexes, spans, plans, length tables.
+
+They are mapped like local ones, so all processes of a machine share one copy. A copy is named by
+the url, size and version of its object, so it is never outdated; together they stay below
+`$SHARDMILL_CACHE_BYTES`, the least recently opened go first. Removing one that is mapped is safe:
+its bytes stay until the last user has gone.
+
+Local room for what a folder in an object store needs while it is being made: unfinished files.
+
+`$SHARDMILL_SCRATCH`, or else the system's temporary folder. A large, fast local disk is best; a
+worker needs there what its unit writes, and what waits to be uploaded.
+
+Copies of a folder's files that arrive in a folder near by, while the originals are being read.
+
+Whoever copies (see `serve.stagealong`) puts each file there whole, under the path that it has in
+the original folder, and then adds a line to the file `arrived`. Readers look at the size of that
+file now and then, and open again what has come.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.storage import objects
+from shardmill.storage.atomic import DISK, removed_on_error
+from shardmill.storage.client import call, find_object
+from shardmill.storage.path import UrlPath
+
+VARIABLE = "SHARDMILL_SCRATCH"
+
+
+def scratch_root() -> Path:
+    """Return the folder of everything that is kept locally for stores."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else _own_folder(Path(tempfile.gettempdir()))
+
+
+def _own_folder(shared: Path) -> Path:
+    """Return a folder of this user alone in one that all users share."""
+    folder = shared / f"shardmill-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    # What lies here is believed, so nobody else may have put it there.
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        raise ConfigError(f"{folder} is not ours alone: set {VARIABLE} to a folder of your own")
+    return folder
+
+
+def scratch_dir(url: str) -> Path:
+    """Return the folder for one folder of a store."""
+    return scratch_root() / "drafts" / blake2b(url.encode(), digest_size=8).hexdigest()
+
+
+LIMIT_VARIABLE = "SHARDMILL_CACHE_BYTES"
+LIMIT_BYTES = 32 << 30
+CHUNK_BYTES = 16 << 20
+NUM_THREADS = 16
+
+
+def near(path: Path) -> Path:
+    """Return a local file with the content of `path`: itself, or a copy of what lies in a store."""
+    if not isinstance(path, UrlPath):
+        return path
+    try:
+        info = objects.look(str(path))
+        name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
+        copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
+        if not _touch(copy_path):
+            _fetch(path, info.num_bytes, copy_path)
+    except FileNotFoundError as error:
+        raise FormatError("does not exist", path=path) from error
+    return copy_path
+
+
+def bring_near(paths: Iterable[Path]) -> None:
+    """Fetch many small files at once, so that opening each of them does not wait for a store."""
+    remote = [path for path in paths if isinstance(path, UrlPath)]
+    if remote:
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            list(pool.map(near, remote))
+
+
+def _touch(copy_path: Path) -> bool:
+    """Note that a copy is used; say whether it is there."""
+    try:
+        os.utime(copy_path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:
+    copy_path.parent.mkdir(parents=True, exist_ok=True)
+    limit = _limit()
+    if num_bytes > limit:
+        raise ConfigError(
+            f"{path} has {num_bytes:,} bytes, local copies may have {limit:,}: raise "
+            f"{LIMIT_VARIABLE}"
+        )
+    draft_path = copy_path.with_name(f".{secrets.token_hex(8)}")
+    with removed_on_error(DISK, draft_path):
+        _download(path, num_bytes, draft_path)
+        DISK.rename(draft_path, copy_path)
+    _forget_oldest(copy_path, limit)
+
+
+def _download(path: Path, num_bytes: int, draft_path: Path) -> None:
+    found = find_object(str(path))
+    with draft_path.open("wb") as file:
+        for start in range(0, num_bytes, CHUNK_BYTES):
+            length = min(CHUNK_BYTES, num_bytes - start)
+            file.write(call(found, "get_range", start=start, length=length))
+        if file.tell() != num_bytes:
+            raise FormatError("changed while it was read: try again", path=path)
+
+
+def _forget_oldest(newest: Path, limit: int) -> None:
+    copies = []
+    for entry in os.scandir(newest.parent):
+        with suppress(FileNotFoundError):
+            info = entry.stat()
+            copies.append((info.st_mtime_ns, info.st_size, entry.path))
+    total = sum(size for _, size, _ in copies)
+    for _, size, name in sorted(copies):
+        if total <= limit:
+            return
+        if name != str(newest):
+            Path(name).unlink(missing_ok=True)
+            total -= size
+
+
+def _limit() -> int:
+    text = os.environ.get(LIMIT_VARIABLE, str(LIMIT_BYTES))
+    if not text.isdigit():
+        raise ConfigError(f"{LIMIT_VARIABLE} must be a number of bytes, got {text!r}")
+    return int(text)
+
+
+LOG_NAME = "arrived"
+LOOK_EVERY_S = 2.0
+
+
+class Arriving:
+    """The copies in a folder, as one reader has seen them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen, self._look_at = 0, 0.0
+
+    def find(self, original: str, relative: str) -> str:
+        """Return where to read a file: its copy if that has come, else the original."""
+        copy = self.folder / relative
+        return str(copy) if copy.exists() else original
+
+    def has_news(self) -> bool:
+        """Say whether more copies have come since the last yes; looks every two seconds."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY_S
+        try:
+            size = os.stat(self.folder / LOG_NAME).st_size  # noqa: PTH116 (a microsecond counts)
+        except FileNotFoundError:
+            size = 0
+        seen, self._seen = self._seen, size
+        return size != seen
+
+
+def arriving_in(folder: Path | str | None) -> Arriving | None:
+    """Return the copies in a folder, None if there is no such folder to look at."""
+    return None if folder is None else Arriving(Path(folder))

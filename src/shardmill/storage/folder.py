@@ -1,0 +1,263 @@
+"""How files come into an output folder: a local one, or one in an object store.
+
+Both keep the same promise: a file is there whole or not at all, it lasts once a call returns, and
+of two that `create` the same file one succeeds. A local folder keeps it by fsync and rename, in the
+order that `atomic` explains; a store by itself, since an object appears when all of it has arrived.
+
+On a store a run that was taken for dead, and wakes up, cannot be kept from putting its files. Three
+things make that harmless. The same unit of the same stage gives the same bytes, so what it puts is
+what is there already. Before it puts anything it looks whether the unit has a receipt, and then
+puts nothing. And a receipt is created, never replaced: if two runs did one unit differently (as two
+kinds of GPU may), the second finds the other's receipt, withdraws it and fails, so that the unit is
+done again; and every receipt holds the checksums by which `shardmill check` finds a mix.
+
+What lies in a folder, and the content of many small files: of a local disk, or of a store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
+
+from shardmill.errors import StoreError
+from shardmill.storage import objects
+from shardmill.storage.atomic import (
+    DISK,
+    Disk,
+    make_dirs,
+    remove_files,
+    removed_on_error,
+    write_file,
+)
+from shardmill.storage.path import UrlPath
+
+NUM_UPLOADS = 8
+T = TypeVar("T")
+Moves: TypeAlias = Sequence[tuple[Path, Path]]
+
+
+class Depot(Protocol):
+    """What the ledger and the locks need of the place where a folder lies."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, where folders are made."""
+
+    def put(self, path: Path, content: bytes) -> None:
+        """Create or replace a file."""
+
+    def create(self, path: Path, content: bytes) -> bool:
+        """Create a file unless it exists; say whether it was us."""
+
+    def renew(self, path: Path, is_mine: Callable[[bytes], bool], content: bytes) -> bool:
+        """Replace a small file if it is ours, and say whether it was; its length stays."""
+
+    def settle(self, drafts: Sequence[Path]) -> None:
+        """Make sure that finished drafts are safe before anything older is removed."""
+
+    def move(self, moves: Moves) -> None:
+        """Give drafts their final places."""
+
+    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+        """Write receipts, now that everything they speak of is in its place."""
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Remove files, which may already be gone."""
+
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Remove files that do no harm if a crash brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDepot:
+    """A folder of a file system; drafts lie in `draft_dir`, on the same one."""
+
+    draft_dir: Path
+    disk: Disk = DISK
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder so that no crash takes it away."""
+        make_dirs(path, disk=self.disk)
+
+    def put(self, path: Path, content: bytes) -> None:
+        """Replace a file by rename."""
+        write_file(path, content, draft_dir=self.draft_dir, disk=self.disk)
+
+    def create(self, path: Path, content: bytes) -> bool:
+        """Create a file exclusively; it is no receipt, so a crash may take it away."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "wb", buffering=0) as file, removed_on_error(DISK, path):
+            file.write(content)
+        return True
+
+    def renew(self, path: Path, is_mine: Callable[[bytes], bool], content: bytes) -> bool:
+        """Write over the file in place; one that is not ours is never touched."""
+        with path.open("r+b", buffering=0) as file:
+            if not is_mine(file.read(len(content))):
+                return False
+            file.seek(0)
+            file.write(content)
+        return True
+
+    def settle(self, drafts: Sequence[Path]) -> None:
+        """Sync the drafts."""
+        self.disk.sync_files(drafts)
+
+    def move(self, moves: Moves) -> None:
+        """Rename the drafts and sync the folders."""
+        for source, target in moves:
+            self.disk.rename(source, target)
+        for folder in sorted({target.parent for _, target in moves}):
+            self.disk.sync_dir(folder)
+
+    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+        """Write receipts beside the drafts, sync them, and rename them into place."""
+        moves = [(self.draft_dir / f"{path.stem}.receipt", path) for path, _ in receipts]
+        for (draft_path, _), (_, content) in zip(moves, receipts):
+            self.disk.write(draft_path, content)
+        self.disk.sync_files([draft_path for draft_path, _ in moves])
+        self.move(moves)
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Remove files so that no crash brings them back."""
+        remove_files(paths, disk=self.disk)
+
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Remove files without waiting for the disk."""
+        for path in paths:
+            self.disk.unlink(path)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDepot:
+    """A folder of an object store; drafts are local files that are uploaded."""
+
+    def make_folder(self, path: Path) -> None:
+        """Do nothing: a store has no folders."""
+
+    def put(self, path: Path, content: bytes) -> None:
+        """Put the object."""
+        objects.put(str(path), content)
+
+    def create(self, path: Path, content: bytes) -> bool:
+        """Put the object on the condition that there is none."""
+        return objects.create(str(path), content)
+
+    def renew(self, path: Path, is_mine: Callable[[bytes], bool], content: bytes) -> bool:
+        """Put the object on the condition that it is still what was looked at."""
+        return objects.exchange(str(path), is_mine, content)
+
+    def settle(self, drafts: Sequence[Path]) -> None:
+        """Do nothing: what makes a file last is its upload."""
+
+    def move(self, moves: Moves) -> None:
+        """Upload the drafts, several at a time, and remove them."""
+
+        def upload(move: tuple[Path, Path]) -> None:
+            source, target = move
+            objects.put_file(str(target), source)
+            source.unlink()
+
+        _in_parallel(upload, moves)
+
+    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+        """Create the receipts; one that exists and differs is withdrawn, and is an error."""
+
+        def create(receipt: tuple[Path, bytes]) -> None:
+            path, content = receipt
+            if not objects.create(str(path), content):
+                objects.delete([str(path)])
+                raise StoreError(
+                    f"two runs wrote {path} at the same time, with different results: run the "
+                    "same command again, which does this unit once more",
+                    passing=True,
+                )
+
+        _in_parallel(create, receipts)
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Delete the objects."""
+        objects.delete(map(str, paths))
+
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Delete the objects."""
+        self.remove(paths)
+
+
+def depot_of(folder: Path, draft_dir: Path | None = None, disk: Disk = DISK) -> Depot:
+    """Return how files come into a folder; drafts of a local one lie in `draft_dir`."""
+    return StoreDepot() if isinstance(folder, UrlPath) else LocalDepot(draft_dir or folder, disk)
+
+
+def _in_parallel(function: Callable[[T], None], items: Sequence[T]) -> None:
+    list(_upload_pool(os.getpid()).map(function, items))
+
+
+@lru_cache(maxsize=1)
+def _upload_pool(pid: int) -> ThreadPoolExecutor:
+    # Keyed by process: threads do not survive a fork.
+    return ThreadPoolExecutor(NUM_UPLOADS, "upload")
+
+
+NUM_THREADS = 32
+READ_AT_ONCE = 1024
+
+
+def list_sizes(folder: Path) -> dict[str, int]:
+    """Return name -> size of the files in a folder; one that does not exist is empty."""
+    if isinstance(folder, UrlPath):
+        return {info.path: info.num_bytes for info in objects.list_here(str(folder))[1]}
+    sizes = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            # A file may go while the folder is being listed.
+            with suppress(FileNotFoundError):
+                sizes[entry.name] = entry.stat().st_size
+    return sizes
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, sorted; one that does not exist is empty."""
+    if isinstance(folder, UrlPath):
+        return [info.path for info in objects.list_here(str(folder))[1]]
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (names alone, ten times faster)
+    except FileNotFoundError:
+        return []
+
+
+def read_all(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
+    """Yield the content of each file, None for one that is gone; of a store many at a time."""
+    # Joined as text: a path object costs as much as opening the file.
+    places = [f"{folder}/{name}" for name in names]
+    if not isinstance(folder, UrlPath):
+        yield from map(_read_file, places)
+        return
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        waiting = iter(places)
+        while some := list(islice(waiting, READ_AT_ONCE)):
+            yield from pool.map(_read_object, some)
+
+
+def _read_file(path: str) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _read_object(url: str) -> bytes | None:
+    try:
+        return objects.get(url)
+    except FileNotFoundError:
+        return None

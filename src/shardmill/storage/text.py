@@ -1,0 +1,71 @@
+"""JSON as bytes: sorted keys, UTF-8, one text for one value.
+
+Names of files may hold bytes that are not UTF-8, which Python carries as lone surrogates. orjson
+refuses those, so they go through the standard library as escapes ("\udcff").
+
+TOML that a person wrote: recipes, and the file of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shardmill.errors import ConfigError, FormatError
+
+_LINE = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+_PAGE = _LINE | orjson.OPT_INDENT_2
+
+
+def dump_page(value: Any) -> bytes:
+    """Return JSON for a person to read: indented, with a newline at the end."""
+    try:
+        return orjson.dumps(value, option=_PAGE)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, sort_keys=True, indent=2).encode() + b"\n"
+
+
+def dump_line(value: Any) -> bytes:
+    """Return JSON as one line with its newline."""
+    try:
+        return orjson.dumps(value, option=_LINE)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def parse_json(content: bytes) -> Any:
+    """Return the value of a JSON text, or raise `ValueError`."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(content)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file, or raise `FormatError`."""
+    return parse_page(path.read_bytes(), path)
+
+
+def parse_page(content: bytes, path: object) -> Any:
+    """Return the value of a JSON file's content, or raise `FormatError`."""
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise FormatError(f"is not JSON: {error}", path=path) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file, or raise `ConfigError` that names the file and the line."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except RecursionError:
+        raise ConfigError(f"cannot read {path}: it is nested too deeply") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error

@@ -1,0 +1,165 @@
+"""A picture and its caption: draw it from the text, or describe it, or by chance one of the two.
+
+    t2i    [bos] caption instruction   boi | codes eoi [eos]     learned: right of the bar
+    i2t    [bos] boi codes eoi prompt | caption [eos]
+    pair   [bos] caption boi codes eoi [eos], or the picture first; everything is learned
+
+A sample without a picture is plain text, learned whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.model.rng import Dice
+from shardmill.model.sample import Sample, Segment
+from shardmill.model.space import TokenSpace
+from shardmill.tokens.templates.template import (
+    Medium,
+    Piece,
+    Render,
+    Text,
+    Token,
+    control_ids,
+    text,
+)
+from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.text.tokenizer import TextTokenizer
+
+INSTRUCTIONS = (
+    "Generate an image based on this description.",
+    "Create an image that captures the provided description.",
+    "Draw a picture of what is described here.",
+    "Turn this text into an image.",
+    "Paint the scene that these words describe.",
+    "Make a picture that shows this.",
+    "Produce an image that matches the text above.",
+    "Show this description as an image.",
+    "Illustrate the text.",
+    "Render what you have just read as an image.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextToImage:
+    """The caption with one of the instructions asks for the picture; the picture is learned.
+
+    With probability `unconditional` the control token "unconditional" stands for all the text, for
+    classifier-free guidance.
+    """
+
+    instructions: tuple[str, ...] = INSTRUCTIONS
+    unconditional: float = 0.0
+    bos: bool = True
+    eos: bool = True
+    plain: PlainText = field(default_factory=lambda: PlainText(bos=True))
+
+    def __post_init__(self) -> None:
+        _check_chance("unconditional", self.unconditional)
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        find, plain = control_ids(tokenizer, space), self.plain.bind(tokenizer, space)
+        bos = [Token(find("bos"))] if self.bos else []
+        eos = [Token(find("eos"), True)] if self.eos else []
+        nothing = Token(find("unconditional")) if self.unconditional > 0 else None
+
+        def render(sample: Sample, dice: Dice) -> list[Piece]:
+            picture, caption = split_pair(sample)
+            if picture is None:
+                return plain(sample, dice)
+            if self.instructions:
+                caption += " " + dice.choose("instruction", self.instructions)
+            ask: Piece = text(caption)
+            if nothing is not None and dice.throw("unconditional") < self.unconditional:
+                ask = nothing
+            return [*bos, ask, Medium(picture, loss=True), *eos]
+
+        return render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageToText:
+    """The picture with the prompt asks for the caption; the caption is learned."""
+
+    prompts: tuple[str, ...] = ("The caption of this image is:",)
+    bos: bool = True
+    eos: bool = True
+    plain: PlainText = field(default_factory=lambda: PlainText(bos=True))
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        find, plain = control_ids(tokenizer, space), self.plain.bind(tokenizer, space)
+        bos = [Token(find("bos"))] if self.bos else []
+        eos = [Token(find("eos"), True)] if self.eos else []
+
+        def render(sample: Sample, dice: Dice) -> list[Piece]:
+            picture, caption = split_pair(sample)
+            if picture is None:
+                return plain(sample, dice)
+            answer: tuple[tuple[str, bool], ...] = ((caption, True),)
+            if self.prompts:
+                prompt = dice.choose("prompt", self.prompts)
+                answer = ((prompt, False), (" " + caption, True))
+            return [*bos, Medium(picture), Text(answer), *eos]
+
+        return render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPairs:
+    """With probability `t2i_ratio` a sample is drawn, otherwise it is described."""
+
+    t2i_ratio: float = 0.5
+    t2i: TextToImage = field(default_factory=TextToImage)
+    i2t: ImageToText = field(default_factory=ImageToText)
+
+    def __post_init__(self) -> None:
+        _check_chance("t2i_ratio", self.t2i_ratio)
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        draw, describe = self.t2i.bind(tokenizer, space), self.i2t.bind(tokenizer, space)
+
+        def render(sample: Sample, dice: Dice) -> list[Piece]:
+            chosen = draw if dice.throw("t2i or i2t") < self.t2i_ratio else describe
+            return chosen(sample, dice)
+
+        return render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionPair:
+    """Caption and picture side by side, all learned, as for diffusion over both."""
+
+    first: Literal["text", "image"] = "text"
+    bos: bool = True
+    eos: bool = True
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        bos, eos = PlainText(bos=self.bos, eos=self.eos).ends(tokenizer, space)
+
+        def render(sample: Sample, dice: Dice) -> list[Piece]:
+            picture, caption = split_pair(sample)
+            parts: list[Piece] = [text(caption, True)]
+            if picture is not None:
+                parts.append(Medium(picture, loss=True, loss_on_start=True))
+            return [*bos, *(parts if self.first == "text" else parts[::-1]), *eos]
+
+        return render
+
+
+def split_pair(sample: Sample) -> tuple[Segment | None, str]:
+    """Return the one picture, if any, and the text of a sample."""
+    media = sample.document.media()
+    if len(media) > 1 or any(segment.kind == "audio" for segment in media):
+        raise SampleError("not a pair", f"it has {len(media)} media, one picture was expected")
+    return (media[0] if media else None), sample.document.text
+
+
+def _check_chance(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} must lie between 0 and 1, got {value}")

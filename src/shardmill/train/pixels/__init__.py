@@ -1,0 +1,1 @@
+"""shardmill.train.pixels."""

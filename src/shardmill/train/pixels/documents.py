@@ -1,0 +1,211 @@
+"""Documents for models that take pixels: a Hugging Face processor works in the worker.
+
+The sample is read from its tar, its pictures and the chosen frames of its videos are decoded, the
+chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
+rule that counted the tokens (see `tokens.visual`) says which frames to take and how the processor
+writes media into the text, so that the answers, which carry loss, are found in its ids (see
+`serve.written`). What it says of media is compared with the processor for every sample, the whole
+text for the first samples of each process. Without a rule, pictures are served by processors that
+write each placeholder as a run of itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardmill.errors import SampleError, need
+from shardmill.media.image.decode import decode_picture
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fields
+from shardmill.model.tokenrow import TokenRow, spans_of
+from shardmill.shards.samples.dataset import SampleSet, open_samples
+from shardmill.shards.samples.shard import parse_sample
+from shardmill.storage.path import as_path
+from shardmill.tokens.templates.jinja import answer_spans
+from shardmill.tokens.templates.turns import conversation
+from shardmill.tokens.visual.rule import Visual, VisualRule
+from shardmill.train.documents import Document
+from shardmill.train.pixels.processor import (
+    Medium,
+    PixelProcessor,
+    expand,
+    learned_tokens,
+    media_spans,
+    rule_of,
+    write_media,
+)
+from shardmill.train.pixels.video import ChosenFrames, read_video
+from shardmill.train.samples import RawReader
+
+# Tokenizers of Hugging Face are not made for threads; decoding pictures is.
+LOCK = threading.Lock()
+# Samples a process whose text is compared with the processor's; a wrong rule shows at once.
+NUM_CHECKED = 4
+# What a processor returns beside the tensors that the model gets.
+NOT_MEDIA = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+
+
+@dataclass(slots=True)
+class PixelReader:
+    """Samples with pictures and videos, through a processor.
+
+    `rule` is the visual rule of the processor; `tools_field` names the tools of a chat.
+    """
+
+    samples: SampleSet
+    processor: Any
+    rule: VisualRule | None = None
+    tools_field: str = "tools"
+    reader: RawReader = field(init=False, repr=False)
+    asked: PixelProcessor = field(init=False, repr=False)
+    _num_read: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.reader = RawReader(self.samples)
+        self.asked = PixelProcessor(self.processor, self.rule)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | str,
+        processor: Any,
+        rule: VisualRule | None = None,
+        near: Path | str | None = None,
+    ) -> PixelReader:
+        """Return the reader of a finished folder of samples; a processor may be a local path.
+
+        Without a rule, the one that the processor's own settings describe is taken. Copies of the
+        shards may arrive `near` by.
+        """
+        rule = rule_of(processor) if rule is None else rule
+        if isinstance(processor, str | Path):
+            auto = need("transformers", extra="train").AutoProcessor
+            processor = auto.from_pretrained(str(processor), local_files_only=True)
+        where = None if near is None else Path(near)
+        return cls(open_samples(as_path(folder), where), processor, rule)
+
+    @property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards it reads."""
+        return self.samples.entries
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether tars lie in a store."""
+        return self.reader.is_remote
+
+    def prefetch(self, rows: Sequence[int]) -> None:
+        """Have these samples fetched together."""
+        self.reader.announce(rows)
+
+    def read(self, row: int) -> Document:
+        """Return the processor's ids and tensors of a sample, with loss on the answers."""
+        (raw,) = self.reader.views([row])
+        sample = parse_sample(raw.key, raw.members)
+        segments = sample.document.media()
+        sizes = self.reader.sizes(row) if any(s.kind == "video" for s in segments) else {}
+        shown = [self._decode(sample, segment, sizes) for segment in segments]
+        with LOCK:
+            return self._process(sample, segments, shown)
+
+    def describe(self, row: int) -> str:
+        """Return shard, place and key."""
+        shard, inside = self.samples.locate(row)
+        name = self.samples.entries[shard].name
+        return f"sample {inside} of shard {name}"
+
+    def _decode(self, sample: Sample, segment: Segment, sizes: Mapping[str, MediaSize]) -> Any:
+        content = sample.media.get(segment.media)
+        if content is None:
+            raise SampleError("missing media", segment.media)
+        if segment.kind == "image":
+            return need("PIL.Image", extra="image").fromarray(decode_picture(content))
+        if segment.kind != "video" or self.rule is None:
+            raise SampleError(
+                f"cannot serve {segment.kind} as pixels", "the processor's rule is not known"
+            )
+        if segment.time_s is not None:
+            raise SampleError("part of a video", "cut clips out before packing")
+        return read_video(content, sizes[segment.media], self.rule)
+
+    def _process(
+        self, sample: Sample, segments: Sequence[Segment], shown: Sequence[Any]
+    ) -> Document:
+        messages = _messages(sample)
+        tools = tools_of(sample, self.tools_field)
+        rendered = self.asked.render(messages, tools=tools)
+        # The whole text takes a processor long; it is compared for the first samples only.
+        is_whole = self.rule is None or self._num_read < NUM_CHECKED
+        made = (
+            self.asked.make(rendered, shown) if is_whole else self.asked.make_media(segments, shown)
+        )
+        visuals = self._visuals(segments, shown, made)
+        media = [Medium(segment, visual) for segment, visual in zip(segments, visuals)]
+        writing = write_media(rendered, self.asked.placeholders(), media)
+        encoded = self.asked.encode(writing.text)
+        expanded = expand(writing, encoded, self.asked.visual_ids())
+        if is_whole:
+            expanded.check(np.asarray(made["input_ids"][0], np.int64))
+        else:
+            self.asked.check_media(media, made)
+        self._num_read += 1
+        answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
+        learned = learned_tokens(encoded, writing.moved(np.array(answers, np.int64).reshape(-1, 2)))
+        row = TokenRow(
+            key=sample.key,
+            ids=expanded.ids,
+            loss=spans_of(np.repeat(learned, expanded.counts)),
+            media=media_spans(writing, encoded, expanded),
+        )
+        tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
+        return Document(row, tensors)
+
+    def _visuals(
+        self, segments: Sequence[Segment], shown: Sequence[Any], made: Mapping[str, Any]
+    ) -> list[Visual]:
+        if self.rule is not None:
+            return [self.rule.count(s.kind, _size(medium)) for s, medium in zip(segments, shown)]
+        ids = np.asarray(made["input_ids"][0], np.int64)
+        runs = spans_of(np.isin(ids, self.asked.visual_ids()))
+        if len(runs) != len(segments):
+            raise SampleError(
+                "placeholders and media do not match",
+                f"{len(runs)} runs of image tokens for {len(segments)} pictures",
+            )
+        grids = made.get("image_grid_thw")
+        listed = [(0, 0, 0)] * len(runs) if grids is None else grids.tolist()
+        token = str(self.processor.image_token) if len(runs) else ""
+        return [
+            Visual(token, count, grid=tuple(grid))
+            for (_, count), grid in zip(runs.tolist(), listed)
+        ]
+
+
+def _messages(sample: Sample) -> list[dict[str, Any]]:
+    more = turn_fields(sample)
+    return [
+        {
+            "role": role,
+            "content": [
+                {"type": "text", "text": s.text} if s.kind == "text" else {"type": s.kind}
+                for s in segments
+            ],
+            **more.get(segments[0].turn, {}),
+        }
+        for role, segments in conversation(sample)
+    ]
+
+
+def _size(medium: Any) -> MediaSize:
+    if isinstance(medium, ChosenFrames):
+        return medium.size
+    return MediaSize(width=medium.width, height=medium.height)

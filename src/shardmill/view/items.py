@@ -1,0 +1,183 @@
+"""What stands in the folder: stage folders, plans and length tables, found by looking at names.
+
+An item has an id, its path from the root ("." is the root itself). Requests name ids, which are
+looked up here: no path ever comes from a request.
+
+How items hang together: which folder, plan or file a stage was made from, as its spec says.
+
+Specs hold paths as they were typed, often relative to a folder that nobody remembers. A path is
+tried from the item's own place upwards, and counts only if it leads to an item on the shelf.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os.path import normpath
+from pathlib import Path
+from typing import Any, Literal
+
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.shards.arrays import MAGIC
+from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_plan
+from shardmill.storage.globs import is_remote
+from shardmill.storage.objects import list_here
+from shardmill.storage.path import UrlPath
+from shardmill.view.access import Fence
+
+Kind = Literal["stage", "plan", "lengths"]
+MAX_DEPTH = 3
+MAX_ENTRIES = 2000
+RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
+
+
+class NotHere(ShardmillError):
+    """The request names something that the folder does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A stage folder, a plan or a length table."""
+
+    id: str
+    path: Path
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.path.name if self.id == "." else self.id
+
+
+class Shelf:
+    """The items under a root, looked for again now and then, since stages come while one looks."""
+
+    def __init__(self, root: Path, fence: Fence) -> None:
+        self.root = root if isinstance(root, UrlPath) else root.resolve()
+        self.fence = fence
+        self._items: dict[str, Item] = {}
+        self._kinds: dict[Path, tuple[int, Kind | None]] = {}
+        self._scanned_s = float("-inf")
+
+    def items(self) -> dict[str, Item]:
+        """Return all items by id, in the order of their names."""
+        age_s = RESCAN_STORE_S if isinstance(self.root, UrlPath) else RESCAN_S
+        if time.monotonic() - self._scanned_s > age_s:
+            found = {self._id(path): (path, kind) for path, kind in self._scan(self.root, 0)}
+            self._items = {id: Item(id, *found[id]) for id in sorted(found)}
+            self._scanned_s = time.monotonic()
+        return self._items
+
+    def get(self, id: str) -> Item:
+        """Return an item by its id."""
+        found = self.items().get(id)
+        if found is None:
+            raise NotHere(f"there is no {id!r} here")
+        return found
+
+    def _id(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _scan(self, folder: Path, depth: int) -> Iterator[tuple[Path, Kind]]:
+        if _is_stage(folder):
+            yield folder, "stage"
+            return
+        for path, is_folder in _entries(folder):
+            if path.name.startswith(".") or not self.fence.holds(path):
+                continue
+            if is_folder and depth < MAX_DEPTH:
+                yield from self._scan(path, depth + 1)
+            elif not is_folder and (kind := self._kind_of_file(path)) is not None:
+                yield path, kind
+
+    def _kind_of_file(self, path: Path) -> Kind | None:
+        try:
+            mtime = path.stat().st_mtime_ns
+            known = self._kinds.get(path)
+            if known is None or known[0] != mtime:
+                known = self._kinds[path] = mtime, _peek(path)
+            return known[1]
+        except OSError:
+            return None
+
+
+def _entries(folder: Path) -> list[tuple[Path, bool]]:
+    """Return what lies in a folder by name, and which of it is a folder; none if it is closed."""
+    if isinstance(folder, UrlPath):
+        folders, files = list_here(str(folder))
+        found: list[tuple[Path, bool]] = [(folder / name, True) for name in folders]
+        found += [(folder / info.path, False) for info in files]
+        return sorted(found)[:MAX_ENTRIES]
+    try:
+        with os.scandir(folder) as entries:
+            some = [entry for _, entry in zip(range(MAX_ENTRIES), entries)]
+            return sorted((Path(entry.path), entry.is_dir()) for entry in some)
+    except OSError:
+        return []
+
+
+def _is_stage(folder: Path) -> bool:
+    return (folder / "stage.json").is_file() or (folder / "manifest.json").is_file()
+
+
+def _peek(path: Path) -> Kind | None:
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return None
+    try:
+        open_plan(path)
+        return "plan"
+    except FormatError:
+        pass
+    try:
+        open_lengths(path)
+        return "lengths"
+    except FormatError:
+        return None
+
+
+INPUTS = ("input_dir", "tokens_dir", "samples_dir", "plan_path")
+RAW = ("files", "tars", "dir", "meta")
+MAX_RAW = 200
+
+
+def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
+    """Return the item that a path in the spec of `near` means, or None."""
+    by_path = {str(item.path): item for item in items.values()}
+    if is_remote(typed) or isinstance(near, UrlPath):
+        tried = [typed.rstrip("/"), *(f"{base}/{typed}" for base in near.parents)]
+    else:
+        tried = [normpath(base / typed) for base in (Path("/"), *near.parents)]
+    return next((by_path[path] for path in tried if path in by_path), None)
+
+
+def inputs_of(spec: Mapping[str, Any], near: Path, items: Mapping[str, Item]) -> list[Item]:
+    """Return the items that a stage reads, in the order of its fields."""
+    typed = [spec[name] for name in INPUTS if isinstance(spec.get(name), str)]
+    codes = spec.get("codes")
+    if isinstance(codes, dict):
+        typed += [value for value in codes.values() if isinstance(value, str)]
+    found = (find_item(path, near, items) for path in typed)
+    return list(
+        {item.id: item for item in found if item is not None and item.path != near}.values()
+    )
+
+
+def raw_inputs(spec: Mapping[str, Any]) -> list[str]:
+    """Return the names of the raw files that a stage reads, a few hundred at most."""
+    source = spec.get("source")
+    places = [spec] if not isinstance(source, dict) else [source]
+    return list(_raw(places))[:MAX_RAW]
+
+
+def _raw(places: list[Any]) -> Iterator[str]:
+    for place in places:
+        for name in RAW:
+            value = place.get(name)
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, list):
+                yield from (path for path in value if isinstance(path, str))

@@ -1,0 +1,177 @@
+"""The numbers behind the plots: histograms by source, and what a plan costs step by step.
+
+Small tables are read whole; of folders with many shards some are taken, evenly spread, and the
+answer says how many, so that ten million rows are drawn as fast as ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.model.lengths import LengthTable, join_tables, length_table
+from shardmill.model.manifest import group_stats, power_bars
+from shardmill.model.plan import PackPlan
+from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
+from shardmill.pack.order import EpochOrder, mix, shuffled
+from shardmill.pack.report import source_shares, straggler
+from shardmill.shards.lengths import shard_lengths
+from shardmill.view.folder import Folder
+
+MAX_SHARDS = 64
+NUM_BINS = 48
+MAX_SOURCES = 8
+NUM_POINTS = 240
+MAX_ROWS = 50
+COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
+
+
+def some_lengths(folder: Folder) -> tuple[LengthTable, int]:
+    """Return the lengths of some shards of tokens, evenly spread, and how many shards that are."""
+    with folder.lock:
+        tokens = folder.tokens()
+        count = min(MAX_SHARDS, len(tokens.entries))
+        chosen = np.unique(np.linspace(0, max(0, len(tokens.entries) - 1), count).astype(int))
+        tables = [shard_lengths(tokens.entries[n].name, tokens.shard(n)) for n in chosen.tolist()]
+    return (join_tables(tables) if tables else length_table(np.empty(0, np.int32))), len(tables)
+
+
+def length_plots(table: LengthTable) -> dict[str, Any]:
+    """Return histograms of lengths and visual tokens by source."""
+    good = table.reject == 0
+    source = table.source[good]
+    return {
+        "lengths": histogram(table.num_tokens[good], source, table.source_names),
+        "visual": histogram(table.num_visual[good], source, table.source_names),
+    }
+
+
+def histogram(
+    values: NDArray[Any],
+    group: NDArray[Any] | None = None,
+    names: tuple[str, ...] = ("all",),
+    *,
+    top: int | None = None,
+) -> dict[str, Any]:
+    """Return edges and counts by group; the rarest groups are added up as "others"."""
+    highest = int(values.max(initial=0)) if top is None else top
+    # Few whole numbers get a bar each: 6 is counted from 6 to 7.
+    whole = values.dtype.kind in "iu" and highest < NUM_BINS
+    end, num_bins = (highest + 1, highest + 1) if whole else (max(1, highest), NUM_BINS)
+    edges = np.linspace(0, end, num_bins + 1)
+    place = np.minimum((values * (num_bins / end)).astype(np.int64), num_bins - 1)
+    of = np.zeros(len(values), np.int64) if group is None else group.astype(np.int64)
+    counts = np.bincount(of * num_bins + place, minlength=len(names) * num_bins)
+    table = counts.reshape(len(names), num_bins)
+    order = np.argsort(-table.sum(axis=1), kind="stable")
+    rows = [(names[n], table[n]) for n in order[:MAX_SOURCES].tolist() if table[n].any()]
+    rest = table[order[MAX_SOURCES:]].sum(axis=0)
+    if rest.any():
+        rows.append(("others", rest))
+    return {
+        "edges": [round(float(edge), 3) for edge in edges],
+        "series": [{"name": name, "counts": row.tolist()} for name, row in rows],
+        "mean": float(values.mean()) if len(values) else 0.0,
+        "median": float(np.median(values)) if len(values) else 0.0,
+        "max": int(values.max(initial=0)),
+        "count": len(values),
+        "whole": whole,
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedPlan:
+    """What the packs of a plan cost, and two orders of them: as planned, and merely shuffled."""
+
+    plan: PackPlan
+    costs: PackCosts
+    prices: NDArray[np.float64]
+    planned: NDArray[np.uint32]
+    shuffled: NDArray[Any]
+
+
+def price_plan(plan: PackPlan, table: LengthTable) -> PricedPlan:
+    """Return the costs of a plan for a model of 7B with a vision tower."""
+    plan.check_table(table)
+    costs = pack_costs(plan, table)
+    return PricedPlan(
+        plan,
+        costs,
+        ModelShape().prices().of(costs),
+        EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs(),
+        shuffled(len(plan), mix(plan.spec.seed, 0, 1)),
+    )
+
+
+def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
+    """Return how full packs are, how many documents and visual tokens they hold, and whose."""
+    plan, costs = priced.plan, priced.costs
+    return {
+        "fill": histogram(100 * costs.tokens / plan.spec.capacity, top=100),
+        "documents": histogram(np.diff(plan.starts)),
+        "visual": histogram(costs.visual),
+        "sources": [asdict(share) for share in source_shares(plan, table) if share.num_packed],
+    }
+
+
+def step_plots(priced: PricedPlan, world: int) -> dict[str, Any]:
+    """Return what steps cost on so many ranks, and how long ranks wait for each other."""
+    ranks = max(1, min(world, len(priced.plan)))
+    costs = priced.costs
+    measured = {"visual": costs.visual, "attention": costs.attention, "cost": priced.prices}
+    return {
+        "world": ranks,
+        "stragglers": [
+            {
+                "cost": COSTS[name],
+                "shuffled": straggler(cost, priced.shuffled, ranks),
+                "planned": straggler(cost, priced.planned, ranks),
+            }
+            for name, cost in measured.items()
+            if cost.any()
+        ],
+        "steps": _steps(priced, ranks),
+    }
+
+
+def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the statistics that stages count: facts, tables and histograms of powers of two.
+
+    "tokens" is a fact, "source|web" a line of the table "source", "text chars|<=64" a bar.
+    """
+    return [_group(name, values) for name, values in group_stats(stats).items()]
+
+
+def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
+    bars = power_bars(values)
+    if "sum" in values and bars:
+        return {
+            "name": name,
+            "kind": "bars",
+            "limits": [limit for limit, _ in bars],
+            "counts": [count for _, count in bars],
+            "mean": values["sum"] / max(1, sum(count for _, count in bars)),
+        }
+    rows = sorted(values.items(), key=lambda item: -item[1])[:MAX_ROWS]
+    return {"name": name, "kind": "counts" if name else "facts", "rows": rows}
+
+
+def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:
+    """Return mean and dearest rank of each step, at most some hundred of them."""
+    mean = float(priced.prices.mean()) or 1.0
+    num_steps = len(priced.plan) // ranks
+    chosen = np.unique(np.linspace(0, max(0, num_steps - 1), NUM_POINTS).astype(int))[:num_steps]
+    answer: dict[str, Any] = {"num_steps": num_steps}
+    for name in ("planned", "shuffled"):
+        order = getattr(priced, name)[: num_steps * ranks].reshape(num_steps, ranks)
+        steps = priced.prices[order[chosen]] / mean
+        answer[name] = {
+            "step": chosen.tolist(),
+            "mean": [round(value, 4) for value in steps.mean(axis=1).tolist()],
+            "max": [round(value, 4) for value in steps.max(axis=1).tolist()],
+        }
+    return answer

@@ -1,0 +1,170 @@
+"""Colours and orientation are right for every kind of picture, and broken ones give reasons."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardmill.errors import SampleError
+from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.geometry import Square
+
+Image = pytest.importorskip("PIL.Image")
+PHOTOS = Path(__file__).parents[3] / "demo" / "data" / "photos"
+
+
+def saved(picture: Any, format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, format, **options)
+    return file.getvalue()
+
+
+def solid(mode: str, colour: Any, size: tuple[int, int] = (40, 24)) -> Any:
+    return Image.new(mode, size, colour)
+
+
+def middle(content: bytes, **options: Any) -> list[int]:
+    pixels = decode_picture(content, **options)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (24, 40, 3)
+    return [int(value) for value in pixels[12, 20]]
+
+
+def assert_near(found: list[int], expected: tuple[int, int, int], within: int = 2) -> None:
+    assert all(abs(a - b) <= within for a, b in zip(found, expected)), (found, expected)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "format", "expected"),
+    [
+        ("RGB", (200, 30, 60), "JPEG", (200, 30, 60)),
+        ("RGB", (200, 30, 60), "PNG", (200, 30, 60)),
+        ("RGB", (200, 30, 60), "WEBP", (200, 30, 60)),
+        ("RGB", (200, 30, 60), "BMP", (200, 30, 60)),
+        ("RGB", (200, 30, 60), "TIFF", (200, 30, 60)),
+        ("L", 99, "JPEG", (99, 99, 99)),
+        ("L", 99, "PNG", (99, 99, 99)),
+        ("1", 1, "PNG", (255, 255, 255)),
+        ("CMYK", (0, 255, 255, 0), "JPEG", (255, 0, 0)),
+        ("CMYK", (0, 255, 255, 0), "TIFF", (255, 0, 0)),
+        ("RGBA", (200, 30, 60, 255), "PNG", (200, 30, 60)),
+        ("RGBA", (200, 30, 60, 0), "PNG", (255, 255, 255)),
+        ("RGBA", (0, 0, 0, 128), "PNG", (127, 127, 127)),
+        ("RGBA", (0, 0, 0, 0), "WEBP", (255, 255, 255)),
+        ("LA", (0, 128), "PNG", (127, 127, 127)),
+        ("I;16", 0x8080, "PNG", (128, 128, 128)),
+        ("I;16", 65535, "PNG", (255, 255, 255)),
+    ],
+)
+def test_colours(mode: str, colour: Any, format: str, expected: tuple[int, int, int]) -> None:
+    assert_near(middle(saved(solid(mode, colour), format)), expected, within=4)
+
+
+def test_a_palette_with_a_transparent_colour_shows_white() -> None:
+    picture = solid("P", 1)
+    picture.putpalette([10, 20, 30, 200, 30, 60])
+    assert_near(middle(saved(picture, "PNG")), (200, 30, 60))
+    assert_near(middle(saved(picture, "PNG", transparency=1)), (255, 255, 255))
+
+
+def test_an_animation_shows_its_first_frame() -> None:
+    frames = [solid("RGB", (200, 30, 60)), solid("RGB", (0, 0, 255))]
+    content = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert_near(middle(content), (200, 30, 60), within=4)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_applied(orientation: int) -> None:
+    ops = pytest.importorskip("PIL.ImageOps")
+    pixels = np.zeros((32, 48, 3), np.uint8)
+    pixels[:16, :16] = (255, 0, 0)
+    picture = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = saved(picture, "JPEG", exif=exif, quality=95)
+    expected = np.asarray(ops.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
+    assert np.array_equal(decode_picture(content), expected)
+
+
+def test_jpeg_pixels_are_those_of_pillow() -> None:
+    for name in ("cat.jpg", "camera.jpg", "palace.jpg"):
+        content = (PHOTOS / name).read_bytes()
+        expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        assert np.array_equal(decode_picture(content), expected)
+
+
+def test_resizing_is_pillows_lanczos_up_to_rounding() -> None:
+    pixels = decode_picture((PHOTOS / "palace.jpg").read_bytes())
+    fit = Square(resolution=256).fit(pixels.shape[1], pixels.shape[0])
+    box = (fit.left, fit.top, fit.left + fit.width, fit.top + fit.height)
+    resized = Image.fromarray(pixels).resize(fit.resized, Image.Resampling.LANCZOS)
+    expected = np.asarray(resized.crop(box)).astype(int)
+    found = resize_crop(pixels, fit)
+    assert found.shape == (256, 256, 3)
+    assert np.abs(found - expected).max() <= 1
+    assert (found != expected).mean() < 0.02
+
+
+def test_without_lanczos_in_torch_pillow_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = decode_picture((PHOTOS / "cat.jpg").read_bytes())
+    fit = Square(resolution=128).fit(pixels.shape[1], pixels.shape[0])
+    fast = resize_crop(pixels, fit).astype(int)
+    monkeypatch.setattr("shardmill.media.image.decode._torch_lanczos", lambda: None)
+    assert np.abs(resize_crop(pixels, fit) - fast).max() <= 1
+
+
+def test_a_truncated_picture_is_refused_or_tolerated() -> None:
+    content = (PHOTOS / "cat.jpg").read_bytes()
+    whole = decode_picture(content)
+    half = content[: len(content) // 2]
+    with pytest.raises(SampleError, match="truncated picture"):
+        decode_picture(half)
+    tolerated = decode_picture(half, allow_truncated=True)
+    assert tolerated.shape == whole.shape
+    assert np.array_equal(tolerated[:20], whole[:20])
+    with pytest.raises(SampleError, match="truncated picture"):
+        decode_picture(half)
+
+
+def png_bomb() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return pack(">I", len(data)) + kind + data + pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000)))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not a picture"),
+        (b"just text in a .jpg", "not a picture"),
+        (b"\xff\xd8\xff\xe0 no jpeg at all", "not a picture"),
+        (saved(solid("RGB", 0), "PNG")[:30], "broken picture"),
+        (saved(solid("RGB", 0), "PNG")[:45], "truncated picture"),
+        (png_bomb(), "too many pixels"),
+    ],
+)
+def test_what_is_no_picture_says_why(content: bytes, reason: str) -> None:
+    with pytest.raises(SampleError, match=reason):
+        decode_picture(content)
+
+
+def test_damage_anywhere_is_a_reason_and_never_a_crash() -> None:
+    rng = np.random.default_rng(0)
+    for name in ("cat.jpg", "coins.png", "coffee.webp"):
+        content = bytearray((PHOTOS / name).read_bytes())
+        for _ in range(15):
+            damaged = bytearray(content)
+            for at in rng.integers(0, len(content), 20):
+                damaged[at] = int(rng.integers(0, 256))
+            try:
+                decode_picture(bytes(damaged))
+            except SampleError as error:
+                assert error.reason

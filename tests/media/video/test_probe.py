@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from numbered_video import numbered_clip, read_number, shifted_clip, with_duration
+
+from shardmill.errors import SampleError
+from shardmill.media.video.file import open_video
+from shardmill.media.video.frames import read_frames
+from shardmill.media.video.probe import probe_video
+from shardmill.media.video.samplers import AllFrames
+from shardmill.media.video.table import VideoTable
+
+FRONT = (("movflags", "faststart"),)
+
+
+def probed(content: bytes) -> VideoTable:
+    with open_video(content) as video:
+        return probe_video(video)
+
+
+def reason(content: bytes) -> str:
+    with pytest.raises(SampleError) as caught:
+        probed(content)
+    return caught.value.reason
+
+
+def decoded(content: bytes) -> list[Any]:
+    """Return every frame as FFmpeg decodes them one after the other."""
+    with av.open(io.BytesIO(content)) as container:
+        return list(container.decode(container.streams.video[0]))
+
+
+@pytest.mark.parametrize("format", ["mp4", "matroska", "mpegts", "flv"])
+def test_demuxing_tells_what_decoding_would(format: str) -> None:
+    content = numbered_clip(format=format)
+    table, frames = probed(content), decoded(content)
+    assert table.pts.tolist() == [frame.pts for frame in frames]
+    assert table.is_key.tolist() == [bool(frame.key_frame) for frame in frames]
+    types = {int(kind): kind.name for kind in av.video.frame.PictureType}
+    assert [table.type_of(n) for n in range(60)] == [types[f.pict_type] for f in frames]
+    assert table.times_s == pytest.approx(np.arange(60) / 25, abs=0.001)
+    assert (table.fps, table.duration_s) == (
+        pytest.approx(25, abs=0.02),
+        pytest.approx(2.4, abs=2e-3),
+    )
+
+
+def test_times_of_a_variable_rate_are_those_of_the_frames() -> None:
+    times = tuple(40 * n + 17 * (n % 3) + (900 if n > 30 else 0) for n in range(60))
+    assert probed(numbered_clip(times=times)).times_s * 1000 == pytest.approx(times, abs=1)
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_hidden_frames_of_vp8_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(numbered_clip())
+    vp8 = "-i clip.mp4 -c:v libvpx -auto-alt-ref 1 -lag-in-frames 16 -b:v 500k -pass"
+    for number, out in (("1", "-f null -"), ("2", "clip.webm")):
+        command = f"ffmpeg -v error -y {vp8} {number} {out}"
+        subprocess.run(command.split(), check=True, cwd=tmp_path)
+    content = (tmp_path / "clip.webm").read_bytes()
+    with av.open(io.BytesIO(content)) as container:
+        num_packets = sum(1 for packet in container.demux(video=0) if packet.size)
+    assert num_packets > 60
+    frames = read_frames(content, AllFrames())
+    assert [read_number(frame.pixels) for frame in frames] == list(range(60))
+
+
+def test_time_begins_with_the_first_frame() -> None:
+    for seconds in (5, 3600):
+        late = shifted_clip(numbered_clip(), seconds, format="mpegts")
+        assert probed(late).times_s[[0, -1]] == pytest.approx([0, 2.36], abs=0.001)
+
+
+def test_of_negative_timestamps_an_edit_list_shows_the_rest() -> None:
+    table = probed(shifted_clip(numbered_clip(), -1.0))
+    assert len(table) == 35
+    assert table.times_s[[0, -1]] == pytest.approx([0, 1.36], abs=0.001)
+    assert reason(shifted_clip(numbered_clip(), -1.0, format="matroska")) == "no frame times"
+
+
+def test_a_file_that_was_cut_off_is_rejected() -> None:
+    content = numbered_clip(container_options=FRONT)
+    assert len(probed(content)) == 60
+    for length in (len(content) - 1, len(content) * 2 // 3, content.index(b"mdat") + 8):
+        assert reason(content[:length]) == "truncated video"
+    content = numbered_clip(format="matroska")
+    assert reason(content[: len(content) // 2]) == "wrong duration"
+
+
+def test_a_header_that_promises_less_than_there_is_is_rejected() -> None:
+    content = numbered_clip()
+    assert reason(with_duration(content, 0.1)) == "wrong duration"
+    assert len(probed(with_duration(content, 1.2))) == 60
+
+
+def test_a_header_that_promises_more_does_not_change_the_frames() -> None:
+    table = probed(with_duration(numbered_clip(), 100))
+    assert (len(table), table.duration_s) == (60, pytest.approx(2.4))
+
+
+def test_frames_of_avi_are_counted_if_some_look_ahead() -> None:
+    for clip in ({}, {"codec": "mpeg4", "options": (("bf", "2"),)}):
+        table = probed(numbered_clip(format="avi", **clip))
+        assert table.is_counted
+        assert table.times_s == pytest.approx(np.arange(60) / 25)
+        assert table.is_key.nonzero()[0].tolist()[0] == 0
+    assert not probed(numbered_clip(format="avi", options=(("bf", "0"),))).is_counted
+    assert not probed(numbered_clip()).is_counted
+
+
+def test_sound_does_not_move_the_frames() -> None:
+    table = probed(numbered_clip(sound=True))
+    assert (len(table), float(table.times_s[-1])) == (60, pytest.approx(2.36, abs=0.07))

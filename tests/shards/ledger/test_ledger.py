@@ -1,0 +1,129 @@
+"""The ledger: what counts as done, and what a reader is told when a folder is not finished."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from shardmill.errors import FormatError, ShardmillError
+from shardmill.model.manifest import build_manifest
+from shardmill.model.stage import Draft, Tally, Unit
+from shardmill.shards.ledger.commit import commit, seal
+from shardmill.shards.ledger.ledger import Ledger, StageRecord, open_manifest
+
+RECORD = StageRecord({"kind": "some:Stage", "size": 3}, 1, "digest")
+UNITS = [Unit(name=f"{i}", input={"row": i}, num_samples=1) for i in range(3)]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger(tmp_path / "out", "run")
+    ledger.make_folders()
+    ledger.draft_dir.mkdir()
+    ledger.write_plan(RECORD, {"input": [1, 2]}, UNITS)
+    return ledger
+
+
+def finish(ledger: Ledger, unit: Unit, content: bytes = b"content") -> None:
+    draft, tally = Draft(ledger.draft_dir), Tally()
+    draft.file(unit.name, "txt").write_bytes(content)
+    draft.finish(unit.name, num_samples=1)
+    with tally.sample("key"):
+        pass
+    commit(ledger, [seal(ledger, unit, RECORD.digest, draft, tally)], RECORD.digest)
+
+
+def test_a_plan_reads_back(ledger: Ledger) -> None:
+    assert ledger.read_stage() == RECORD
+    assert ledger.read_units() == UNITS
+    assert ledger.read_inputs() == {"input": [1, 2]}
+
+
+def test_a_plan_without_stage_json_does_not_count(ledger: Ledger) -> None:
+    (ledger.out_dir / "stage.json").unlink()
+    assert ledger.read_stage() is None
+
+
+def test_done_is_what_has_a_receipt(ledger: Ledger) -> None:
+    assert ledger.pending(UNITS, RECORD.digest) == UNITS
+    finish(ledger, UNITS[1])
+    assert ledger.pending(UNITS, RECORD.digest) == [UNITS[0], UNITS[2]]
+    assert ledger.pending(UNITS, "another stage") == UNITS
+
+
+def test_a_receipt_for_another_input_does_not_count(ledger: Ledger) -> None:
+    finish(ledger, UNITS[1])
+    changed = Unit(name="1", input={"row": 99})
+    assert ledger.pending([changed], RECORD.digest) == [changed]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0" * 100, b'{"unit": "1"}'])
+def test_a_broken_receipt_does_not_count(ledger: Ledger, content: bytes) -> None:
+    finish(ledger, UNITS[1])
+    ledger.receipt_path("1").write_bytes(content)
+    assert ledger.pending(UNITS, RECORD.digest) == UNITS
+    with pytest.raises(FormatError, match=r"receipts/1\.json"):
+        ledger.read_receipt("1")
+    finish(ledger, UNITS[1])
+    assert ledger.pending(UNITS, RECORD.digest) == [UNITS[0], UNITS[2]]
+
+
+@pytest.mark.parametrize("content", [b"", b"content and more", None])
+def test_a_receipt_whose_files_are_not_there_does_not_count(
+    ledger: Ledger, content: bytes | None
+) -> None:
+    finish(ledger, UNITS[1])
+    path = ledger.out_dir / "shards" / "1.txt"
+    path.unlink() if content is None else path.write_bytes(content)
+    assert ledger.pending(UNITS, RECORD.digest) == UNITS
+
+
+def test_a_receipt_under_another_name_does_not_count(ledger: Ledger) -> None:
+    finish(ledger, UNITS[1])
+    os.rename(ledger.receipt_path("1"), ledger.receipt_path("2"))
+    assert ledger.pending(UNITS, RECORD.digest) == UNITS
+
+
+def test_forgotten_units_are_pending_and_the_folder_is_not_complete(ledger: Ledger) -> None:
+    for unit in UNITS:
+        finish(ledger, unit)
+    receipts = [ledger.valid_receipt(unit, RECORD.digest) for unit in UNITS]
+    found = [receipt for receipt in receipts if receipt]
+    ledger.write_manifest(build_manifest(RECORD.stage, RECORD.digest, UNITS, found))
+    assert open_manifest(ledger.out_dir).num_samples == 3
+    ledger.forget(["1"])
+    assert ledger.pending(UNITS, RECORD.digest) == [UNITS[1]]
+    with pytest.raises(ShardmillError, match=r"1 of 3 units are missing.*again"):
+        open_manifest(ledger.out_dir)
+
+
+def test_a_folder_that_is_no_dataset_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ShardmillError, match="has no manifest"):
+        open_manifest(tmp_path)
+    with pytest.raises(ShardmillError, match="does not exist"):
+        open_manifest(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "stage.json", "units.jsonl"])
+@pytest.mark.parametrize("content", [b"{", b"[1]\n", b"\xff"])
+def test_broken_files_are_named(ledger: Ledger, name: str, content: bytes) -> None:
+    (ledger.out_dir / name).write_bytes(content)
+    with pytest.raises(FormatError, match=name):
+        open_manifest(ledger.out_dir)
+
+
+def test_failures_stay_until_the_unit_is_done(ledger: Ledger) -> None:
+    ledger.write_failure("1", {"unit": "1", "message": "why"})
+    assert [failure["message"] for failure in ledger.read_failures()] == ["why"]
+    finish(ledger, UNITS[1])
+    assert list(ledger.read_failures()) == []
+
+
+def test_what_is_written_is_json_with_sorted_keys(ledger: Ledger) -> None:
+    finish(ledger, UNITS[1])
+    for name in ("stage.json", "inputs.json", "receipts/1.json"):
+        text = (ledger.out_dir / name).read_text()
+        assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"

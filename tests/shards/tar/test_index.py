@@ -1,0 +1,155 @@
+"""The index of a tar: what goes in comes out, by number and by key; damage is our error only."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tars import samples
+
+from shardmill.errors import FormatError
+from shardmill.model.sample import MediaSize
+from shardmill.shards.arrays import open_arrays, write_arrays
+from shardmill.shards.tar.index import FORMAT, IndexRows, ShardIndex, open_index
+
+
+def write_index(path: Path, named: dict[str, dict[str, bytes]]) -> int:
+    """Write the index of a made-up tar and return the tar's size."""
+    rows, position = IndexRows(), 0
+    for key, members in named.items():
+        sizes = [len(content) for content in members.values()]
+        offsets = [512 + 4096 * i for i in range(len(sizes))]
+        rows.add(key, position, members, offsets, sizes)
+        position += 4096 * len(sizes)
+    rows.write(path, end=position, num_bytes=position + 1024)
+    return position + 1024
+
+
+@given(samples)
+def test_members_come_back_by_number_and_by_key(named: dict) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.idx"
+        num_bytes = write_index(path, named)
+        index = open_index(path)
+        assert list(index.keys) == list(named)
+        assert (len(index), index.num_bytes, index.url) == (len(named), num_bytes, None)
+        for number, (key, members) in enumerate(named.items()):
+            assert index.find(key) == number
+            found = index.members(number)
+            assert [m.ext for m in found] == list(members)
+            assert [m.size for m in found] == [len(c) for c in members.values()]
+            assert index.span(number) == (found[0].offset, found[-1].offset + found[-1].size)
+        assert index.find_all([*named, "absent"]).tolist() == [*range(len(named)), -1]
+        expected = [sum(map(len, members.values())) for members in named.values()]
+        assert index.sample_bytes.tolist() == expected
+
+
+def test_columns_are_zero_where_nothing_is_known(tmp_path: Path) -> None:
+    write_index(tmp_path / "x.idx", {"a": {"jpg": b"1", "txt": b"2"}, "b": {"jpg": b"3"}})
+    index = open_index(tmp_path / "x.idx")
+    assert index.column("width").tolist() == [0, 0, 0]
+    assert index.column("text_chars").tolist() == [0, 0]
+    assert index.column("content").tolist() == [[0, 0], [0, 0]]
+    assert index.sources == ("",)
+
+
+def test_columns_come_back(tmp_path: Path) -> None:
+    rows = IndexRows()
+    rows.add("a", 0, ["json", "mp4"], [512, 1536], [2, 3])
+    video = MediaSize(width=4, height=3, num_frames=60, fps=29.97, duration_s=2.5)
+    rows.describe([None, video], 7, (5 << 64) + 6, "web")
+    rows.write(tmp_path / "x.idx", end=4096, num_bytes=5120, url="s3://b/x.tar")
+    index = open_index(tmp_path / "x.idx")
+    assert index.url == "s3://b/x.tar"
+    assert index.column("width").tolist() == [0, 4]
+    assert index.column("num_frames").tolist() == [0, 60]
+    assert index.column("fps").tolist() == [0.0, 29.97]
+    assert index.column("text_chars").tolist() == [7]
+    assert index.column("content").tolist() == [[5, 6]]
+    assert index.sources[index.column("source")[0]] == "web"
+
+
+def test_keys_with_equal_hashes_are_told_apart(tmp_path: Path) -> None:
+    write_index(tmp_path / "x.idx", {"a": {"jpg": b""}, "b": {"jpg": b""}, "c": {"jpg": b""}})
+    arrays = open_arrays(tmp_path / "x.idx", FORMAT)
+    same = {**arrays.arrays, "hash": np.full(3, open_index(arrays.path).arrays["hash"][0])}
+    with (tmp_path / "y.idx").open("wb") as file:
+        write_arrays(file, FORMAT, same, arrays.meta)
+    index = open_index(tmp_path / "y.idx")
+    first = next(key for key in "abc" if index.find(key) is not None)
+    assert index.find(first) == "abc".index(first)
+
+
+def test_too_many_extensions_are_refused(tmp_path: Path) -> None:
+    rows = IndexRows()
+    for number in range(65537):
+        rows.add(str(number), 0, [f"e{number}"], [0], [0])
+    with pytest.raises(FormatError, match="dots in the keys"):
+        rows.write(tmp_path / "x.idx", end=0, num_bytes=1024)
+
+
+CHANGES = {
+    "first": ([0, 1, 5], "first"),
+    "offset": ([512, 1 << 63, 4608], "outside"),
+    "size": ([1, 1 << 63, 1], "outside"),
+    "ext": ([0, 9, 0], "extension"),
+    "start": ([9000, 4096, 8192], "order"),
+    "hash_order": ([0, 7], "order"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_numbers_that_point_outside_are_refused(tmp_path: Path, name: str) -> None:
+    write_index(tmp_path / "x.idx", {"a": {"jpg": b"1", "txt": b"2"}, "b": {"jpg": b"3"}})
+    arrays = open_arrays(tmp_path / "x.idx", FORMAT)
+    values, problem = CHANGES[name]
+    changed = {**arrays.arrays, name: np.array(values, arrays[name].dtype)}
+    with (tmp_path / "y.idx").open("wb") as file:
+        write_arrays(file, FORMAT, changed, arrays.meta)
+    with pytest.raises(FormatError, match=problem):
+        open_index(tmp_path / "y.idx")
+
+
+@pytest.mark.parametrize("name", [*CHANGES, "hash", "key_bytes", "ext_bounds"])
+def test_missing_arrays_and_wrong_types_are_refused(tmp_path: Path, name: str) -> None:
+    write_index(tmp_path / "x.idx", {"a": {"jpg": b"1"}})
+    arrays = open_arrays(tmp_path / "x.idx", FORMAT)
+    without = {k: v for k, v in arrays.items() if k != name}
+    for changed in (without, {**arrays, name: arrays[name].astype(np.float64)}):
+        with (tmp_path / "y.idx").open("wb") as file:
+            write_arrays(file, FORMAT, changed, arrays.meta)
+        with pytest.raises(FormatError):
+            open_index(tmp_path / "y.idx")
+
+
+@given(
+    samples,
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=9))),
+    st.integers(0, 1 << 14),
+)
+def test_damage_gives_our_errors_only(named: dict, damage: list, cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.idx"
+        write_index(path, named)
+        data = bytearray(path.read_bytes())
+        for at, patch in damage:
+            at %= len(data)
+            data[at : at + len(patch)] = patch[: len(data) - at]
+        path.write_bytes(data[: len(data) - cut % 64])
+        try:
+            use_everything(open_index(path))
+        except FormatError as error:
+            assert str(path) in str(error)
+
+
+def use_everything(index: ShardIndex) -> None:
+    """Ask an index for all it knows; nothing may lie outside of its tar."""
+    for number in range(len(index)):
+        for member in index.members(number):
+            assert 0 <= member.offset <= member.offset + member.size <= index.num_bytes
+        index.find(index.keys[number])
+    index.sample_bytes.sum()

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import base64
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_media import picture
+from web_server import serving
+
+from shardmill.errors import SampleError
+from shardmill.model.sample import Origin
+from shardmill.sources.media.fetch import (
+    MIN_MAPPED_BYTES,
+    Fetcher,
+    describe,
+    map_file,
+    open_fetcher,
+)
+from shardmill.sources.part import Row
+
+PHOTO = picture("PNG", 90, 70)
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    with open_fetcher(1 << 20) as found:
+        yield found
+
+
+@pytest.fixture
+def row(tmp_path: Path) -> Row:
+    (tmp_path / "media" / "sub").mkdir(parents=True)
+    (tmp_path / "media" / "sub" / "a.png").write_bytes(PHOTO)
+    (tmp_path / "media" / "empty.png").write_bytes(b"")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    return Row(
+        key="k",
+        origin=Origin(source="s", path="p", row=0),
+        media={"0.png": PHOTO},
+        media_dir=str(tmp_path / "media"),
+    )
+
+
+def test_media_come_in_many_ways(fetcher: Fetcher, row: Row) -> None:
+    code = base64.b64encode(PHOTO).decode()
+    assert len(code) > 256
+    references: list[Any] = [
+        PHOTO,
+        bytearray(PHOTO),
+        memoryview(PHOTO),
+        {"bytes": PHOTO, "path": "gone.png"},
+        {"bytes": None, "path": "sub/a.png"},
+        {"url": f"data:image/png;base64,{code}"},
+        f"data:image/png;base64,{code}",
+        code,
+        "sub/a.png",
+        "./sub/../sub/a.png",
+        f"{row.media_dir}/sub/a.png",
+        f"file://{row.media_dir}/sub/a.png",
+        "0.png",
+    ]
+    for reference in references:
+        assert bytes(fetcher.fetch(reference, row)) == PHOTO, describe(reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        (None, "missing field"),
+        ("", "missing field"),
+        (5, "missing field"),
+        ({}, "missing field"),
+        ({"bytes": None, "path": None}, "missing field"),
+        (b"", "empty file"),
+        ("empty.png", "empty file"),
+        ("gone.png", "missing file"),
+        ("sub/a.png/x", "missing file"),
+        ("x" * 5000, "missing file"),
+        ("nul\0.png", "missing file"),
+        ("sub", "not a file"),
+        ("../secret.png", "path outside its folder"),
+        ("sub/../../secret.png", "path outside its folder"),
+        ("..", "path outside its folder"),
+        ("../x.tar::a", "path outside its folder"),
+        ("data:image/png,abc", "bad data url"),
+        ("data:image/png;base64,@@@", "bad base64"),
+        ("gopher://x/a.png", "unknown scheme"),
+        ("gopher://x/a.tar::b", "unknown scheme"),
+        ("pipe:cat a.png", "unknown scheme"),
+        ("gone.tar::a.png", "missing file"),
+        ("gone.lmdb::a", "missing file"),
+        (bytes(2 << 20), "too large"),
+    ],
+)
+def test_what_cannot_be_fetched_has_a_reason(
+    fetcher: Fetcher, row: Row, reference: Any, reason: str
+) -> None:
+    with pytest.raises(SampleError) as error:
+        fetcher.fetch(reference, row)
+    assert error.value.reason == reason
+
+
+def test_media_on_the_web(fetcher: Fetcher, row: Row) -> None:
+    files = {"a/b.png": PHOTO, "large.png": bytes(2 << 20), "empty.png": b""}
+    with serving(files) as url:
+        assert bytes(fetcher.fetch(f"{url}/a/b.png", row)) == PHOTO
+        assert bytes(fetcher.fetch({"url": f"{url}/a/b.png"}, row)) == PHOTO
+        for name, reason in (
+            ("gone.png", "http 404"),
+            ("large.png", "too large"),
+            ("empty.png", "empty file"),
+        ):
+            with pytest.raises(SampleError) as error:
+                fetcher.fetch(f"{url}/{name}", row)
+            assert error.value.reason == reason
+
+
+def test_a_large_file_is_not_read(fetcher: Fetcher, row: Row) -> None:
+    path = Path(row.media_dir) / "large.png"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(
+        SampleError, match=r"too large: .*1099511627776 bytes, the limit is 1048576"
+    ):
+        fetcher.fetch("large.png", row)
+
+
+def test_a_pipe_that_never_ends_is_refused(fetcher: Fetcher, row: Row) -> None:
+    os.mkfifo(f"{row.media_dir}/pipe.png")
+    for name in ("pipe.png", "/dev/zero"):
+        with pytest.raises(SampleError, match="not a file"):
+            fetcher.fetch(name, row)
+
+
+def test_permissions_are_a_reject_but_a_broken_disk_stops_the_unit(
+    fetcher: Fetcher, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "open", refuse)
+
+    fail(errno.EACCES)
+    with pytest.raises(SampleError, match=r"unreadable file: .*Permission denied"):
+        fetcher.fetch("sub/a.png", row)
+    fail(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        fetcher.fetch("sub/a.png", row)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_a_file_that_may_not_be_read_is_a_reject(fetcher: Fetcher, row: Row) -> None:
+    path = Path(row.media_dir) / "sub" / "a.png"
+    path.chmod(0)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            fetcher.fetch(str(path), row)
+        except SampleError as error:
+            os._exit(0 if error.reason in ("unreadable file", "missing file") else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("num_bytes", [1000, MIN_MAPPED_BYTES, MIN_MAPPED_BYTES + 7])
+def test_a_large_file_is_mapped_and_reads_the_same(tmp_path: Path, num_bytes: int) -> None:
+    content = os.urandom(num_bytes)
+    (tmp_path / "clip.mp4").write_bytes(content)
+    found = map_file(str(tmp_path / "clip.mp4"), num_bytes)
+    assert bytes(found) == content
+    assert isinstance(found, memoryview) == (num_bytes >= MIN_MAPPED_BYTES)
+    with pytest.raises(SampleError, match="too large"):
+        map_file(str(tmp_path / "clip.mp4"), num_bytes - 1)

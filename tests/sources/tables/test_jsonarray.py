@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.errors import FormatError
+from shardmill.sources.tables import jsonarray as array
+from shardmill.sources.tables.jsonarray import Elements
+from shardmill.sources.tables.records import Record, cut
+from shardmill.sources.tables.stream import Span
+
+PATH = Path("rows.json")
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array, "WINDOW", 3)
+
+
+def records_of(data: bytes, limit: int = 10_000) -> list[Record]:
+    return list(Elements(io.BytesIO(data), 0, limit, PATH).records(0, inside=False))
+
+
+@given(st.lists(values, max_size=12), st.sampled_from([None, 0, 3]), st.booleans())
+def test_elements_are_those_of_a_parser_that_holds_the_whole_file(
+    rows: list[object], indent: int | None, ascii_only: bool
+) -> None:
+    data = json.dumps(rows, indent=indent, ensure_ascii=ascii_only).encode()
+    found = records_of(data)
+    assert [json.loads(record.raw) for record in found] == rows
+    assert [record.number for record in found] == list(range(len(rows)))
+    assert all(data[r.offset : r.offset + r.num_bytes] == r.raw for r in found)
+
+
+@given(st.lists(values, max_size=12), st.integers(1, 5))
+def test_slices_give_the_same_elements(rows: list[object], per_slice: int) -> None:
+    data = json.dumps(rows, indent=1).encode()
+    again = []
+    for piece in cut(
+        Elements(io.BytesIO(data), 0, 10_000, PATH).records(0, inside=False), per_slice
+    ):
+        file = io.BytesIO(data)
+        file.seek(piece.offset)
+        span = Span(file, piece.end - piece.offset)
+        elements = Elements(span, piece.offset, 10_000, PATH)
+        again += list(elements.records(piece.number, inside=True))
+    assert again == records_of(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "offset"),
+    [
+        (b"", 0),
+        (b"{}", 0),
+        (b"[1, 2", 5),
+        (b"[1 2]", 3),
+        (b"[1,]", 3),
+        (b"[1] x", 4),
+        (b"[1, nope]", 4),
+        (b"[" * 50_000, 1),
+    ],
+)
+def test_what_is_not_an_array_says_where(data: bytes, offset: int) -> None:
+    with pytest.raises(FormatError) as error:
+        records_of(data)
+    assert error.value.offset == offset
+
+
+@given(st.lists(values, max_size=8), st.integers(1, 12), st.integers(1, 9))
+def test_an_element_over_the_limit_is_passed_over(
+    rows: list[object], limit: int, piece: int
+) -> None:
+    wrapped = [[row] for row in rows]
+    data = json.dumps(wrapped, indent=1).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array, "PIECE", piece)
+        found = records_of(data, limit=limit)
+    everything = records_of(data)
+    assert [(r.offset, r.num_bytes) for r in found] == [(r.offset, r.num_bytes) for r in everything]
+    assert [r.problem is not None for r in found] == [r.num_bytes > limit for r in everything]
+
+
+def test_a_huge_element_is_never_held_in_memory() -> None:
+    data = b'[{"a": "' + (b"x" * 96 + b'\\"]') * 100_000 + b'"}, 1]'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array, "WINDOW", 1 << 16)
+        tracemalloc.start()
+        long, short = records_of(data, limit=100_000)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert long.problem is not None
+    assert long.problem.reason == "row too long"
+    assert short.raw == b"1"
+    assert peak < 8 << 20
+
+
+def test_an_element_that_does_not_end_stops_the_file() -> None:
+    with pytest.raises(FormatError, match="its element does not end") as error:
+        records_of(b'[1, "' + b"x" * 5000, limit=50)
+    assert error.value.offset == 4
+
+
+def test_a_short_element_that_is_no_json_is_not_called_long() -> None:
+    with pytest.raises(FormatError, match="its element is not JSON") as error:
+        records_of(b"[1, {nope}, " + b"2, " * 500 + b"3]", limit=50)
+    assert error.value.offset == 4

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from shardmill.errors import ConfigError, FormatError
+from shardmill.model.codec import digest, from_plain, to_plain
+from shardmill.sources.part import Row, Source
+from shardmill.sources.tables.table import TableSource, table_format, table_stem
+
+ROWS = [{"id": str(n), "text": f"row {n}, ünd so\nweiter"} for n in range(57)]
+
+
+def write_rows(path: Path) -> Path:
+    """Write ROWS in the format that the name says."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=20)
+        return path
+    if name.endswith(".arrow"):
+        table = pa.Table.from_pylist(ROWS)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=20)
+        return path
+    if name.endswith(".json"):
+        data = json.dumps(ROWS, indent=1).encode()
+    elif name.endswith(".jsonl"):
+        data = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS).encode()
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(
+                file, ["id", "text"], delimiter="\t" if name.endswith(".tsv") else ","
+            )
+            writer.writeheader()
+            writer.writerows(ROWS)
+        data = path.read_bytes()
+    packers: dict[str, Any] = {".gz": gzip.compress, ".zst": zstandard.compress}
+    path.write_bytes(packers.get(path.suffix, bytes)(data))
+    return path
+
+
+def read_all(source: Source, per_shard: int | None = None) -> list[Row]:
+    with source.open() as read:
+        return [row for part in source.parts(per_shard) for row in read(part.input)]
+
+
+NAMES = ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.arrow"]
+PACKED = [f"{name}{suffix}" for name in NAMES[:4] for suffix in (".gz", ".zst")]
+
+
+@pytest.mark.parametrize("name", NAMES + PACKED)
+@pytest.mark.parametrize("per_shard", [1, 10, 57, 1000])
+def test_every_format_gives_every_row_once_in_order(
+    tmp_path: Path, name: str, per_shard: int
+) -> None:
+    source = TableSource(files=(str(write_rows(tmp_path / name)),), name="books")
+    parts = list(source.parts(per_shard))
+    assert sum(part.num_rows or 0 for part in parts) == len(ROWS)
+    assert max(part.num_rows or 0 for part in parts) <= per_shard
+    rows = read_all(source, per_shard)
+    assert [row.fields for row in rows] == ROWS
+    assert [row.key for row in rows] == [f"a-{n:08d}" for n in range(57)]
+    assert rows[3].origin.row == 3
+    assert (rows[3].origin.source, rows[3].origin.path) == ("books", name)
+    assert rows[3].media_dir == str(tmp_path)
+
+
+def test_parts_can_be_read_in_any_order(tmp_path: Path) -> None:
+    for name in ("a.jsonl.zst", "a.parquet", "a.json"):
+        source = TableSource(files=(str(write_rows(tmp_path / name)),))
+        parts = list(source.parts(10))
+        with source.open() as read:
+            backwards = [[row.fields for row in read(part.input)] for part in reversed(parts)]
+        assert [row for part in reversed(backwards) for row in part] == ROWS
+
+
+def test_a_nested_corpus_is_one_table_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("s2/shard_0.jsonl.zst", "s1/shard_1.jsonl.zst", "s1/shard_0.jsonl.zst"):
+        write_rows(tmp_path / name)
+    keys = [row.key for row in read_all(TableSource(files=(str(tmp_path),)))]
+    assert keys[::57] == ["s1/shard_0-00000000", "s1/shard_1-00000000", "s2/shard_0-00000000"]
+    assert len(set(keys)) == 3 * 57
+
+
+def test_dclm_calls_its_lines_json(tmp_path: Path) -> None:
+    path = tmp_path / "shard_0.json.zst"
+    path.write_bytes(zstandard.compress(b'{"text": "a", "url": "u"}\n{"text": "b", "url": "v"}\n'))
+    assert [row.fields["text"] for row in read_all(TableSource(files=(str(path),)))] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"id": [1, 2], "text": ["a", "b"]}', '{\n "id": [1],\n "text": ["a"]\n}\n']
+)
+def test_an_object_of_columns_is_refused_with_the_remedy(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    source = TableSource(files=(str(path),))
+    with pytest.raises(FormatError, match="an object of columns is read with --source columns"):
+        list(source.parts(10))
+
+
+def test_a_csv_without_header_takes_the_names_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "cc3m.tsv"
+    path.write_text("a cat\thttp://x/1.jpg\na dog\thttp://x/2.jpg\n")
+    source = TableSource(files=(str(path),), columns=("caption", "url"))
+    assert [row.fields["caption"] for row in read_all(source)] == ["a cat", "a dog"]
+
+
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,a\n1,2\n")
+    with pytest.raises(FormatError, match="does not name the columns"):
+        list(TableSource(files=(str(path),)).parts(10))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.txt", "a.jsonl.gz"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_file_has_no_rows(tmp_path: Path, name: str, mark: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(mark) if name.endswith("gz") else mark)
+    assert read_all(TableSource(files=(str(path),), format=None)) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "id,b\n1,2\n"), ("a.json", '[{"id": "1", "b": "2"}]')):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+        rows = read_all(TableSource(files=(str(tmp_path / name),)))
+        assert [row.fields for row in rows] == [{"id": "1", "b": "2"}]
+
+
+def test_a_bad_line_is_a_row_with_its_problem(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n\nbroken\n{"a": "\xff"}\n' + b"x" * 200 + b'\n{"a": 2}')
+    rows = read_all(TableSource(files=(str(path),), max_row_bytes=100), 2)
+    assert [row.key for row in rows] == [f"a-{n:08d}" for n in (0, 2, 3, 4, 5)]
+    reasons = [row.problem.reason if row.problem else "" for row in rows]
+    assert reasons == ["", "not JSON", "not UTF-8", "row too long", ""]
+
+
+def test_digests_of_parts_follow_the_bytes_of_their_own_slice(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl")
+    source = TableSource(files=(str(path),))
+    before = [digest(part.input) for part in source.parts(10)]
+    path.write_bytes(path.read_bytes().replace(b"row 25,", b"row 52,"))
+    after = [digest(part.input) for part in source.parts(10)]
+    assert [n for n, (a, b) in enumerate(zip(before, after)) if a != b] == [2]
+
+
+def test_a_table_that_changes_under_the_reader_stops_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl")
+    source = TableSource(files=(str(path),))
+    part = next(source.parts(10))
+    path.write_bytes(path.read_bytes().replace(b"row 5,", b"row 6,"))
+    with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
+        list(read(part.input))
+
+
+def test_a_parquet_file_that_changes_under_the_reader_stops_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.parquet")
+    source = TableSource(files=(str(path),))
+    part = next(source.parts(10))
+    os.utime(path, ns=(1, 1))
+    with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
+        list(read(part.input))
+
+
+def test_the_fingerprint_sees_new_and_changed_files(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.jsonl")
+    source = TableSource(files=(str(tmp_path),))
+    before = dict(source.inputs())
+    write_rows(tmp_path / "b.jsonl")
+    assert dict(source.inputs()) != before
+
+
+def test_a_spec_survives_being_stored(tmp_path: Path) -> None:
+    source = TableSource(files=("a.jsonl",), columns=("a",))
+    assert from_plain(to_plain(source)) == source
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="format must be one of"):
+        TableSource(files=("a",), format="xml")
+    with pytest.raises(ConfigError, match="max_row_bytes"):
+        TableSource(files=("a",), max_row_bytes=0)
+    with pytest.raises(ConfigError, match="is no known table"):
+        table_format("a.xml")
+
+
+def test_stems_and_formats_follow_the_suffixes() -> None:
+    assert table_stem("a.b.jsonl.zst") == "a.b"
+    assert table_stem("state.json") is None
+    assert table_stem("notes.txt") is None
+    assert table_format("A.JSONL.GZ") == "jsonl"
+    assert table_format("notes.txt") == "txt"

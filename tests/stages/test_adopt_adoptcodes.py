@@ -1,0 +1,81 @@
+"""Codes that rows carry become code shards, and tokens of either are the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from shardmill.errors import ConfigError
+from shardmill.run.runner import run_stage
+from shardmill.shards.codes import open_codes
+from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.sources.guess import source_from_input
+from shardmill.sources.shapes.pair import LiquidShape
+from shardmill.stages.adopt import AdoptCodes
+from shardmill.stages.ingest import Ingest
+from shardmill.stages.tokenrecipe import stage_of
+from shardmill.tokens.codes import FieldCodes
+
+
+def liquid_row(number: int, codes: object) -> dict[str, object]:
+    kind = "text_pretrain" if codes == "no" else "image_text"
+    row = {"data_type": kind, "text": f"Text {number}.", "length": 7, "vqcode_512": codes}
+    return {**row, "vqcode_multi768": "no", "width": "no", "height": "no"}
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    rng = random.Random(0)
+    codes = [json.dumps([rng.randrange(8192) for _ in range(1024)]) for _ in range(3)]
+    rows = [liquid_row(n, c) for n, c in enumerate([codes[0], "no", codes[1], codes[2]])]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = source_from_input([str(tmp_path / "rows.jsonl")])
+    stage = Ingest(source=source, shape=LiquidShape(), per_shard=2)
+    assert run_stage(stage, tmp_path / "samples", workers=0).complete
+    return tmp_path / "samples"
+
+
+def adopt(samples: Path, out: Path, **fields: object) -> None:
+    stage = AdoptCodes(input_dir=samples, codes=FieldCodes(field="vqcode_512"), **fields)  # type: ignore[arg-type]
+    assert run_stage(stage, out, workers=0, max_skip_rate=1).complete
+
+
+def test_rows_without_codes_have_none(samples: Path, tmp_path: Path) -> None:
+    adopt(samples, tmp_path / "codes")
+    manifest = open_manifest(tmp_path / "codes")
+    assert manifest.num_samples == 4
+    assert manifest.stats["codes"] == 3 * 1024
+    shard = open_codes(tmp_path / "codes" / manifest.shards[0].files["codes"].path)
+    assert [len(shard.pictures(n)) for n in range(2)] == [1, 0]
+    row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])
+    (picture,) = shard.pictures(0)
+    assert (picture.medium, picture.codes.shape) == ("vqcode_512", (32, 32))
+    assert picture.codes.reshape(-1).tolist() == json.loads(row["vqcode_512"])
+
+
+def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: Path) -> None:
+    adopt(samples, tmp_path / "codes")
+    space = {"added": ["boi", "eoi", "unconditional"], "num_codes": 8192}
+    sources = ({"kind": "field", "field": "vqcode_512"}, {"kind": "shards", "folder": "codes"})
+    rows = []
+    for number, codes in enumerate(sources):
+        if "folder" in codes:
+            codes = {**codes, "folder": str(tmp_path / "codes")}
+        recipe = {"template": "mixed", "space": space, "codes": codes}
+        out = tmp_path / f"tokens-{number}"
+        assert run_stage(stage_of(recipe, [str(samples)]), out, workers=0).complete
+        tokens = open_token_set(out, open_manifest(out))
+        rows.append([(row.key, row.ids.tolist(), row.loss.tolist(), row.media) for row in tokens])
+    assert rows[0] == rows[1]
+    assert [len(media) for *_, media in rows[0]] == [1, 0, 1, 1]
+
+
+def test_codes_outside_of_the_codebook_are_rejects(samples: Path, tmp_path: Path) -> None:
+    adopt(samples, tmp_path / "codes", num_codes=10)
+    assert open_manifest(tmp_path / "codes").skipped == {"image code out of range": 3}
+    with pytest.raises(ConfigError, match="positive"):
+        AdoptCodes(input_dir=samples, codes=FieldCodes(field="x"), num_codes=0)

@@ -1,0 +1,153 @@
+"""Faults between client and store: every request gets through, or says what to do; no secrets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+from faulty_proxy import HARM, Choose, faulty_proxy, harm_some
+from servers import ACCESS_KEY, SECRET_KEY
+
+from shardmill.errors import ConfigError, StoreError
+from shardmill.storage import client, objects
+from shardmill.storage.client import NotOffered, call, find_object, is_in_use
+from shardmill.storage.path import as_path
+
+CONTENT = random.Random(7).randbytes(700_000)
+
+
+def every_other(harm: str) -> Choose:
+    """Return a choice that harms the first of every two requests of a kind."""
+    counts: dict[str, int] = {}
+
+    def choose(method: str, path: str) -> str | None:
+        counts[method] = counts.get(method, 0) + 1
+        return harm if counts[method] % 2 else None
+
+    return choose
+
+
+@pytest.mark.parametrize("harm", [*HARM, "429", "500"])
+def test_every_request_gets_through_a_fault(
+    store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    with faulty_proxy(store_env, every_other(harm)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        objects.put(f"{store_url}/big", CONTENT)
+        assert objects.get(f"{store_url}/big") == CONTENT
+        assert objects.create(f"{store_url}/lock", b"mine")
+        assert not objects.create(f"{store_url}/lock", b"other")
+        assert objects.exchange(f"{store_url}/lock", b"mine".__eq__, b"next")
+        assert [info.path for info in objects.list_all(store_url)] == ["big", "lock"]
+        assert objects.look(f"{store_url}/big").num_bytes == len(CONTENT)
+        objects.delete([f"{store_url}/lock"])
+        assert not as_path(f"{store_url}/lock").exists()
+    assert proxy.harm.count(harm) >= 5
+
+
+def test_a_large_file_goes_up_in_parts_through_faults(
+    store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setattr(objects, "PART_BYTES", 5 << 20)
+    local = as_path(str(tmp_path)) / "large"
+    local.write_bytes(CONTENT * 16)
+    with faulty_proxy(store_env, harm_some(3, 0.3, ("503", "cut", "cut request"))) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        objects.put_file(f"{store_url}/large", local)
+    assert proxy.harm and any("partNumber" in path for _, path in proxy.requests)
+    assert objects.get(f"{store_url}/large") == CONTENT * 16
+
+
+@pytest.mark.parametrize(
+    ("harm", "advice", "passing"),
+    [
+        ("denied", "no permission: ask for the right to read", False),
+        ("expired", "its credential has expired: get a new one", False),
+        ("region", "in another region or behind another endpoint: check AWS_", False),
+        ("clock", "the clock of this machine is wrong", False),
+        ("no bucket", "there is no such bucket: make it", False),
+        ("503", "the store does not answer", True),
+    ],
+)
+def test_a_refusal_says_what_to_do_and_no_secret(
+    store_env: str,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: str,
+    advice: str,
+    passing: bool,
+) -> None:
+    monkeypatch.setenv("SHARDMILL_STORE_PATIENCE_S", "0.5")
+    with faulty_proxy(store_env, lambda method, path: harm) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        with pytest.raises(StoreError, match=advice) as caught:
+            objects.get(f"{store_url}/x")
+    assert caught.value.passing == passing
+    assert f"{store_url}/x" in str(caught.value)
+    assert SECRET_KEY not in str(caught.value) and ACCESS_KEY not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_a_wrong_key_a_wrong_endpoint_and_an_absent_bucket_are_told_apart(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDMILL_STORE_PATIENCE_S", "0.5")
+    with pytest.raises(StoreError, match="no such bucket"):
+        objects.get("s3://absent/x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StoreError, match="does not know this credential"):
+        objects.get(f"{store_url}/x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match="does not answer"):
+        objects.get(f"{store_url}/x")
+
+
+def test_a_store_without_conditions_is_looked_at_before_a_put(
+    store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="needs OSS_ENDPOINT"):
+        objects.get(store_url.replace("s3", "oss", 1))
+    for name, value in (
+        ("OSS_ENDPOINT", store_env),
+        ("OSS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("OSS_ACCESS_KEY_SECRET", SECRET_KEY),
+    ):
+        monkeypatch.setenv(name, value)
+    url = f"{store_url.replace('s3', 'oss', 1)}/lock"
+    assert objects.create(url, b"mine") and not objects.create(url, b"other")
+    assert objects.exchange(url, b"mine".__eq__, b"next")
+    assert not objects.exchange(url, b"mine".__eq__, b"late")
+    assert objects.get(url) == b"next" == objects.get(url.replace("oss", "s3", 1))
+    with pytest.raises(NotOffered, match=r"cannot write oss://.*/lock: .*not offer"):
+        call(find_object(url), "put", verb="write", file=b"x", mode="create", use_multipart=False)
+
+
+def test_these_stores_get_the_bucket_in_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOS_ENDPOINT", "tos-s3-cn-beijing.volces.com")
+    monkeypatch.setenv("TOS_REGION", "cn-beijing")
+    options = client._options("tos", "data")
+    assert options["endpoint"] == "https://data.tos-s3-cn-beijing.volces.com"
+    assert options["virtual_hosted_style_request"] is True and options["region"] == "cn-beijing"
+
+
+def _get_in_child(url: str, answer: Callable[[str], None]) -> None:
+    try:
+        objects.get(url)
+    except ConfigError as error:
+        answer(str(error))
+
+
+def test_a_forked_process_is_told_to_be_spawned(store_url: str) -> None:
+    objects.put(f"{store_url}/x", b"x")
+    assert is_in_use()
+    receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=_get_in_child, args=(f"{store_url}/x", send.send)
+    )
+    child.start()
+    assert receive.poll(60) and "spawn" in receive.recv()
+    child.join()
+    assert find_object(store_url).client is not None and os.getpid() != child.pid

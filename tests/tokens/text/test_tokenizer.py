@@ -1,0 +1,104 @@
+"""A fast engine is used if its ids are the reference's, and never otherwise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from shardmill.errors import ConfigError, SampleError
+from shardmill.tokens.text.tokenizer import (
+    Engine,
+    Ragged,
+    TextTokenizer,
+    check_text,
+    choose_engine,
+    load_once,
+    ragged,
+)
+
+
+def lengths(texts: Sequence[str]) -> Ragged:
+    return ragged([len(text)] for text in texts)
+
+
+def wrong_on_control(texts: Sequence[str]) -> Ragged:
+    return ragged([len(text) + ("<ctl>" in text)] for text in texts)
+
+
+def failing() -> None:
+    raise ValueError("no such format")
+
+
+def missing() -> None:
+    raise ModuleNotFoundError("fast")
+
+
+def changed() -> object:
+    return object().layout  # type: ignore[attr-defined]
+
+
+def changed_result(texts: Sequence[str]) -> Ragged:
+    raise AttributeError("layout")
+
+
+def test_the_first_engine_that_agrees_is_used() -> None:
+    good = Engine("good", lambda: lengths)
+    assert choose_engine("t", lengths, [good], ["<ctl>"])[0] == "good"
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: wrong_on_control, failing, missing, changed, lambda: changed_result]
+)
+def test_an_engine_that_disagrees_or_fails_is_named_in_a_warning(
+    build: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Engine("bad", build)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        name, encode = choose_engine("t", lengths, [bad], ["<ctl>"])
+    assert (name, encode) == ("reference", lengths)
+    assert "bad" in caplog.text and "slower" in caplog.text
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A tokenizer that counts how often it is loaded."""
+
+    path: Path
+    loads: ClassVar[list[str]] = []
+
+    def load(self) -> TextTokenizer:
+        self.loads.append(self.path.read_text())
+        return TextTokenizer(
+            name=self.loads[-1],
+            vocab_size=1,
+            engine="reference",
+            encode_batch=lengths,
+            offsets=lambda text: (np.array([0]), [0]),
+            decode=str,
+        )
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+
+def test_a_tokenizer_is_loaded_again_only_if_its_files_change(tmp_path: Path) -> None:
+    spec = Counted(tmp_path / "a")
+    spec.path.write_text("one")
+    assert load_once(spec) is load_once(spec)
+    spec.path.write_text("two")
+    assert load_once(spec).name == "two"
+    assert spec.loads == ["one", "two"]
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_once(Counted(tmp_path / "none"))
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    assert check_text("a\x00é😀") == "a\x00é😀"
+    with pytest.raises(SampleError, match=r"character 1 is U\+D83D"):
+        check_text("a\ud83d")

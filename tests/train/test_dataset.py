@@ -1,0 +1,170 @@
+"""Pack number in, pack out: every document of the plan, or padding, a name and a count."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from packed_folder import Made, lengths_of, token_row, write_rows
+
+from shardmill.errors import ConfigError, SampleError, StaleError
+from shardmill.model.lengths import length_table
+from shardmill.model.plan import PackSpec
+from shardmill.pack.build import BuildSpec
+from shardmill.pack.plan import plan_packs
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import Document, TokenReader
+from shardmill.train.state import NO_PACK
+from shardmill.train.watch import TooManyFaults
+
+
+class Broken:
+    """A reader of which some rows cannot be read."""
+
+    def __init__(self, reader: TokenReader, bad: set[int]) -> None:
+        self.inner, self.bad = reader, bad
+        self.shards = reader.shards
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def read(self, row: int) -> Document:
+        if row in self.bad:
+            raise SampleError("not a picture", f"row {row}")
+        return self.inner.read(row)
+
+    def describe(self, row: int) -> str:
+        return self.inner.describe(row)
+
+
+def test_packs_hold_each_row_once_and_equal_the_data(made: Made) -> None:
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=made.lengths_path)
+    seen = []
+    for number in range(len(packs)):
+        pack = packs[number].pack
+        for row, start, length in zip(pack.samples, pack.layout.starts, pack.layout.lengths):
+            assert np.array_equal(pack.input_ids[start : start + length], made.rows[row].ids)
+        seen += pack.samples.tolist()
+    assert sorted(seen) == list(range(500))
+    assert packs.faults() == []
+
+
+def test_lengths_may_be_the_folder_that_was_planned(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "lengths.bin").write_bytes(made.lengths_path.read_bytes())
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=str(tmp_path))
+    assert packs.table is not None and packs.table.digest == made.table.digest
+
+
+def test_a_pickled_data_set_is_small_and_gives_the_same(made: Made) -> None:
+    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    raw = pickle.dumps(packs)
+    assert len(raw) < 8000
+    again = pickle.loads(raw)
+    assert np.array_equal(again[5].pack.input_ids, packs[5].pack.input_ids)
+    assert again.digest == packs.digest
+
+
+def test_an_unreadable_document_becomes_padding_and_is_named(made: Made) -> None:
+    whole = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    number = 3
+    bad = int(made.plan[number][1])
+    packs = PackedDataset(made.plan_path, Broken(TokenReader.open(made.tokens), {bad}))
+    pack = packs[number].pack
+    assert bad not in pack.samples
+    assert set(pack.samples) == set(whole[number].pack.samples) - {bad}
+    (fault,) = packs.faults()
+    shard, inside = divmod(bad, 64)
+    assert fault.name == f"row {inside} of shard {shard:05d}"
+    assert "not a picture" in fault.reason
+    packs[number]
+    assert len(packs.faults()) == 1
+
+
+def test_beyond_the_budget_the_list_is_told(made: Made) -> None:
+    bad = set(made.plan[0].tolist()) | set(made.plan[1].tolist())
+    reader = Broken(TokenReader.open(made.tokens), bad)
+    packs = PackedDataset(made.plan_path, reader, max_faults=len(made.plan[0]))
+    assert len(packs[0].pack.samples) == 0
+    with pytest.raises(
+        TooManyFaults, match=r"could not be read(.|\n)*of shard(.|\n)*not a picture"
+    ):
+        packs[1]
+    none_allowed = PackedDataset(made.plan_path, reader, max_faults=0)
+    with pytest.raises(TooManyFaults, match="1 samples could not be read, 0 are allowed"):
+        none_allowed[0]
+
+
+def test_a_shard_that_vanishes_is_named(made: Made, tmp_path: Path) -> None:
+    copy = tmp_path / "tokens"
+    shutil.copytree(made.tokens, copy)
+    packs = PackedDataset.from_tokens(made.plan_path, copy, max_faults=3)
+    (copy / "shards" / "00003.bin").unlink()
+    with pytest.raises(TooManyFaults, match=r"shard 00003.*00003\.bin"):
+        for number in range(len(packs)):
+            packs[number]
+
+
+def test_a_length_that_was_not_planned_is_a_fault(made: Made, tmp_path: Path) -> None:
+    rows = [*made.rows]
+    rows[7] = token_row(7, len(rows[7].ids) + 1)
+    other = write_rows(tmp_path / "tokens", rows)
+    packs = PackedDataset.from_tokens(made.plan_path, other, lengths=made.lengths_path)
+    for number in range(len(packs)):
+        assert 7 not in packs[number].pack.samples
+    (fault,) = packs.faults()
+    assert fault.row == 7
+    assert "not as long as planned" in fault.reason
+
+
+def test_estimates_need_only_fit(made: Made) -> None:
+    guess = length_table([len(row.ids) + 3 for row in made.rows], exact=False)
+    plan = plan_packs(guess, PackSpec(capacity=128, headroom=0.0), engine="plain")
+    packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=guess)
+    seen = [row for number in range(len(packs)) for row in packs[number].pack.samples.tolist()]
+    assert sorted(seen) == list(range(500))
+    low = length_table([max(1, len(row.ids) // 2) for row in made.rows], exact=False)
+    plan = plan_packs(low, PackSpec(capacity=128, headroom=0.0), engine="plain")
+    packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=low, max_faults=500)
+    assert all(len(packs[n].pack.input_ids) <= 128 for n in range(len(packs)))
+    assert packs.faults()
+    assert all("longer than its estimate" in fault.reason for fault in packs.faults())
+
+
+def test_planned_cuts_are_made(made: Made) -> None:
+    plan = plan_packs(made.table, PackSpec(capacity=40, overlong="cut"), engine="plain")
+    for lengths in (None, made.table):
+        packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=lengths)
+        longest = max(len(packs[n].pack.input_ids) for n in range(len(packs)))
+        assert longest == 40
+        assert packs.faults() == []
+
+
+def test_the_alignment_of_the_plan_is_used(made: Made) -> None:
+    plan = plan_packs(made.table, PackSpec(capacity=128, alignment=8), engine="plain")
+    packs = PackedDataset(plan, TokenReader.open(made.tokens), build=BuildSpec(pad_id=1))
+    assert all((packs[n].pack.layout.padded % 8 == 0).all() for n in range(len(packs)))
+
+
+def test_plans_of_other_data_are_refused(made: Made, tmp_path: Path) -> None:
+    few = write_rows(tmp_path / "few", made.rows[:100])
+    with pytest.raises(ConfigError, match="packs 500 samples, the data has 100"):
+        PackedDataset.from_tokens(made.plan_path, few)
+    other = lengths_of([*made.rows[:-1], token_row(1, 60 - len(made.rows[-1].ids) + 1)])
+    with pytest.raises(StaleError, match="made from other lengths"):
+        PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=other)
+
+
+def test_the_empty_pack(made: Made) -> None:
+    empty = PackedDataset.from_tokens(made.plan_path, made.tokens)[NO_PACK]
+    assert empty.number == NO_PACK
+    assert len(empty.pack.input_ids) == 0
+    plan = replace(made.plan)
+    with pytest.raises(IndexError):
+        PackedDataset(plan, TokenReader.open(made.tokens))[len(plan)]

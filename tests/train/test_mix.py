@@ -1,0 +1,142 @@
+"""A mix keeps its weights everywhere, repeats nothing, and can change its weights on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from packed_folder import Made
+
+from shardmill.errors import ConfigError, StaleError
+from shardmill.model.plan import PackSpec
+from shardmill.pack.plan import plan_packs
+from shardmill.train.dataset import PackedDataset, TrainPack
+from shardmill.train.documents import TokenReader
+from shardmill.train.loader import StepLoader
+from shardmill.train.mix import CYCLE, Interleaving, Mix, cycle_counts
+
+WEIGHTS = {"a": 3.0, "b": 1.0}
+
+
+def numbers_of(packs: list[TrainPack]) -> list[int]:
+    return [pack.number for pack in packs]
+
+
+@pytest.fixture(scope="module")
+def mix(made: Made) -> Mix:
+    reader = TokenReader.open(made.tokens)
+    small = plan_packs(made.table, PackSpec(capacity=600), engine="plain")
+    return Mix({"a": PackedDataset(made.plan_path, reader), "b": PackedDataset(small, reader)})
+
+
+def steps(sampler: Any, count: int) -> list[list[int]]:
+    batches = iter(sampler)
+    return [next(batches) for _ in range(count)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))
+def test_weights_become_counts_of_a_cycle(weights: list[float]) -> None:
+    counts = cycle_counts(np.array(weights))
+    assert counts.sum() == CYCLE
+    assert counts.min() >= 1
+    exact = np.array(weights) / sum(weights) * CYCLE
+    assert np.abs(counts - exact).max() <= len(weights)
+
+
+def test_every_stretch_has_its_share() -> None:
+    mixed = Interleaving({"a": 0.5, "b": 0.3, "c": 0.2})
+    sources, counts = mixed.at(np.arange(3 * CYCLE))
+    for source, share in enumerate((0.5, 0.3, 0.2)):
+        so_far = np.cumsum(sources == source)
+        assert np.abs(so_far - share * np.arange(1, 3 * CYCLE + 1)).max() < 3
+        assert np.array_equal(counts[sources == source], np.arange(so_far[-1]))
+    assert mixed.taken(5000) == dict(zip("abc", np.bincount(sources[:5000]).tolist()))
+
+
+@pytest.mark.parametrize("run", [1, 4])
+def test_ranks_share_the_stream_and_sources_run_through_epochs(mix: Mix, run: int) -> None:
+    per_rank = [
+        steps(mix.sampler(WEIGHTS, dp_rank=r, dp_world=2, micro_batch=2, run=run), 100)
+        for r in range(2)
+    ]
+    seen = [n for a, b in zip(*per_rank) for n in [*a, *b]]
+    size = len(mix.sources["a"])
+    of_a = [n for n in seen if n < size]
+    assert abs(len(of_a) - 300) <= run
+    first_epoch = of_a[:size]
+    assert sorted(first_epoch) == list(range(size))
+    of_b = Counter(n for n in seen if n >= size)
+    assert max(of_b.values()) - min(of_b.values()) <= 1
+
+
+def test_resume_is_exact_on_other_ranks(mix: Mix) -> None:
+    whole = [n for batch in steps(mix.sampler(WEIGHTS), 120) for n in batch]
+    loader = StepLoader(mix, mix.sampler(WEIGHTS, micro_batch=4), collate_fn=numbers_of)
+    batches = iter(loader)
+    got = [n for _ in range(10) for n in next(batches)]
+    later = mix.sampler(WEIGHTS, micro_batch=2)
+    later.load_state_dict(loader.state_dict())
+    got += [n for batch in steps(later, 40) for n in batch]
+    assert got == whole
+    with pytest.raises(TypeError, match="no length"):
+        len(loader)
+    with pytest.raises(ConfigError, match="no epochs"):
+        loader.begin_epoch(1)
+
+
+@pytest.mark.parametrize("run", [1, 3])
+def test_new_weights_repeat_nothing(mix: Mix, run: int) -> None:
+    size = len(mix.sources["a"])
+    first = mix.sampler(WEIGHTS, run=run)
+    seen = [n for batch in steps(first, 50) for n in batch]
+    state = first.start
+    for _ in range(50):
+        state = first.advance(state)
+    plain = first.to_plain(state)
+    assert sum(plain["taken"].values()) == 50
+    later = mix.sampler({"a": 1.0, "b": 9.0}, run=run)
+    later.load_state_dict(plain)
+    seen += [n for batch in steps(later, 200) for n in batch]
+    for part in ([n for n in seen if n < size], [n for n in seen if n >= size]):
+        size_of = size if part[0] < size else len(mix) - size
+        epochs = [part[i : i + size_of] for i in range(0, len(part), size_of)]
+        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+
+
+def test_a_source_may_go_and_come_back(mix: Mix) -> None:
+    alone = Mix({"a": mix.sources["a"]})
+    both = mix.sampler(WEIGHTS)
+    state = both.start
+    for _ in range(40):
+        state = both.advance(state)
+    without = alone.sampler({"a": 1.0})
+    without.load_state_dict(both.to_plain(state))
+    kept = without.to_plain(without.advance(without.start))
+    assert kept["taken"] == {"a": 31, "b": 10}
+    again = mix.sampler(WEIGHTS)
+    again.load_state_dict(kept)
+    assert again.taken(again.start) == {"a": 31, "b": 10}
+
+
+def test_what_cannot_be_mixed(mix: Mix, made: Made) -> None:
+    for weights in ({"a": 1.0}, {"a": 1.0, "b": 0.0}, {"a": 1.0, "b": float("nan")}):
+        with pytest.raises(ConfigError):
+            mix.sampler(weights)
+    with pytest.raises(ConfigError, match="at least one source"):
+        Mix({})
+    plain = mix.sampler(WEIGHTS).to_plain(mix.sampler(WEIGHTS).start)
+    with pytest.raises(StaleError, match="seed"):
+        mix.sampler(WEIGHTS, seed=1).load_state_dict(plain)
+    swapped = Mix({"a": mix.sources["b"], "b": mix.sources["a"]})
+    with pytest.raises(StaleError, match="source 'a' is another data set"):
+        swapped.sampler(WEIGHTS).load_state_dict(plain)
+    with pytest.raises(ConfigError, match="not the state of a mix"):
+        mix.sampler(WEIGHTS).load_state_dict({})

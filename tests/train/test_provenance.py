@@ -1,0 +1,68 @@
+"""What a step was made of is what the loader gave at that step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packed_folder import Made
+from sample_folder import write_sample_folder
+
+from shardmill.errors import ConfigError
+from shardmill.model.lengths import length_table
+from shardmill.model.plan import PackSpec
+from shardmill.model.sample import Document, Origin, Sample, Segment
+from shardmill.pack.plan import plan_packs
+from shardmill.train.order import OnePlan, pack_numbers
+from shardmill.train.provenance import open_finder, packs_of_step
+from shardmill.train.state import EqualEpochs, LoaderState, Schedule, Split
+
+
+def test_documents_of_a_step_lie_where_it_says(made: Made) -> None:
+    split = Split(dp_rank=1, dp_world=3, micro_batch=2)
+    schedule, state = Schedule(EqualEpochs(len(made.plan)), split), LoaderState()
+    for _ in range(30):
+        state = schedule.advance(state)
+    expected = pack_numbers(OnePlan(made.plan), 0).of(schedule.take(state))
+    packs = packs_of_step(made.plan, split, LoaderState(), 30, open_finder(made.tokens))
+    assert [pack.pack for pack in packs] == expected
+    for pack in packs:
+        assert pack.epoch == 1
+        for row, source in zip(pack.rows, pack.documents):
+            raw = Path(source.path).read_bytes()
+            ids = raw[source.offset : source.offset + source.num_bytes]
+            assert ids == made.rows[row].ids.astype("<u2").tobytes()
+            assert source.key == made.rows[row].key
+            assert source.origin == made.rows[row].origin
+
+
+def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
+    samples = [
+        Sample(
+            key=f"k{n}",
+            document=Document((Segment(kind="text", text=f"text {n}"),)),
+            origin=Origin(source="s", path="a.jsonl", row=n),
+        )
+        for n in range(6)
+    ]
+    folder = write_sample_folder(
+        tmp_path / "s", [[(s, {}) for s in samples[:3]], [(s, {}) for s in samples[3:]]]
+    )
+    plan = plan_packs(length_table([5] * 6), PackSpec(capacity=10), engine="plain")
+    (pack,) = packs_of_step(plan, Split(), LoaderState(), 1, open_finder(folder))
+    for row, source in zip(pack.rows, pack.documents):
+        content = Path(source.path).read_bytes()[source.offset : source.offset + source.num_bytes]
+        assert f"text {row}".encode() in content
+        assert source.origin == Origin(source="s", path="a.jsonl", row=row)
+
+
+def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
+    split = Split(dp_rank=3, dp_world=4, remainder="pad")
+    last = Schedule(EqualEpochs(len(made.plan)), split).steps_left(LoaderState()) - 1
+    (pack,) = packs_of_step(made.plan, split, LoaderState(), last)
+    assert (pack.pack, pack.rows) == (-1, [])
+    with pytest.raises(ConfigError, match="from 0"):
+        packs_of_step(made.plan, split, LoaderState(), -1)
+    other = plan_packs(length_table([5] * 6), PackSpec(capacity=10), engine="plain")
+    with pytest.raises(ConfigError, match="packs 6 samples, the data has 500"):
+        packs_of_step(other, Split(), LoaderState(), 0, open_finder(made.tokens))

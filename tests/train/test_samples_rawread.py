@@ -1,0 +1,59 @@
+"""Raw samples by number, in whichever form, from more shards than may be open, by many threads."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sample_folder import write_sample_folder
+
+from shardmill.model.sample import Document, Sample, Segment
+from shardmill.shards.samples.dataset import open_samples
+from shardmill.train import samples as rawread
+from shardmill.train.samples import RawReader, RawSample
+
+COUNT = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = Document((Segment(kind="image", media="jpg"),))
+    rows = [
+        (Sample(key=f"ü{n:03d}", document=document, media={"jpg": f"{n} ".encode() * n}), {})
+        for n in range(1, COUNT + 1)
+    ]
+    shards = [rows[start : start + 6] for start in range(0, COUNT, 6)]
+    return write_sample_folder(tmp_path_factory.mktemp("raw") / "samples", shards)
+
+
+def check(samples: list[RawSample], numbers: list[int]) -> None:
+    for sample, number in zip(samples, numbers, strict=True):
+        assert sample.key == f"ü{number + 1:03d}"
+        assert bytes(sample.members["jpg"]) == f"{number + 1} ".encode() * (number + 1)
+        assert b"segments" in bytes(sample.members["json"])
+
+
+def test_all_forms_hold_the_same_bytes(folder: Path) -> None:
+    reader = pickle.loads(pickle.dumps(RawReader(open_samples(folder))))
+    numbers = [0, 5, 6, 119, 60, 61]
+    for read in (reader.views, reader.copies, reader.private):
+        check(read(numbers), numbers)
+
+
+def test_shards_beyond_the_limit_are_closed_and_threads_do_not_notice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = open_samples(folder)
+    samples._max_open = 3
+    monkeypatch.setattr(rawread, "most_open_shards", lambda: 3)
+    reader = RawReader(samples)
+
+    def work(seed: int) -> None:
+        numbers = [(seed * 37 + i * 11) % COUNT for i in range(60)]
+        check((reader.private if seed % 2 else reader.views)(numbers), numbers)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert len(samples._open) <= 3

@@ -1,0 +1,69 @@
+"""A state goes on only where it was saved: same data, same plan, same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardmill.errors import ConfigError, StaleError
+from shardmill.model.lengths import length_table
+from shardmill.model.manifest import FileEntry, ShardEntry
+from shardmill.model.plan import PackSpec
+from shardmill.pack.plan import plan_packs
+from shardmill.train.state import LoaderState, plan_digest, state_from_plain, state_to_plain
+
+STATE = LoaderState(seed=3, epoch=2, consumed=40, borrowed=1)
+
+
+def load(plain: Any, digest: str = "d", seed: int = 3, num_packs: int = 100) -> LoaderState:
+    return state_from_plain(plain, digest, seed=seed, size=lambda epoch: num_packs)
+
+
+def test_a_state_survives_a_checkpoint() -> None:
+    assert load(state_to_plain(STATE, "d")) == STATE
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"digest": "other"}, StaleError, "another data set or plan"),
+        ({"seed": 4}, StaleError, "saved with seed 4, the loader has seed 3"),
+        ({"consumed": 100}, ConfigError, "101 packs of the epoch are consumed"),
+        ({"consumed": -1}, ConfigError, "consumed must be a count, got -1"),
+        ({"epoch": True}, ConfigError, "epoch must be a count"),
+        ({"epoch": 1.0}, ConfigError, "epoch must be a count"),
+        ({"version": 2}, ConfigError, "not a loader state of version 1"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        load({**state_to_plain(STATE, "d"), **changed})
+
+
+@pytest.mark.parametrize("plain", [None, [], {}, {"version": 1, "digest": "d", "seed": 3}])
+def test_what_is_no_state_is_refused(plain: Any) -> None:
+    with pytest.raises(ConfigError):
+        load(plain)
+
+
+def test_the_digest_depends_on_lengths_spec_and_files() -> None:
+    table = length_table(np.arange(1, 50))
+    files = {"bin": FileEntry("shards/a.bin", 1, "aa")}
+    shards = (ShardEntry("a", 49, files),)
+    plan = plan_packs(table, PackSpec(capacity=64), engine="plain")
+    other_spec = plan_packs(table, PackSpec(capacity=65), engine="plain")
+    other_data = plan_packs(length_table(np.arange(1, 51)), PackSpec(capacity=64), engine="plain")
+    other_files = (ShardEntry("a", 49, {"bin": FileEntry("shards/a.bin", 1, "bb")}),)
+    digests = {
+        plan_digest(plan, shards),
+        plan_digest(plan, other_files),
+        plan_digest(other_spec, shards),
+        plan_digest(other_data, shards),
+    }
+    assert len(digests) == 4
+    again = plan_packs(table, PackSpec(capacity=64), engine="plain")
+    assert plan_digest(again, shards) == plan_digest(plan, shards)
