@@ -1,6 +1,6 @@
 """Building one packed sample of 32k tokens: python benchmarks/build_pack.py
 
-Goal: 10 times as fast as NeMo's list-based builder, on the same 23 samples with pictures; and a
+Goal: 10 times as fast as NeMo's list-based builder, on the same 23 samples with images; and a
 plan of 10 million samples that costs each of 8 workers less than 10 MB of its own.
 """
 

@@ -1,6 +1,6 @@
 """The Chameleon encoder on a GPU, and all the way from JPEG shards: python benchmarks/codes_gpu.py
 
-Goals on one H200 at 512 pixels: 600 pictures/s in fp16 and 360 in tf32 inside the encoder, codes
+Goals on one H200 at 512 pixels: 600 images/s in fp16 and 360 in tf32 inside the encoder, codes
 equal to fp32 of 97 % and 99.9 %; from JPEG tars on disk 90 % of the encoder's speed.
 
 The weights are random in the real layout and size; the codebook is made by k-means over what the
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from vq_checkpoints import random_tensors
 
-from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Square
 from shardmill.tokens.vq.encode import BatchEncoder
 from shardmill.tokens.vq.network import nearest_codes
@@ -75,13 +75,13 @@ def photo_pixels(side: int, count: int) -> Any:
     geometry = Square(resolution=side)
     squares = []
     for content in photos(side * 4 // 3, side, count):
-        pixels = decode_picture(content)
+        pixels = decode_image(content)
         squares.append(resize_crop(pixels, geometry.fit(pixels.shape[1], pixels.shape[0])))
     return torch.from_numpy(np.stack(squares))
 
 
 def rate(step: Callable[[], int], seconds: float) -> float:
-    """Return pictures a second over a time in which the GPU has warmed up and slowed down."""
+    """Return images a second over a time in which the GPU has warmed up and slowed down."""
     for _ in range(3):  # the third use of a shape records its kernels
         step()
     synchronize()
@@ -93,10 +93,10 @@ def rate(step: Callable[[], int], seconds: float) -> float:
 
 
 def encoder_table(spec: ChameleonVq, pixels: Any) -> list[str]:
-    """Return the table of precisions: speed with pictures on the GPU, and codes equal to fp32."""
+    """Return the table of precisions: speed with images on the GPU, and codes equal to fp32."""
     exact = encode_all(spec, "fp32", pixels)
     rows = [
-        "| precision | batch | pictures/s, first 0.1 s | sustained | TFLOP/s | of the limit "
+        "| precision | batch | images/s, first 0.1 s | sustained | TFLOP/s | of the limit "
         "| codes equal to fp32 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -118,7 +118,7 @@ def encoder_table(spec: ChameleonVq, pixels: Any) -> list[str]:
 def encoder_rates(
     spec: ChameleonVq, precision: str, pixels: Any, batch: int
 ) -> tuple[float, float]:
-    """Return pictures/s of the encoder and quantizer alone, replayed: at first, and sustained."""
+    """Return images/s of the encoder and quantizer alone, replayed: at first, and sustained."""
     encoder = BatchEncoder(spec.load(precision, DEVICE), DEVICE)
     repeats = -(-batch // len(pixels))
     chosen = pixels.repeat(repeats, 1, 1, 1)[:batch].to(DEVICE)
@@ -131,14 +131,14 @@ def encoder_rates(
 
 
 def encode_all(spec: ChameleonVq, precision: str, pixels: Any) -> Any:
-    """Return the codes of all pictures."""
+    """Return the codes of all images."""
     encoder = BatchEncoder(spec.load(precision, DEVICE), DEVICE)
     return torch.cat([torch.from_numpy(encoder.launch(b).wait()) for b in pixels.split(16)])
 
 
 def size_table(spec: ChameleonVq) -> list[str]:
     """Return the speed in fp16 at other sizes."""
-    rows = ["| pixels | batch | pictures/s | TFLOP/s |", "|---|---:|---:|---:|"]
+    rows = ["| pixels | batch | images/s | TFLOP/s |", "|---|---:|---:|---:|"]
     for side, batch in ((256, 128), (1024, 8)):
         _, speed = encoder_rates(spec, "fp16", photo_pixels(side, 8), batch)
         tflops = speed * GFLOP_AT_512 / 1000 * (side / 512) ** 2
@@ -163,7 +163,7 @@ def end_to_end(spec: ChameleonVq, folder: Path) -> list[str]:
     manifest = json.loads((out / "manifest.json").read_text())
     stats = manifest["stats"]
     lines = [
-        f"{num_samples / seconds:,.0f} pictures/s from JPEG of {width} x {height} in tars to code "
+        f"{num_samples / seconds:,.0f} images/s from JPEG of {width} x {height} in tars to code "
         f"shards of {side} x {side} in {precision}, {len(units)} units of "
         f"{num_samples // len(units):,}, {os.cpu_count()} CPUs."
     ]
@@ -176,15 +176,15 @@ def end_to_end(spec: ChameleonVq, folder: Path) -> list[str]:
 
 def make_shards(folder: Path, width: int, height: int, num_samples: int) -> Path:
     """Return a folder of sample shards with JPEG photos; there are 64 different ones."""
-    pictures = folder / "pictures"
-    pictures.mkdir()
+    images = folder / "images"
+    images.mkdir()
     different = photos(width, height, 8 if QUICK else 64)
     for number in range(num_samples):
         content = different[number % len(different)]
-        (pictures / f"{number:06d}.jpg").write_bytes(content)
-        (pictures / f"{number:06d}.txt").write_text(f"picture {number}")
+        (images / f"{number:06d}.jpg").write_bytes(content)
+        (images / f"{number:06d}.txt").write_text(f"image {number}")
     per_shard = "20" if QUICK else "1000"
-    run_verb("ingest", str(pictures), str(folder / "shards"), "--per-shard", per_shard)
+    run_verb("ingest", str(images), str(folder / "shards"), "--per-shard", per_shard)
     return folder / "shards"
 
 
@@ -194,13 +194,13 @@ def run_verb(*words: str) -> None:
 
 
 def decode_rate(num_threads: int) -> str:
-    """Say how many pictures/s the CPUs alone decode and crop."""
+    """Say how many images/s the CPUs alone decode and crop."""
     from concurrent.futures import ThreadPoolExecutor
 
     contents, geometry = photos(1024, 768, 16) * 16, Square()
 
     def decode(content: bytes) -> None:
-        pixels = decode_picture(content)
+        pixels = decode_image(content)
         resize_crop(pixels, geometry.fit(pixels.shape[1], pixels.shape[0]))
 
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """Decoding and cropping photos on one core: python benchmarks/decode_images.py
 
-Goal: twice the pictures/s of Pillow's way (decode, Lanczos, crop) for JPEG of 1024 x 768 to 512.
+Goal: twice the images/s of Pillow's way (decode, Lanczos, crop) for JPEG of 1024 x 768 to 512.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from side_by_side import Contest, Work, save_report
 
 PHOTOS = Path(__file__).resolve().parents[1] / "demo" / "data" / "photos"
-NUM_PICTURES = 32
+NUM_IMAGES = 32
 
 
-def photos(width: int, height: int, count: int = NUM_PICTURES) -> list[bytes]:
+def photos(width: int, height: int, count: int = NUM_IMAGES) -> list[bytes]:
     """Return JPEG photos of one size, cut from those of the demo at several scales."""
     from PIL import Image
 
     found = []
     names = sorted(path for path in PHOTOS.iterdir() if path.suffix == ".jpg")
     for number in range(count):
-        with Image.open(names[number % len(names)]) as picture:
-            scale = max(width / picture.width, height / picture.height) * (1 + number / count)
-            size = round(picture.width * scale) + 1, round(picture.height * scale) + 1
-            enlarged = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        with Image.open(names[number % len(names)]) as image:
+            scale = max(width / image.width, height / image.height) * (1 + number / count)
+            size = round(image.width * scale) + 1, round(image.height * scale) + 1
+            enlarged = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         left, top = (size[0] - width) // 2, (size[1] - height) // 2
         file = io.BytesIO()
         enlarged.crop((left, top, left + width, top + height)).save(file, "JPEG", quality=90)
@@ -38,7 +38,7 @@ def shardmill(width: int, height: int, side: int) -> Work:
     """Our decoding and cropping."""
     import torch
 
-    from shardmill.media.image.decode import decode_picture, resize_crop
+    from shardmill.media.image.decode import decode_image, resize_crop
     from shardmill.media.image.geometry import Square
 
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def shardmill(width: int, height: int, side: int) -> Work:
 
     def work() -> int:
         for content in contents:
-            pixels = decode_picture(content)
+            pixels = decode_image(content)
             resize_crop(pixels, geometry.fit(pixels.shape[1], pixels.shape[0]))
         return len(contents)
 
@@ -69,12 +69,12 @@ def pillow_crop(content: bytes, side: int) -> np.ndarray:
     """Return the middle square by Pillow."""
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(content)).convert("RGB")
-    factor = min(picture.size) / side
-    size = int(picture.width / factor), int(picture.height / factor)
-    picture = picture.resize(size, Image.Resampling.LANCZOS)
+    image = Image.open(io.BytesIO(content)).convert("RGB")
+    factor = min(image.size) / side
+    size = int(image.width / factor), int(image.height / factor)
+    image = image.resize(size, Image.Resampling.LANCZOS)
     left, top = (size[0] - side) // 2, (size[1] - side) // 2
-    return np.asarray(picture.crop((left, top, left + side, top + side)))
+    return np.asarray(image.crop((left, top, left + side, top + side)))
 
 
 def decode_only(width: int, height: int, side: int) -> Work:
@@ -93,12 +93,12 @@ def decode_only(width: int, height: int, side: int) -> Work:
 
 def difference(width: int, height: int, side: int) -> str:
     """Say how far our pixels are from Pillow's."""
-    from shardmill.media.image.decode import decode_picture, resize_crop
+    from shardmill.media.image.decode import decode_image, resize_crop
     from shardmill.media.image.geometry import Square
 
     largest, num_other, num_all = 0, 0, 0
     for content in photos(width, height, 8):
-        pixels = decode_picture(content)
+        pixels = decode_image(content)
         ours = resize_crop(pixels, Square(resolution=side).fit(width, height)).astype(int)
         off = np.abs(ours - pillow_crop(content, side))
         largest = max(largest, int(off.max()))
@@ -108,7 +108,7 @@ def difference(width: int, height: int, side: int) -> str:
 
 def section(width: int, height: int, side: int, rounds: int) -> str:
     """Run one contest and return its table."""
-    contest = Contest(f"JPEG {width} x {height} to {side} x {side}", unit="picture")
+    contest = Contest(f"JPEG {width} x {height} to {side} x {side}", unit="image")
     for name, function in {
         "shardmill": shardmill,
         "Pillow": pillow,
@@ -123,4 +123,4 @@ def section(width: int, height: int, side: int, rounds: int) -> str:
 if __name__ == "__main__":
     rounds = 2 if "--quick" in sys.argv else 6
     sizes = [(1024, 768, 512), (640, 480, 256)]
-    save_report(__file__, "Decoding pictures", [section(*size, rounds) for size in sizes])
+    save_report(__file__, "Decoding images", [section(*size, rounds) for size in sizes])

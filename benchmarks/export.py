@@ -1,7 +1,7 @@
 """Each export against copying the very bytes that it writes, in one process each, durably.
 
-Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and a picture of 256 codes. Pairs: 12
-shards of 8,000 captions with 512-pixel codes (1,024 a picture). The copy takes the files of a
+Tokens: 8 shards with 16,000 rows each of 200 to 1,500 ids and an image of 256 codes. Pairs: 12
+shards of 8,000 captions with 512-pixel codes (1,024 an image). The copy takes the files of a
 finished export with `shutil.copyfile`, syncs each and its folder, as the export does. Peers write
 the same rows; their time is given for each megabyte of ours, whatever the size of their files. Then
 three times the shards, with as many workers as the command takes, against the same copy. Peak
@@ -169,20 +169,18 @@ def write_tokens(folder: Path, num_shards: int) -> None:
 
     def row(number: int) -> TokenRow:
         ids = rng.integers(0, 32_000, int(rng.integers(200, 1500)))
-        picture = MediaSpan(
-            name="jpg", kind="image", position=101, num_tokens=256, before=1, after=1
-        )
+        image = MediaSpan(name="jpg", kind="image", position=101, num_tokens=256, before=1, after=1)
         codes = rng.integers(space.code_offset, space.code_offset + 16_384, 256)
         ids = np.concatenate([ids[:100], [32_000], codes, [32_001], ids[100:]])
         loss = np.array([[len(ids) // 2, len(ids) - len(ids) // 2]])
-        return TokenRow(key=f"cc12m-{number:08d}", ids=ids, loss=loss, media=(picture,))
+        return TokenRow(key=f"cc12m-{number:08d}", ids=ids, loss=loss, media=(image,))
 
     shards = [[row(16_000 * s + n) for n in range(16_000)] for s in range(num_shards)]
     write_token_folder(folder / "tokens", shards, space)
 
 
 def write_pairs(folder: Path, num_shards: int) -> None:
-    """Write shards of pairs with a small picture, and their codes."""
+    """Write shards of pairs with a small image, and their codes."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
     from coded_folder import make_pair, store_coded
 

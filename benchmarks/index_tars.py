@@ -25,8 +25,8 @@ def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
     samples = make_samples(num, mean_bytes)
     for number in range(num // per_shard):
         with webdataset.TarWriter(str(folder / f"{number:05d}.tar"), encoder=False) as tar:
-            for key, picture, text in (next(samples) for _ in range(per_shard)):
-                tar.write({"__key__": key, "jpg": picture, "json": text})
+            for key, image, text in (next(samples) for _ in range(per_shard)):
+                tar.write({"__key__": key, "jpg": image, "json": text})
 
 
 def shardmill_index(folder: str, num: int, compiled: bool) -> Work:

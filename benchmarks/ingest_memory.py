@@ -1,4 +1,4 @@
-"""Peak memory of an ingest of 10,000 and of 100,000 rows with small pictures: it must not grow.
+"""Peak memory of an ingest of 10,000 and of 100,000 rows with small images: it must not grow.
 
 Each size runs in a process of its own that plans and works, and reports the largest resident set
 it ever had (VmHWM; `ru_maxrss` would include what the process that started it had). The rows name
@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 from side_by_side import save_report
 
-NUM_PICTURES = 2000
+NUM_IMAGES = 2000
 FORMATS = ("rows.jsonl", "rows.json", "rows.jsonl.zst", "rows.parquet")
 
 
-def write_pictures(folder: Path) -> None:
+def write_images(folder: Path) -> None:
     """Write photographs in miniature: smooth colours with some noise."""
     from PIL import Image
 
     random = np.random.default_rng(0)
-    for number in range(NUM_PICTURES):
+    for number in range(NUM_IMAGES):
         small = Image.fromarray(random.integers(0, 255, (6, 8, 3), dtype=np.uint8))
         pixels = np.asarray(small.resize((128, 96), Image.Resampling.BICUBIC)).astype(np.int16)
         noisy = np.clip(pixels + random.integers(-12, 12, pixels.shape), 0, 255).astype(np.uint8)
@@ -39,7 +39,7 @@ def write_pictures(folder: Path) -> None:
 def write_table(path: Path, num_rows: int) -> None:
     """Write the rows in the format that the name says."""
     rows = [
-        {"image": f"{n % NUM_PICTURES}.jpg", "caption": f"picture number {n} of many", "score": n}
+        {"image": f"{n % NUM_IMAGES}.jpg", "caption": f"image number {n} of many", "score": n}
         for n in range(num_rows)
     ]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -102,10 +102,10 @@ def section(folder: Path, sizes: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Make the pictures, run all sizes, save the report."""
+    """Make the images, run all sizes, save the report."""
     sizes = (2_000, 20_000) if "--quick" in sys.argv else (10_000, 100_000)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
-        write_pictures(Path(folder))
+        write_images(Path(folder))
         save_report(__file__, "Memory of an ingest", [section(Path(folder), sizes)])
 
 

@@ -24,8 +24,8 @@ def write_tars(folder: str, num: int, mean_bytes: int, num_shards: int) -> None:
     for number, shard in enumerate(made_shards(num, mean_bytes, num_shards)):
         rows, path = IndexRows(), Path(folder) / f"{number:05d}.tar"
         with TarWriter(path) as tar:
-            for key, picture, text in shard:
-                start, at = tar.add(key, [("jpg", picture), ("json", text)])
+            for key, image, text in shard:
+                start, at = tar.add(key, [("jpg", image), ("json", text)])
                 rows.add(key, start, at.exts, at.offsets, at.sizes)
             end = tar.num_bytes
         rows.write(path.with_suffix(f".{INDEX}"), end=end, num_bytes=tar.num_bytes)

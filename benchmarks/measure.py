@@ -1,9 +1,9 @@
-"""Measuring chats with pictures: the whole stage on two workers, and the processor itself.
+"""Measuring chats with images: the whole stage on two workers, and the processor itself.
 
 100,000 chats of one to three questions and answers in English prose, about 1.1 KB, four in five
-with a picture of a common size; the real Qwen2.5 tokenizer, and a template that does what that of
-Qwen2.5-VL does (default system prompt, numbered pictures, items). The processor gets blank
-pictures of the same sizes; it is the only exact alternative, and so slow that it gets 200 samples.
+with an image of a common size; the real Qwen2.5 tokenizer, and a template that does what that of
+Qwen2.5-VL does (default system prompt, numbered images, items). The processor gets blank
+images of the same sizes; it is the only exact alternative, and so slow that it gets 200 samples.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TEMPLATE = """{% set image_count = namespace(value=0) %}
 
 
 def make_chats(num: int) -> Iterator[tuple[Sample, dict[str, MediaSize]]]:
-    """Yield chats and the sizes of their pictures, the same every time."""
+    """Yield chats and the sizes of their images, the same every time."""
     rng = random.Random(0)
     for number in range(num):
         media, sizes, segments = {}, {}, []
@@ -119,7 +119,7 @@ def shardmill(folder: str, workers: int) -> Callable[[], int]:
 
 
 def processor(folder: str) -> Callable[[], int]:
-    """Call the processor with each chat and its pictures; check the lengths, too."""
+    """Call the processor with each chat and its images; check the lengths, too."""
     from hf_processors import transformers
 
     hf = transformers()
@@ -171,7 +171,7 @@ def main() -> None:
         )
         run_stage(stage, folder / "lengths")
         merge_lengths(folder / "lengths")
-        contest = Contest("Measuring chats with pictures", unit="sample")
+        contest = Contest("Measuring chats with images", unit="sample")
         for workers in (0, 2):
             name = f"shardmill, {workers} workers" if workers else "shardmill, in process"
             contest.add(name, __file__, "shardmill", folder=temporary, workers=workers)
@@ -191,7 +191,7 @@ def main() -> None:
             f"others; {free:,.0f} by CPU time, as on two free cores (wanted: 200,000)."
         )
         table = contest.table(than="shardmill, in process")
-        save_report(__file__, "Measuring chats with pictures", [figure, table])
+        save_report(__file__, "Measuring chats with images", [figure, table])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ written, each part by itself, in one process, or as the command runs, in one for
 whose start counts. shardmill syncs what it writes, the peer does not, and joins with as many
 threads as there are processors. The goals are 5 times the speed and a tenth of the memory.
 
-The second table is of parts of pairs (a padded text and a picture), the third of full rows of text
+The second table is of parts of pairs (a padded text and an image), the third of full rows of text
 that no two parts share: those are linked, and no id is copied.
 """
 
@@ -113,7 +113,7 @@ def write_part(folder: Path, ids: np.ndarray, num_unwritten: int, kind: str) -> 
 
 
 def padded_rows(ids: np.ndarray, is_written: np.ndarray) -> dict[str, np.ndarray]:
-    """Return rows of text with a picture in it, 60 to 85 % full."""
+    """Return rows of text with an image in it, 60 to 85 % full."""
     lengths = (LENGTH * FILLED + (ids * 7919) % (LENGTH // 4)) * is_written
     places = np.arange(LENGTH)
     mask = places < lengths[:, None]
@@ -127,7 +127,7 @@ def padded_rows(ids: np.ndarray, is_written: np.ndarray) -> dict[str, np.ndarray
 
 
 def padded_pairs(ids: np.ndarray, is_written: np.ndarray) -> dict[str, np.ndarray]:
-    """Return texts of up to 128 tokens and the codes of a picture."""
+    """Return texts of up to 128 tokens and the codes of an image."""
     lengths = (16 + (ids * 7919) % (TEXT_LENGTH - 16)) * is_written
     mask = np.arange(TEXT_LENGTH) < lengths[:, None]
     tokens = (ids[:, None] * 31 + np.arange(TEXT_LENGTH)) % 32000

@@ -2,11 +2,11 @@
 
 20,000 samples of 60 KB in 40 shards, read in one shuffled order, page cache warm, nothing decoded.
 
-Handed out: every member of the sample (picture and json) by name, in memory of its own, as `bytes`
+Handed out: every member of the sample (image and json) by name, in memory of its own, as `bytes`
 wherever a reader can give `bytes`. This is the goal: 2.5 times the best of wids, streaming, HF
 Arrow and array_record. Peers may keep all 40 shards open, which wids does not do as it ships.
 
-Handed out and read: the same, and each picture is then read once by a hash of memory speed, as a
+Handed out and read: the same, and each image is then read once by a hash of memory speed, as a
 decoder would read it. Views, which copy nothing, compete here with what peers hand out.
 """
 
@@ -29,7 +29,7 @@ NUM_SHARDS = 40
 
 
 def _reading(num: int, read: Callable[[int], Any], touch: bool) -> Work:
-    """Return the work of reading samples in one shuffled order; `read` returns a picture."""
+    """Return the work of reading samples in one shuffled order; `read` returns an image."""
     from xxhash import xxh3_64_intdigest
 
     consume = xxh3_64_intdigest if touch else len
@@ -66,8 +66,8 @@ def _wids(folder: str, num: int, mean_bytes: int, lru_size: int):
     if _is_first(folder):
         for url, shard in zip(urls, made_shards(num, mean_bytes, NUM_SHARDS)):
             with webdataset.TarWriter(url, encoder=False) as tar:
-                for key, picture, text in shard:
-                    tar.write({"__key__": key, "jpg": picture, "json": text})
+                for key, image, text in shard:
+                    tar.write({"__key__": key, "jpg": image, "json": text})
     dataset = ShardListDataset(
         shardlist,
         localname=lambda url: url,
@@ -115,8 +115,8 @@ def streaming(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     data = f"{folder}/mds"
     if _is_first(folder):
         with MDSWriter(out=data, columns=columns, size_limit=shard_bytes) as out:
-            for key, picture, text in make_samples(num, mean_bytes):
-                out.write({"key": key, "jpg": picture, "json": text})
+            for key, image, text in make_samples(num, mean_bytes):
+                out.write({"key": key, "jpg": image, "json": text})
     dataset = LocalDataset(data)
     return _reading(num, lambda number: dataset[number]["jpg"], touch)
 
@@ -141,15 +141,15 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     if _is_first(folder):
         for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=path, features=Features(kinds)) as out:
-                for key, picture, text in shard:
-                    out.write({"key": key, "jpg": picture, "json": text})
+                for key, image, text in shard:
+                    out.write({"key": key, "jpg": image, "json": text})
                 out.finalize()
     dataset = concatenate_datasets([Dataset.from_file(path) for path in paths])
     return _reading(num, lambda number: dataset[number]["jpg"], touch)
 
 
 def array_record(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
-    """array_record's data source; a record is a length, the json and the picture."""
+    """array_record's data source; a record is a length, the json and the image."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -157,8 +157,8 @@ def array_record(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     if _is_first(folder):
         for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             out = ArrayRecordWriter(path, "group_size:1,uncompressed")
-            for _key, picture, text in shard:
-                out.write(struct.pack("<I", len(text)) + text + picture)
+            for _key, image, text in shard:
+                out.write(struct.pack("<I", len(text)) + text + image)
             out.close()
     source = ArrayRecordDataSource(paths)
 

@@ -1,15 +1,15 @@
-"""Packs of 32,768 tokens with pictures, built when asked for: python benchmarks/serve_lazy.py
+"""Packs of 32,768 tokens with images, built when asked for: python benchmarks/serve_lazy.py
 
 Chats of English prose, most with a JPEG of a common size, through the image processor of Qwen2.5-VL
 and its real tokenizer, two DataLoader workers, CPU time of all processes:
 
     lazy     read, render, tokenize, find the answers, decode, process, lay out, collate
     built    packs whose ids, masks and positions wait in memory; decode, process, collate
-    media    the pictures of the packs decoded and processed, in one process, nothing else
-    decode   the pictures of the packs decoded, in one process, nothing else
+    media    the images of the packs decoded and processed, in one process, nothing else
+    decode   the images of the packs decoded, in one process, nothing else
 
 What lazy costs more than built is the overhead of packing lazily. Goal: 10 % of what it takes to
-get the pictures from JPEG to what the model takes (media).
+get the images from JPEG to what the model takes (media).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WORKERS = 2
 
 
 def make_chats(num: int) -> Iterator[tuple[Sample, dict[str, MediaSize]]]:
-    """Yield chats with smooth pictures, the same every time."""
+    """Yield chats with smooth images, the same every time."""
     rng = random.Random(0)
-    pictures = {size: jpeg(*size) for size in measure.SIZES}
+    images = {size: jpeg(*size) for size in measure.SIZES}
     for number in range(num):
         media, sizes, segments = {}, {}, []
         if rng.random() < 0.8:
             size = rng.choice(measure.SIZES)
-            media["jpg"] = pictures[size]
+            media["jpg"] = images[size]
             sizes["jpg"] = MediaSize(width=size[0], height=size[1])
             segments.append(Segment(kind="image", media="jpg", role="user"))
         for turn, (role, longest) in enumerate((("user", 160), ("assistant", 900))):
@@ -51,7 +51,7 @@ def make_chats(num: int) -> Iterator[tuple[Sample, dict[str, MediaSize]]]:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    """Return a picture that is neither flat nor noise."""
+    """Return an image that is neither flat nor noise."""
     import numpy as np
     from PIL import Image
 
@@ -117,7 +117,7 @@ def lazy(folder: str) -> Work:
 
 
 class Built:
-    """Packs that wait; only their pictures are made when a pack is asked for."""
+    """Packs that wait; only their images are made when a pack is asked for."""
 
     def __init__(self, packs: Any) -> None:
         self.reader = packs.reader
@@ -137,31 +137,31 @@ def built(folder: str) -> Work:
 
 
 def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[str, Any]:
-    """Return the tensors of the pictures of these samples, a picture at a time as they come."""
+    """Return the tensors of the images of these samples, an image at a time as they come."""
     import torch
     from PIL import Image
 
-    from shardmill.media.image.decode import decode_picture
+    from shardmill.media.image.decode import decode_image
 
     made = []
     for sample in reader.reader.views(rows):
         if "jpg" not in sample.members:
             continue
-        pixels = decode_picture(sample.members["jpg"])
+        pixels = decode_image(sample.members["jpg"])
         if not decode_only:
-            picture = Image.fromarray(pixels)
-            made.append(reader.processor.image_processor(images=[picture], return_tensors="pt"))
+            image = Image.fromarray(pixels)
+            made.append(reader.processor.image_processor(images=[image], return_tensors="pt"))
     return {n: torch.cat([one[n] for one in made]) for n in (made[0] if made else ())}
 
 
 def media(folder: str) -> Work:
-    """The pictures, decoded and processed."""
+    """The images, decoded and processed."""
     packs = _open(folder)
     return _alone(packs, decode_only=False)
 
 
 def decode(folder: str) -> Work:
-    """The pictures, decoded."""
+    """The images, decoded."""
     packs = _open(folder)
     return _alone(packs, decode_only=True)
 
@@ -183,7 +183,7 @@ def _alone(packs: Any, *, decode_only: bool) -> Work:
 def section(folder: Path, num: int, rounds: int) -> str:
     """Run the contest and return its table and what it says."""
     make_inputs(folder, num)
-    contest = Contest(f"Packs of {CAPACITY:,} tokens with pictures, {WORKERS} workers", unit="pack")
+    contest = Contest(f"Packs of {CAPACITY:,} tokens with images, {WORKERS} workers", unit="pack")
     for name in ("lazy", "built", "media", "decode"):
         contest.add(name, __file__, name, folder=str(folder))
     contest.run(rounds)
@@ -191,7 +191,7 @@ def section(folder: Path, num: int, rounds: int) -> str:
     overhead = cost["lazy"] - cost["built"]
     text = (
         f"Building packs when they are asked for costs {100 * overhead / cost['media']:.1f} % of "
-        f"decoding and processing their pictures, {100 * overhead / cost['decode']:.1f} % of "
+        f"decoding and processing their images, {100 * overhead / cost['decode']:.1f} % of "
         "decoding them alone."
     )
     return f"## {contest.title}\n\n{contest.table(than='media')}\n\n{text}"

@@ -1,7 +1,7 @@
 """Raw samples, shuffled, in batches of 32, one epoch: python benchmarks/serve_raw.py
 
 20,000 samples of 60 KB in 20 tars (or what a peer makes of them), page cache warm, nothing decoded;
-every loader hands out the bytes of picture and json in memory of their own. Without workers, and
+every loader hands out the bytes of image and json in memory of their own. Without workers, and
 with two: worker processes for the peers, threads for us. Goals: without workers 10 times webdataset
 and Energon and ahead of all; with two workers 3 times the best.
 """
@@ -26,11 +26,11 @@ BATCH = 32
 BUFFER = 1000
 
 
-def _epoch(batches: Callable[[], Iterable[Any]], num: int, pictures: Callable[[Any], Any]) -> Work:
+def _epoch(batches: Callable[[], Iterable[Any]], num: int, images: Callable[[Any], Any]) -> Work:
     """Return the work of one epoch; nearly all samples must come, and not many twice."""
 
     def work() -> int:
-        count = sum(sum(1 for picture in pictures(batch) if len(picture)) for batch in batches())
+        count = sum(sum(1 for image in images(batch) if len(image)) for batch in batches())
         if not 0.98 * num <= count <= 1.05 * num:
             raise SystemExit(f"{count} samples of {num}")
         return count
@@ -121,8 +121,8 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     if not paths[-1].exists():
         for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=str(path), features=Features(kinds)) as out:
-                for key, picture, text in shard:
-                    out.write({"key": key, "jpg": picture, "json": text})
+                for key, image, text in shard:
+                    out.write({"key": key, "jpg": image, "json": text})
                 out.finalize()
     data = concatenate_datasets([Dataset.from_file(str(path)) for path in paths])
 
@@ -141,8 +141,8 @@ def streaming(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     columns = {"key": "str", "jpg": "bytes", "json": "bytes"}
     shard_bytes = (num // NUM_SHARDS) * (mean_bytes + 250)
     with MDSWriter(out=folder, columns=columns, size_limit=shard_bytes, exist_ok=True) as out:
-        for key, picture, text in make_samples(num, mean_bytes):
-            out.write({"key": key, "jpg": picture, "json": text})
+        for key, image, text in make_samples(num, mean_bytes):
+            out.write({"key": key, "jpg": image, "json": text})
     data = StreamingDataset(local=folder, shuffle=True, batch_size=BATCH)
 
     def batches() -> Iterable[Any]:
@@ -158,8 +158,8 @@ def litdata(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     from litdata.streaming.writer import BinaryWriter
 
     writer = BinaryWriter(folder, chunk_bytes=(num // NUM_SHARDS) * (mean_bytes + 250))
-    for number, (_key, picture, text) in enumerate(make_samples(num, mean_bytes)):
-        writer[number] = {"jpg": picture, "json": text}
+    for number, (_key, image, text) in enumerate(make_samples(num, mean_bytes)):
+        writer[number] = {"jpg": image, "json": text}
     writer.done()
     writer.merge(1)
     data = StreamingDataset(folder, shuffle=True)

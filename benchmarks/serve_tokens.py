@@ -2,7 +2,7 @@
 
 8,000 packs of int32, read at random, page cache warm. Goals: within 20 % of a bare memmap, and
 ahead of every peer. Then packs of 32k of 40 documents: built when asked for and collated, only
-collated, and the pictures of such a pack decoded. Goal: building costs under 10 % of decoding.
+collated, and the images of such a pack decoded. Goal: building costs under 10 % of decoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from side_by_side import Contest, Work, save_report
 
 LENGTH = 8192
 VOCABULARY = 150_000
-CAPACITY, NUM_PACKS, PICTURES = 32_768, 40, 24
+CAPACITY, NUM_PACKS, IMAGES = 32_768, 40, 24
 
 
 def _reading(num: int, read: Callable[[int], Any]) -> Work:
@@ -200,19 +200,19 @@ def _open_packs(folder: str) -> Any:
 
 
 def decoding(folder: str) -> Work:
-    """The pictures of such a pack, decoded: 24 JPEGs of 640 x 480."""
+    """The images of such a pack, decoded: 24 JPEGs of 640 x 480."""
     from PIL import Image
 
-    from shardmill.media.image.decode import decode_picture
+    from shardmill.media.image.decode import decode_image
 
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
-    picture = Image.fromarray(noise).resize((640, 480))
+    image = Image.fromarray(noise).resize((640, 480))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=90)
+    image.save(file, "JPEG", quality=90)
 
     def work() -> int:
-        for _ in range(10 * PICTURES):
-            decode_picture(file.getvalue())
+        for _ in range(10 * IMAGES):
+            decode_image(file.getvalue())
         return 10
 
     return work
@@ -240,17 +240,17 @@ def access(folder: Path, num: int, rounds: int) -> str:
 
 
 def building(folder: Path, rounds: int) -> str:
-    """Compare building packs with decoding their pictures."""
+    """Compare building packs with decoding their images."""
     contest = Contest("Packs of 32,768 tokens", unit="pack")
     for name in ("lazy", "built"):
         (folder / name).mkdir()
         contest.add(f"{name}, collated", __file__, f"{name}_packs", folder=str(folder / name))
-    decode = f"decode {PICTURES} pictures of 640 x 480"
+    decode = f"decode {IMAGES} images of 640 x 480"
     contest.add(decode, __file__, "decoding", folder="")
     contest.run(rounds)
     lazy, built = (contest.best(f"{name}, collated").cpu_us for name in ("lazy", "built"))
     share = (lazy - built) / contest.best(decode).cpu_us
-    text = f"Building packs when asked for costs {100 * share:.1f} % of decoding their pictures."
+    text = f"Building packs when asked for costs {100 * share:.1f} % of decoding their images."
     return f"## {contest.title}\n\n{contest.table(than=decode)}\n\n{text}"
 
 

@@ -1,7 +1,7 @@
 """Reading 8k sequences at random from token shards, and from a bare numpy memmap of the same ids.
 
 4,000 rows of 8,192 ids below 65,536; each read is copied, so that all bytes are touched. The last
-table says how many bytes a token takes for pairs of a caption and a picture of codes.
+table says how many bytes a token takes for pairs of a caption and an image of codes.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def write_rows(folder: Path) -> None:
 
 
 def bytes_a_token(folder: Path, num_codes: int) -> float:
-    """Return the bytes that a token takes in pairs with pictures of this many codes."""
+    """Return the bytes that a token takes in pairs with images of this many codes."""
     side = int(num_codes**0.5)
     files = {role: folder / f"{num_codes}.{role}" for role in ROLES}
     rng = np.random.default_rng(2)
     with TokenWriter(files.__getitem__, SPACE) as writer:
         for number in range(2000):
             num_text = int(rng.integers(8, 80))
-            picture = MediaSpan(
+            image = MediaSpan(
                 name="jpg",
                 kind="image",
                 position=num_text + 1,
@@ -72,7 +72,7 @@ def bytes_a_token(folder: Path, num_codes: int) -> float:
                     key=f"cc12m-{number:08d}",
                     ids=np.zeros(num_text + num_codes + 3, np.uint16),
                     loss=np.array([[num_text + 1, num_codes + 2]]),
-                    media=(picture,),
+                    media=(image,),
                     origin=Origin(source="cc12m", path="cc12m/00042.jsonl", row=number),
                 )
             )
@@ -90,7 +90,7 @@ def main() -> None:
         contest.run(rounds=9)
         sizes = [(n, bytes_a_token(folder, n)) for n in (256, 1024, 4096)]
     table = [f"| {n} | {size:.3f} |" for n, size in sizes]
-    lines = ["| codes a picture | bytes a token, all files |", "|---:|---:|", *table]
+    lines = ["| codes an image | bytes a token, all files |", "|---:|---:|", *table]
     sections = [__doc__.partition("\n\n")[2], contest.table(than="numpy memmap"), "\n".join(lines)]
     save_report(__file__, "Token shards", sections)
 

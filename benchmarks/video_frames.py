@@ -39,10 +39,10 @@ def nearest(clip: str) -> Work:
 
 def _jpegs(clip: str, sampler: object) -> Work:
     from shardmill.media.video.file import open_video
-    from shardmill.media.video.frames import FramePainter, PictureFormat, decode_each, look_at
+    from shardmill.media.video.frames import FramePainter, ImageFormat, decode_each, look_at
 
     def work() -> int:
-        painter, format = FramePainter(), PictureFormat()
+        painter, format = FramePainter(), ImageFormat()
         with open_video(clip) as video:
             table = look_at(video, sampler, None)
             numbers = table.numbers_at(sampler.times(table))

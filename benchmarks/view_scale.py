@@ -125,7 +125,7 @@ def finish(
 
 
 def make_plan(folder: Path, num_rows: int) -> None:
-    """Write a table of lengths as of a mixture with pictures, and its plan."""
+    """Write a table of lengths as of a mixture with images, and its plan."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
     from shardmill.pack.plan import plan_packs

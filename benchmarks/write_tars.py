@@ -50,8 +50,8 @@ def shardmill_tar(**arguments) -> Work:
     def write(path: Path, shard: list) -> None:
         rows = IndexRows()
         with TarWriter(path) as tar:
-            for key, picture, text in shard:
-                start, at = tar.add(key, [("jpg", picture), ("json", text)])
+            for key, image, text in shard:
+                start, at = tar.add(key, [("jpg", image), ("json", text)])
                 rows.add(key, start, at.exts, at.offsets, at.sizes)
             end = tar.num_bytes
         rows.write(path.with_suffix(".idx"), end=end, num_bytes=tar.num_bytes)
@@ -68,10 +68,10 @@ def shardmill_samples(**arguments) -> Work:
     def write(path: Path, shard: list) -> None:
         size = {"jpg": MediaSize(width=512, height=384)}
         with SampleWriter(Draft(path.parent), lambda _: path.stem) as writer:
-            for key, picture, text in shard:
+            for key, image, text in shard:
                 caption = json.loads(text)["caption"]
                 parts = (Segment(kind="image", media="jpg"), Segment(kind="text", text=caption))
-                sample = Sample(key=key, document=Document(parts), media={"jpg": picture})
+                sample = Sample(key=key, document=Document(parts), media={"jpg": image})
                 writer.add(sample, size)
 
     return _writing(write=write, **arguments)
@@ -83,8 +83,8 @@ def webdataset_tar(**arguments) -> Work:
 
     def write(path: Path, shard: list) -> None:
         with webdataset.TarWriter(str(path), encoder=False) as tar:
-            for key, picture, text in shard:
-                tar.write({"__key__": key, "jpg": picture, "json": text})
+            for key, image, text in shard:
+                tar.write({"__key__": key, "jpg": image, "json": text})
 
     return _writing(write=write, **arguments)
 
@@ -94,8 +94,8 @@ def python_tarfile(**arguments) -> Work:
 
     def write(path: Path, shard: list) -> None:
         with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for key, picture, text in shard:
-                for ext, content in (("jpg", picture), ("json", text)):
+            for key, image, text in shard:
+                for ext, content in (("jpg", image), ("json", text)):
                     member = tarfile.TarInfo(f"{key}.{ext}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
@@ -126,8 +126,8 @@ def _ready_tars(arguments: dict) -> list[bytes]:
     ready = []
     for shard in shards:
         with TarWriter(folder / "ready.tar") as tar:
-            for key, picture, text in shard:
-                tar.add(key, [("jpg", picture), ("json", text)])
+            for key, image, text in shard:
+                tar.add(key, [("jpg", image), ("json", text)])
         ready.append((folder / "ready.tar").read_bytes())
     return ready
 

@@ -97,7 +97,7 @@ def main() -> None:
     demo.run("shardmill report . -o report.html")
     demo.title("where to look next")
     click.echo(f"  all of it took {time.monotonic() - began:.0f} s and lies in {demo.folder}/")
-    click.echo(f"  {demo.folder}/report.html   its map, packs and pictures in one file")
+    click.echo(f"  {demo.folder}/report.html   its map, packs and images in one file")
     click.echo("  docs/tutorial.md   from raw rows to a training step, by hand")
     click.echo("  docs/concepts.md   the one idea, on one page")
     click.echo("  shardmill --help   every verb explains itself\n")

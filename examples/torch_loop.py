@@ -1,4 +1,4 @@
-"""A plain PyTorch loop on packed chats with pictures: kill it anywhere and run it again.
+"""A plain PyTorch loop on packed chats with images: kill it anywhere and run it again.
 
 python examples/torch_loop.py packs.plan lengths.bin samples MODEL_DIR checkpoint.pt
 """

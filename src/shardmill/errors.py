@@ -44,7 +44,7 @@ class FormatError(ShardmillError):
 class SampleError(ShardmillError):
     """One sample cannot be used; it is skipped, counted under `reason` and kept in the rejects.
 
-    A reason is a short constant phrase ("not a picture"), so that it can be counted; what differs
+    A reason is a short constant phrase ("not an image"), so that it can be counted; what differs
     from sample to sample (a path, an offset, a length) belongs in `detail`.
     """
 

@@ -110,7 +110,7 @@ VISUAL_RULES: Table = {
 FILTERS: Table = {
     "text_length": "shardmill.sources.filters:TextLength",
     "words": "shardmill.sources.filters:WithoutWords",
-    "picture_size": "shardmill.sources.filters:PictureSize",
+    "image_size": "shardmill.sources.filters:ImageSize",
     "aspect_ratio": "shardmill.sources.filters:AspectRatio",
     "media": "shardmill.sources.filters:HasMedia",
     "duplicates": "shardmill.sources.filters:Duplicates",

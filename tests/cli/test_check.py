@@ -55,7 +55,7 @@ def test_quick_and_no_content_look_at_nothing_else(pairs: Path) -> None:
     assert "content" not in report_of("check", pairs, "--no-content")
 
 
-def test_pictures_that_are_cut_off_are_found_by_decoding(tmp_path: Path) -> None:
+def test_images_that_are_cut_off_are_found_by_decoding(tmp_path: Path) -> None:
     whole = next((DATA / "photos").glob("*.jpg")).read_bytes()
     for name, content in {"a": whole, "b": whole[: len(whole) // 2]}.items():
         (tmp_path / "raw").mkdir(exist_ok=True)
@@ -65,11 +65,11 @@ def test_pictures_that_are_cut_off_are_found_by_decoding(tmp_path: Path) -> None
     assert report_of("check", tmp_path / "shards")["sound"]
     report = report_of("check", tmp_path / "shards", "--decode", 9, code=1)
     assert (report["sound"], report["decoded"]) == (False, 2)
-    (broken,) = report["broken_pictures"]
+    (broken,) = report["broken_images"]
     assert (broken["key"], broken["medium"]) == ("b", "jpg")
     text = run("check", tmp_path / "shards", "--quick", "--decode", 9).output
-    assert "1 broken picture of 2 decoded" in text
-    assert f"000000.tar, sample b, jpg at byte {broken['offset']}: truncated picture" in text
+    assert "1 broken image of 2 decoded" in text
+    assert f"000000.tar, sample b, jpg at byte {broken['offset']}: truncated image" in text
 
 
 def test_samples_without_text_are_named_if_pairs_are_wanted(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_samples_without_text_are_named_if_pairs_are_wanted(tmp_path: Path) -> N
 
 def test_packs_of_others_by_their_rules(index: Path) -> None:
     limits = ("--num-patches", 256, "--max-tokens", 8000)
-    assert report_of("check", index, *limits)["content"]["pictures"] == 6
+    assert report_of("check", index, *limits)["content"]["images"] == 6
     assert report_of("check", index, "--max-tokens", 300, code=1)["num_faults"] == 2
     other = ("--space", 'text_size=40000,specials={"im_patch":32000,"im_start":1,"im_end":2}')
     assert report_of("check", index, *other, code=1)["num_faults"] == 4

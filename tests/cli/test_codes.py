@@ -49,7 +49,7 @@ def test_codes_are_written_and_reported(folder: Path) -> None:
     assert report["complete"]
     assert report["samples_kept"] == 3
     shard = open_codes(folder.parent / "out" / "shards" / "000000.codes")
-    assert shard.pictures(0)[0].codes.shape == (8, 8)
+    assert shard.images(0)[0].codes.shape == (8, 8)
 
 
 def test_the_sizes_of_buckets_are_printed(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from numbered_video import numbered_clip, read_picture
+from numbered_video import numbered_clip, read_image
 from sample_folder import write_sample_folder
 
 from shardmill.cli.frames import frames, parse_clip
@@ -38,7 +38,7 @@ def test_frames_are_written_and_a_second_run_does_nothing(clips: Path, tmp_path:
     assert json.loads(run(*command))["done_now"] == 1
     assert json.loads(run(*command))["done_now"] == 0
     sample = open_samples(tmp_path / "out")[0]
-    shown = [read_picture(content) for content in sample.media.values()]
+    shown = [read_image(content) for content in sample.media.values()]
     assert shown == [5, 15, 25, 35, 45]
     with pytest.raises(StaleError):
         run(clips, tmp_path / "out", "--sampler", "uniform,count=6")
@@ -53,7 +53,7 @@ def test_flags_become_fields(clips: Path, tmp_path: Path) -> None:
     samples = open_samples(tmp_path / "out")
     assert len(samples) == 2
     assert samples[0].document.text == "#0\n#100\na clip"
-    assert [read_picture(content) for content in samples[0].media.values()] == [0, 24]
+    assert [read_image(content) for content in samples[0].media.values()] == [0, 24]
 
 
 def test_what_cannot_be_is_one_message(clips: Path, tmp_path: Path) -> None:

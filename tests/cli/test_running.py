@@ -19,7 +19,7 @@ INGEST = ("ingest", "rows.jsonl", "out", "--per-shard", "1", "--workers", "1")
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[str]:
-    """Five rows whose pictures are missing."""
+    """Five rows whose images are missing."""
     names = [f"{number}.jpg" for number in range(5)]
     lines = [json.dumps({"image": name, "caption": name}) for name in names]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
@@ -61,7 +61,7 @@ def test_a_higher_limit_completes_and_says_that_nothing_is_left(
 
 def test_a_filter_that_keeps_nothing_says_so(shardmill: Shardmill) -> None:
     shardmill("ingest", "data/photos", "photos", "--workers", "1")
-    flags = ("--filter", "picture_size,min_side=100000", "--workers", "1")
+    flags = ("--filter", "image_size,min_side=100000", "--workers", "1")
     done = shardmill("filter", "photos", "none", *flags)
     assert "warning: nothing was kept of" in done.stderr and "complete" in done.stdout
 

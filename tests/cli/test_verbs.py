@@ -37,7 +37,7 @@ def test_ingest_accounts_for_every_row(shardmill: Shardmill) -> None:
         "shards": 5,
         "samples_in": 34,
         "samples_kept": 32,
-        "skipped": {"missing file": 1, "not a picture": 1},
+        "skipped": {"missing file": 1, "not an image": 1},
     }
 
 

@@ -1,4 +1,4 @@
-"""One folder of text, pictures, codes and video for all tests of formats; nobody changes it."""
+"""One folder of text, images, codes and video for all tests of formats; nobody changes it."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ OF_TOKENS: dict[str, dict[str, Any]] = {
     "mds": {"kind": "mds"},
     "litdata": {"kind": "litdata", "unlearned": "learn"},
 }
-# Of the tokens of one picture and a text each: this layout, and all that tell the two apart.
-OF_PICTURED: dict[str, dict[str, Any]] = {
+# Of the tokens of one image and a text each: this layout, and all that tell the two apart.
+OF_IMAGES: dict[str, dict[str, Any]] = {
     "pairs": {"kind": "tensordict-pairs", "img_length": SIDE**2, "txt_length": 16, "pad_id": 0},
     **{name: OF_TOKENS[name] for name in ("tensordict", "webdataset", "arrays", "energon", "mds")},
 }
@@ -54,14 +54,14 @@ OF_PAIRS: dict[str, dict[str, Any]] = {
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
     made = make_mixed(folder)
-    of_source = {"tokens": OF_TOKENS, "packs": OF_TOKENS, "pictured": OF_PICTURED}
+    of_source = {"tokens": OF_TOKENS, "packs": OF_TOKENS, "with_images": OF_IMAGES}
     for source, formats in of_source.items():
         for name, plain in formats.items():
             fields = {**plain, "samples": str(made.samples)} if "samples" in plain else plain
             export(getattr(made, source), folder / f"{source}-{name}", fields)
     for name, plain in OF_PAIRS.items():
         export(made.pairs, folder / name, plain, codes_dir=made.codes)
-    export(made.pairs, folder / "pictures", {"kind": "liquid-pairs"})
+    export(made.pairs, folder / "images", {"kind": "liquid-pairs"})
     export(made.samples, folder / "samples-webdataset", {"kind": "webdataset"})
     export(made.samples, folder / "samples-energon", {"kind": "energon"})
     return made
@@ -100,32 +100,32 @@ def test_formats_are_the_same_among_each_other(mixed: Mixed) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pictured", *(f"pictured-{n}" for n in OF_PICTURED if n != "pairs")]
+    "name", ["with_images", *(f"with_images-{n}" for n in OF_IMAGES if n != "pairs")]
 )
-def test_pictures_and_texts_apart_are_those_of_every_format(mixed: Mixed, name: str) -> None:
-    pairs = open_reader(folder_of(mixed, "pictured-pairs"))
+def test_images_and_texts_apart_are_those_of_every_format(mixed: Mixed, name: str) -> None:
+    pairs = open_reader(folder_of(mixed, "with_images-pairs"))
     found = compare(pairs, open_reader(folder_of(mixed, name)))
     assert found.difference is None
     assert set(found.compared) == {"words", "codes"}
-    assert found.num_records == open_manifest(mixed.pictured).num_samples > 3
+    assert found.num_records == open_manifest(mixed.with_images).num_samples > 3
 
 
 def test_a_text_that_was_cut_is_found(mixed: Mixed) -> None:
-    plain = {**OF_PICTURED["pairs"], "txt_length": 8, "overlong": "cut"}
-    export(mixed.pictured, mixed.pictured.parent / "pictured-cut", plain)
-    readers = (open_reader(folder_of(mixed, name)) for name in ("pictured", "pictured-cut"))
+    plain = {**OF_IMAGES["pairs"], "txt_length": 8, "overlong": "cut"}
+    export(mixed.with_images, mixed.with_images.parent / "with_images-cut", plain)
+    readers = (open_reader(folder_of(mixed, name)) for name in ("with_images", "with_images-cut"))
     difference = compare(*readers).difference
     assert difference is not None
     assert (difference.aspect, difference.what[:8]) == ("words", "11 and 8")
 
 
-def test_rows_of_pairs_hold_the_same_texts_codes_and_pictures(mixed: Mixed) -> None:
+def test_rows_of_pairs_hold_the_same_texts_codes_and_images(mixed: Mixed) -> None:
     ours = open_reader(folder_of(mixed, "pairs"), codes_dir=str(mixed.codes))
     for name in OF_PAIRS:
         found = compare(ours, open_reader(folder_of(mixed, name)))
         assert found.difference is None, name
         assert set(found.compared) == {"text", "codes"}
-    found = compare(ours, open_reader(folder_of(mixed, "pictures")))
+    found = compare(ours, open_reader(folder_of(mixed, "images")))
     assert found.difference is None
     assert set(found.compared) == {"text", "media"}
 
@@ -171,7 +171,7 @@ def ids_of(packs: list[list[TokenRow]]) -> list[list[int]]:
 def libraries(mixed: Mixed) -> dict[str, Any]:
     """Return what the libraries of this environment read, all in one process."""
     names = {kind: f"packs-{kind}" for kind in ("hf", "parquet", "webdataset", "energon")}
-    names |= {"liquid": "liquid", "tensordict": "tokens-tensordict", "pairs": "pictured-pairs"}
+    names |= {"liquid": "liquid", "tensordict": "tokens-tensordict", "pairs": "with_images-pairs"}
     names |= {"lint:packs": "packs-energon", "lint:samples": "samples-energon"}
     return dict(zip(names, read_back(mixed, names), strict=True))
 
@@ -197,12 +197,12 @@ def test_tensordict_reads_raw_codes(mixed: Mixed, libraries: dict[str, Any]) -> 
         assert ids == wanted
 
 
-def test_tensordict_reads_pictures_and_texts(mixed: Mixed, libraries: dict[str, Any]) -> None:
+def test_tensordict_reads_images_and_texts(mixed: Mixed, libraries: dict[str, Any]) -> None:
     rows = [row for row in mixed.rows if [span.name for span in row.media] == ["jpg"]]
     for row, (text, codes) in zip(rows, libraries["pairs"], strict=True):
-        (picture,) = row.media
+        (image,) = row.media
         assert codes == codes_of(row.key, "jpg").reshape(-1).tolist()
-        assert text == row.ids[picture.end :].tolist()
+        assert text == row.ids[image.end :].tolist()
 
 
 def test_energon_reads_tokens_masks_and_media(mixed: Mixed, libraries: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""MDS shards: pictures, sizes, and what the format has no place for."""
+"""MDS shards: images, sizes, and what the format has no place for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_arrays_of_every_size_come_back(tmp_path: Path, length: int) -> None:
     assert np.array_equal(record.ids(), np.arange(length))
 
 
-def test_videos_and_other_pictures_are_rejects(mixed: Mixed, tmp_path: Path) -> None:
+def test_videos_and_other_images_are_rejects(mixed: Mixed, tmp_path: Path) -> None:
     stage = Export(input_dir=mixed.tokens, format=MdsFormat(samples=mixed.samples))
     report = run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1)
     assert report.complete

@@ -21,7 +21,7 @@ def row_of(**fields: object) -> TokenRow:
     return packed_row("k", fields, VIDEO_SPACE, ORIGIN)
 
 
-def test_pictures_are_found_between_their_marks() -> None:
+def test_images_are_found_between_their_marks() -> None:
     ids = [1, START, *[PATCH] * 4, END, 7, START, *[PATCH] * 6, END]
     row = row_of(input_ids=ids, loss_mask=[0] * 7 + [1] + [0] * 8, image=["0", "1"])
     assert [(s.name, s.position, s.num_tokens, s.grid) for s in row.media] == [
@@ -31,7 +31,7 @@ def test_pictures_are_found_between_their_marks() -> None:
     assert row.loss.tolist() == [[7, 1]]
 
 
-def test_one_picture_has_the_name_that_ingest_gives_it() -> None:
+def test_one_image_has_the_name_that_ingest_gives_it() -> None:
     assert row_of(input_ids=[START, PATCH, END], image=["0"]).media[0].name == "jpg"
 
 
@@ -46,10 +46,10 @@ def test_one_picture_has_the_name_that_ingest_gives_it() -> None:
         ({"input_ids": [[1]]}, "not a packed sample"),
         ({"input_ids": 5}, "not a packed sample"),
         ({"input_ids": [1 << 70]}, "not a packed sample"),
-        ({"input_ids": [START, PATCH], "image": ["0"]}, "pictures and placeholders do not match"),
-        ({"input_ids": [START, 5, END], "image": ["0"]}, "pictures and placeholders do not match"),
-        ({"input_ids": [END, START]}, "pictures and placeholders do not match"),
-        ({"input_ids": [1], "image": ["0"]}, "pictures and placeholders do not match"),
+        ({"input_ids": [START, PATCH], "image": ["0"]}, "images and placeholders do not match"),
+        ({"input_ids": [START, 5, END], "image": ["0"]}, "images and placeholders do not match"),
+        ({"input_ids": [END, START]}, "images and placeholders do not match"),
+        ({"input_ids": [1], "image": ["0"]}, "images and placeholders do not match"),
         ({"input_ids": [1], "media": [{"kind": "image"}]}, "not a packed sample"),
         ({"input_ids": [1], "media": 3}, "not a packed sample"),
         (

@@ -11,7 +11,7 @@ from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.format import Piece, open_input
-from shardmill.formats.packedrows import PackedBatch, open_pictures, packed_batches, read_pictures
+from shardmill.formats.packedrows import PackedBatch, open_images, packed_batches, read_images
 
 
 def batches_of(folder: Path) -> Iterator[PackedBatch]:
@@ -55,7 +55,7 @@ def test_media_come_from_the_samples(mixed: Mixed) -> None:
         for b in batches_of(mixed.tokens)
         if mixed.rows[3].key in b.keys
     )
-    ((ext, content),) = read_pictures(batch, row, open_pictures(mixed.samples))
+    ((ext, content),) = read_images(batch, row, open_images(mixed.samples))
     assert (ext, bytes(content[4:8])) == ("mp4", b"ftyp")
     with pytest.raises(ConfigError, match="has no medium 'mp4'"):
-        read_pictures(batch, row, open_pictures(mixed.pairs))
+        read_images(batch, row, open_images(mixed.pairs))

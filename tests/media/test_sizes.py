@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_media import PICTURE_FORMATS, clip, picture
+from make_media import IMAGE_FORMATS, clip, image
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.sizes import Medium, probe
@@ -22,12 +22,12 @@ def test_what_is_not_what_its_name_says_is_a_reject(kind: str, content: bytes) -
         probe(kind, content)
 
 
-def test_a_picture_is_no_video_and_a_video_no_picture(tmp_path: Path) -> None:
+def test_an_image_is_no_video_and_a_video_no_image(tmp_path: Path) -> None:
     with pytest.raises(SampleError, match="not a video"):
-        probe("video", picture("JPEG"))
-    with pytest.raises(SampleError, match="not a picture"):
+        probe("video", image("JPEG"))
+    with pytest.raises(SampleError, match="not an image"):
         probe("image", clip(tmp_path / "a.mp4", codec="libx264"))
-    assert sides(probe("video", picture("GIF"))) == (64, 48)
+    assert sides(probe("video", image("GIF"))) == (64, 48)
     with pytest.raises(ConfigError, match="a medium is one of"):
         probe("text", b"")
 
@@ -48,8 +48,8 @@ def test_a_video_that_was_cut_off_is_told_from_what_is_none(clips: list) -> None
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_headers_never_do_worse_than_a_reject(data: st.DataObject, clips: list) -> None:
-    pictures = [("image", picture(format)) for format in PICTURE_FORMATS]
-    kind, content = data.draw(st.sampled_from([*pictures, *(("video", c) for c in clips)]))
+    images = [("image", image(format)) for format in IMAGE_FORMATS]
+    kind, content = data.draw(st.sampled_from([*images, *(("video", c) for c in clips)]))
     damaged = bytearray(content[: data.draw(st.integers(1, len(content)))])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, min(len(damaged), 2000) - 1))

@@ -18,7 +18,7 @@ def test_length_below_one_names_its_row(bad: int) -> None:
 
 
 def test_rejected_row_may_have_no_length() -> None:
-    table = length_table([5, 0], reject=[0, 1], reject_reasons=["not a picture"])
+    table = length_table([5, 0], reject=[0, 1], reject_reasons=["not an image"])
     assert list(table.reject) == [0, 1]
 
 

@@ -111,7 +111,7 @@ def test_pack_of_nothing_has_the_shapes_of_any_other() -> None:
     assert not pack.block_causal_mask().any()
 
 
-def picture_row(rng: np.random.Generator, num_text: int, grid: tuple[int, int, int]) -> TokenRow:
+def image_row(rng: np.random.Generator, num_text: int, grid: tuple[int, int, int]) -> TokenRow:
     count = grid[1] * grid[2] // 4
     text = rng.integers(0, TEXT_IDS, num_text)
     ids = [*text[:3], START_ID, *[IMAGE_ID] * count, END_ID, *text[3:]]
@@ -146,14 +146,14 @@ def losses(model: Any, pack: Pack, pixels: torch.Tensor, attention: str) -> np.n
 def test_model_gives_the_same_loss_packed_and_alone(attention: str, alignment: int) -> None:
     rng = np.random.default_rng(1)
     grids = [(1, 4, 4), (1, 4, 8), (1, 8, 4)]
-    documents = [picture_row(rng, 9 + 3 * n, grid) for n, grid in enumerate(grids)]
+    documents = [image_row(rng, 9 + 3 * n, grid) for n, grid in enumerate(grids)]
     pixels = [torch.randn(g[1] * g[2], 3 * 2 * 2 * 2) for g in grids]
     model = tiny_model("qwen2_5_vl", attention)
     spec = BuildSpec(mrope=QWEN2_5_VL, alignment=alignment)
     packed = losses(model, build_pack(documents, spec), torch.cat(pixels), attention)
     starts = build_pack(documents, spec).layout.starts
-    for row, picture, start in zip(documents, pixels, starts):
-        alone = losses(model, build_pack([row], BuildSpec(mrope=QWEN2_5_VL)), picture, attention)
+    for row, image, start in zip(documents, pixels, starts):
+        alone = losses(model, build_pack([row], BuildSpec(mrope=QWEN2_5_VL)), image, attention)
         assert np.count_nonzero(alone) == row.num_loss
         np.testing.assert_allclose(packed[start : start + len(alone)], alone, atol=2e-5)
 

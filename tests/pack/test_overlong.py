@@ -38,10 +38,10 @@ def test_cut_leaves_media_whole_or_drops_them() -> None:
 
 
 def test_drop_counts_rejected_and_overlong_rows_by_reason() -> None:
-    table = length_table([50, 5, 0], reject=[0, 0, 1], reject_reasons=["not a picture"])
+    table = length_table([50, 5, 0], reject=[0, 0, 1], reject_reasons=["not an image"])
     usable = usable_lengths(table, PackSpec(capacity=10, overlong="drop"))
     assert usable.dropped.tolist() == [0, 2]
-    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [TOO_LONG, "not a picture"]
+    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [TOO_LONG, "not an image"]
 
 
 def test_longest_length_does_not_overflow() -> None:

@@ -38,7 +38,7 @@ def tables(draw_value: st.DrawFn) -> LengthTable:
         num_visual=visual,
         num_fixed=visual,
         reject=reject,
-        reject_reasons=["not a picture"],
+        reject_reasons=["not an image"],
         exact=draw_value(st.booleans()),
     )
 

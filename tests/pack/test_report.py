@@ -24,11 +24,11 @@ def test_books_balance_by_source() -> None:
         source=[0, 0, 1, 1, 1],
         source_names=["web", "ocr"],
         reject=[0, 0, 0, 0, 1],
-        reject_reasons=["not a picture"],
+        reject_reasons=["not an image"],
     )
     spec = PackSpec(capacity=16, alignment=4, overlong="cut")
     report = report_plan(plan_packs(table, spec), table, PRICES)
-    assert report.dropped == {"not a picture": 1}
+    assert report.dropped == {"not an image": 1}
     assert (report.num_samples, report.num_packed, report.num_cut) == (5, 4, 1)
     web, ocr = report.sources
     assert (web.num_samples, web.num_packed, web.num_tokens, web.num_visual) == (2, 2, 13, 1)

@@ -163,7 +163,7 @@ def test_a_job_travels_as_json() -> None:
 def test_errors_are_described_in_one_line() -> None:
     assert describe(ValueError("a\n  b")) == "ValueError: a b"
     assert describe(FormatError("is bad", path="x", offset=3)) == "x, at byte 3: is bad"
-    assert describe(SampleError("not a picture")) == "not a picture"
+    assert describe(SampleError("not an image")) == "not an image"
 
 
 def test_which_errors_end_the_run_and_which_may_pass() -> None:

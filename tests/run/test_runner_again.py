@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from drivers import snapshot
-from make_media import picture
+from make_media import image
 
 from shardmill.run.runner import retry_rejects, run_stage
 from shardmill.shards.ledger.ledger import Ledger, open_manifest
@@ -26,7 +26,7 @@ NUM_ROWS = 40
 
 @dataclass
 class Web:
-    """A web server of pictures: what was asked for, and which numbers it refuses with 503."""
+    """A web server of images: what was asked for, and which numbers it refuses with 503."""
 
     url: str = ""
     asked: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Web:
 
 
 @contextmanager
-def pictures() -> Iterator[Web]:
+def images() -> Iterator[Web]:
     web = Web()
 
     class Handler(BaseHTTPRequestHandler):
@@ -42,7 +42,7 @@ def pictures() -> Iterator[Web]:
             number = int(self.path.strip("/").partition(".")[0])
             web.asked.append(number)
             status = 404 if number == 7 else 503 if number in web.refused else 200
-            body = picture("JPEG", 40 + number, 30, number) if status == 200 else b""
+            body = image("JPEG", 40 + number, 30, number) if status == 200 else b""
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -76,7 +76,7 @@ def make_stage(tmp_path: Path, web: Web) -> Ingest:
 
 
 def test_only_what_failed_is_fetched_again(tmp_path: Path) -> None:
-    with pictures() as web:
+    with images() as web:
         stage = make_stage(tmp_path, web)
         run_stage(stage, tmp_path / "calm", workers=0, max_skip_rate=1.0)
         web.refused = {3, 12, 13, 35}
@@ -87,7 +87,7 @@ def test_only_what_failed_is_fetched_again(tmp_path: Path) -> None:
         assert retry_rejects(out, stage, ["http 5", "time-out"]) == 3
         assert open_manifest_is_gone(out)
         run_stage(stage, out, workers=0, max_skip_rate=1.0)
-        # Unit 0 also had a picture that does not exist, which is looked for once more.
+        # Unit 0 also had an image that does not exist, which is looked for once more.
         assert sorted(web.asked) == [3, 7, 12, 13, 35]
         assert open_manifest(out).skipped == {"http 404": 1, "http 503": 1}
         web.refused, web.asked = set(), []
@@ -104,7 +104,7 @@ def open_manifest_is_gone(out: Path) -> bool:
 
 
 def test_files_that_are_not_as_they_were_are_not_used(tmp_path: Path) -> None:
-    with pictures() as web:
+    with images() as web:
         stage, out = make_stage(tmp_path, web), tmp_path / "out"
         run_stage(stage, tmp_path / "calm", workers=0, max_skip_rate=1.0)
         web.refused = {3}
@@ -112,7 +112,7 @@ def test_files_that_are_not_as_they_were_are_not_used(tmp_path: Path) -> None:
         retry_rejects(out, stage, ["http 5"])
         tar = out / "shards" / "000000.tar"
         content = bytearray(tar.read_bytes())
-        photo = picture("JPEG", 40, 30, 0)
+        photo = image("JPEG", 40, 30, 0)
         content[content.index(photo) + len(photo) // 2] ^= 0xFF
         tar.write_bytes(content)
         web.refused, web.asked = set(), []
@@ -122,7 +122,7 @@ def test_files_that_are_not_as_they_were_are_not_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_not_begun_has_nothing_to_try_again(tmp_path: Path) -> None:
-    with pictures() as web:
+    with images() as web:
         stage = make_stage(tmp_path, web)
         assert retry_rejects(tmp_path / "out", stage, ["http 5"]) == 0
         assert Ledger(tmp_path / "out").read_stage() is None

@@ -25,15 +25,15 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_every_sample_is_found_in_any_order(folders: tuple[Path, Path], shard: str) -> None:
     codes = join_codes(folders[1])
     for key in [*KEYS[:7], *reversed(KEYS[:7]), KEYS[9], KEYS[0]]:
-        (picture,) = codes.pictures(key, shard)
-        assert picture.codes.tolist() == codes_of(key, 2, 3).reshape(-1).tolist()
-        assert (picture.medium, picture.width, picture.height) == ("jpg", 48, 32)
-    assert codes.pictures("text", shard) == []
+        (image,) = codes.images(key, shard)
+        assert image.codes.tolist() == codes_of(key, 2, 3).reshape(-1).tolist()
+        assert (image.medium, image.width, image.height) == ("jpg", 48, 32)
+    assert codes.images("text", shard) == []
 
 
 def test_a_sample_without_codes_has_a_reason(folders: tuple[Path, Path]) -> None:
     with pytest.raises(SampleError, match="no image codes"):
-        join_codes(folders[1]).pictures("k7", "000004")
+        join_codes(folders[1]).images("k7", "000004")
 
 
 @pytest.mark.parametrize("unit", ["000004", "000099"])
@@ -45,9 +45,9 @@ def test_a_sample_that_codes_skipped_says_why_and_keeps_its_budget(
     (folders[1] / "rejects").mkdir()
     (folders[1] / "rejects" / f"{unit}.jsonl").write_text(json.dumps(reject) + "\n")
     with pytest.raises(SampleError, match=r"no image codes: too wide \(3:1\)") as caught:
-        join_codes(folders[1]).pictures("k7", "000004")
+        join_codes(folders[1]).images("k7", "000004")
     assert isinstance(caught.value, Filtered) == filtered
-    assert len(join_codes(folders[1]).pictures("k6", unit)) == 1
+    assert len(join_codes(folders[1]).images("k6", unit)) == 1
 
 
 def test_few_shards_are_open_at_a_time(
@@ -56,7 +56,7 @@ def test_few_shards_are_open_at_a_time(
     monkeypatch.setattr(codejoin, "MAX_OPEN", 2)
     codes = join_codes(folders[1])
     for key in [*KEYS[:7], *reversed(KEYS[:7])]:
-        assert len(codes.pictures(key, "elsewhere")) == 1
+        assert len(codes.images(key, "elsewhere")) == 1
         assert len(codes._open) <= 2
 
 

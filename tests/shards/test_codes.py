@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
 from shardmill.shards.arrays import open_arrays, write_arrays
-from shardmill.shards.codes import FORMAT, PictureCodes, code_dtype, open_codes, write_codes
+from shardmill.shards.codes import FORMAT, ImageCodes, code_dtype, open_codes, write_codes
 
 grids = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**32 - 1))
 
@@ -35,25 +35,25 @@ def test_codes_come_back_by_key(
         (
             key,
             [
-                PictureCodes(
+                ImageCodes(
                     f"{i}.jpg",
                     np.random.default_rng(seed).integers(0, num_codes, (height, width)),
                 )
-                for i, (height, width, seed) in enumerate(pictures)
+                for i, (height, width, seed) in enumerate(images)
             ],
         )
-        for key, pictures in samples
+        for key, images in samples
     ]
     write_codes(path, rows, num_codes=num_codes, factor=16)
     shard = open_codes(path)
     assert len(shard) == len(rows)
     assert shard.codes.dtype == code_dtype(num_codes)
-    for key, pictures in rows:
+    for key, images in rows:
         number = shard.find(key)
         assert number is not None
-        found = shard.pictures(number)
-        assert [picture.medium for picture in found] == [p.medium for p in pictures]
-        assert all(np.array_equal(a.codes, b.codes) for a, b in zip(found, pictures))
+        found = shard.images(number)
+        assert [image.medium for image in found] == [p.medium for p in images]
+        assert all(np.array_equal(a.codes, b.codes) for a, b in zip(found, images))
     assert shard.find("nobody has this key") is None
 
 
@@ -66,7 +66,7 @@ def test_the_smallest_type_is_used() -> None:
 
 def write_one(path: Path) -> None:
     codes = np.arange(6).reshape(2, 3)
-    write_codes(path, [("a", [PictureCodes("jpg", codes)])], num_codes=300, factor=16)
+    write_codes(path, [("a", [ImageCodes("jpg", codes)])], num_codes=300, factor=16)
 
 
 def test_the_same_codes_give_the_same_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.shards.lengths import NO_TOKENS, token_lengths
 
-PICTURE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
+IMAGE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
 
 
 def row(key: str, length: int, source: str | None, *media: MediaSpan) -> TokenRow:
@@ -23,7 +23,7 @@ def test_rows_of_all_shards_in_order(tmp_path: Path) -> None:
     folder = write_token_folder(
         tmp_path / "tokens",
         [
-            [row("a", 5, "web"), row("b", 9, "ocr", PICTURE)],
+            [row("a", 5, "web"), row("b", 9, "ocr", IMAGE)],
             [row("c", 0, "ocr"), row("d", 3, None)],
         ],
     )

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             document=Document(
                 (Segment(kind="image", media="jpg"), Segment(kind="text", text=f"caption {i} é"))
             ),
-            media={"jpg": picture(i)},
+            media={"jpg": image(i)},
         )
         for i, key in enumerate(keys)
     ]
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def picture(number: int) -> bytes:
+def image(number: int) -> bytes:
     """Return a small JPEG."""
     out = io.BytesIO()
     Image.new("RGB", (16 + number, 16)).save(out, "JPEG")
@@ -51,7 +51,7 @@ def picture(number: int) -> bytes:
 
 
 def expected(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """Return picture and caption by key, as we read them."""
+    """Return image and caption by key, as we read them."""
     return {s.key: (bytes(s.media["jpg"]), s.document.text) for s in open_samples(folder)}
 
 
@@ -73,8 +73,8 @@ def test_stock_webdataset(folder: Path) -> None:
 def test_gnu_tar(folder: Path, tmp_path: Path) -> None:
     for path in shard_paths(folder):
         subprocess.run(["tar", "-xf", path, "-C", str(tmp_path)], check=True)
-    for key, (picture, caption) in expected(folder).items():
-        assert (tmp_path / f"{key}.jpg").read_bytes() == picture
+    for key, (image, caption) in expected(folder).items():
+        assert (tmp_path / f"{key}.jpg").read_bytes() == image
         assert (tmp_path / f"{key}.txt").read_text() == caption
 
 
@@ -99,7 +99,7 @@ def test_real_wids(folder: Path, tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     rows = json.loads(ran.stdout.splitlines()[-1])
     # wids does not read the prefix of a header, so the long key is known to it by its end only.
-    found = {key: (bytes.fromhex(picture), caption) for key, picture, caption in rows}
+    found = {key: (bytes.fromhex(image), caption) for key, image, caption in rows}
     ours = {key.removeprefix("d" * 90 + "/"): value for key, value in expected(folder).items()}
     assert found == ours
 

@@ -10,7 +10,7 @@ from shardmill.sources.filters import (
     AspectRatio,
     Filter,
     HasMedia,
-    PictureSize,
+    ImageSize,
     TextLength,
     WithoutWords,
 )
@@ -49,12 +49,12 @@ def test_unwanted_words_are_whole_words_in_any_case() -> None:
         assert verdict(filter, text) == "kept"
 
 
-def test_picture_size() -> None:
-    filter = PictureSize(min_side=10, max_pixels=200)
+def test_image_size() -> None:
+    filter = ImageSize(min_side=10, max_pixels=200)
     assert verdict(filter, jpg=(10, 20)) == "kept"
-    assert verdict(filter, jpg=(9, 20)) == "picture too small"
-    assert verdict(filter, jpg=(10, 21)) == "picture too large"
-    assert verdict(filter, **{"0.jpg": (10, 10), "1.jpg": (9, 9)}) == "picture too small"
+    assert verdict(filter, jpg=(9, 20)) == "image too small"
+    assert verdict(filter, jpg=(10, 21)) == "image too large"
+    assert verdict(filter, **{"0.jpg": (10, 10), "1.jpg": (9, 9)}) == "image too small"
     assert verdict(filter, wav=(0, 0)) == "kept"
 
 

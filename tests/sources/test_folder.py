@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
         "sub/e.txt": b"its name sorts behind",
         "v1.0/e.f.jpg": b"E",
         "v1_0/e.f.jpg": b"E",
-        "lost.txt": b"no picture",
+        "lost.txt": b"no image",
         "README.md": b"",
         ".hidden.jpg": b"",
     }

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from make_media import picture
+from make_media import image
 
 from shardmill.errors import ConfigError
 from shardmill.sources.folder import FolderSource
@@ -18,7 +18,7 @@ def fill(folder: Path, *names: str) -> Path:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture() if name.endswith("jpg") else b'{"text": "words"}\n')
+        path.write_bytes(image() if name.endswith("jpg") else b'{"text": "words"}\n')
     return folder
 
 

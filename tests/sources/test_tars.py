@@ -27,7 +27,7 @@ def pairs(first: int, count: int) -> list[tuple[str, bytes]]:
     return [
         member
         for n in range(first, first + count)
-        for member in ((f"{n:04d}.jpg", b"J%d" % n), (f"{n:04d}.txt", b"picture %d" % n))
+        for member in ((f"{n:04d}.jpg", b"J%d" % n), (f"{n:04d}.txt", b"image %d" % n))
     ]
 
 
@@ -48,7 +48,7 @@ def test_a_tar_is_a_part_and_its_samples_are_rows(folder: Path, pattern: str) ->
     source = TarSource(tars=(f"{folder}/{pattern}",), name="cc")
     assert [part.num_rows for part in source.parts(None)] == [None] * 3
     rows = read_all(source)
-    assert [row.fields["text"] for row in rows] == [f"picture {n}" for n in range(30)]
+    assert [row.fields["text"] for row in rows] == [f"image {n}" for n in range(30)]
     assert rows[12].key == "cc-0001/0012"
     assert (rows[12].origin.path, rows[12].origin.row) == ("cc-0001.tar", "0012")
     assert rows[12].media["jpg"] == b"J12"
@@ -152,7 +152,7 @@ def test_tars_on_the_web_are_read_by_range(folder: Path) -> None:
         sizes = [size for size, _ in source.inputs().values()]
         assert sizes == [len(content) for content in files.values()]
         rows = read_all(source, 4)
-    assert [row.fields["text"] for row in rows] == [f"picture {n}" for n in range(30)]
+    assert [row.fields["text"] for row in rows] == [f"image {n}" for n in range(30)]
     assert (rows[12].key, rows[12].origin.path) == ("1/0012", "1.tar")
     assert bytes(rows[12].media["jpg"]) == b"J12"
 

@@ -55,7 +55,7 @@ def test_another_vocabulary_is_given_by_the_recipe(tmp_path: Path) -> None:
     assert int(tokens[0].ids.max()) == 50000 + 15
 
 
-def test_packs_of_videos_join_their_pictures_by_key(tmp_path: Path) -> None:
+def test_packs_of_videos_join_their_images_by_key(tmp_path: Path) -> None:
     write_video_tar(tmp_path / "in" / "shard_0-0-50.tar", [2, 0, 1])
     tokens = adopt(tmp_path / "in", tmp_path / "tokens")
     source = source_from_input([str(tmp_path / "in")])
@@ -143,7 +143,7 @@ def test_what_is_shifted_padded_or_left_out_is_copied(tmp_path: Path) -> None:
         assert tokens[0].ids[-1] == (2 if name == "padded" else 31 + 32001 * (name == "raw"))
 
 
-def test_pictures_that_are_shifted_already_are_not_copied(tmp_path: Path) -> None:
+def test_images_that_are_shifted_already_are_not_copied(tmp_path: Path) -> None:
     part = write_full(tmp_path / "in" / "train_0", range(5), modality=1)
     space = {"text_size": 1, "codes_at": 0, "num_codes": 16384}
     (row, *_) = adopt(tmp_path / "in", tmp_path / "out", space=space)

@@ -50,11 +50,11 @@ def test_rows_without_codes_have_none(samples: Path, tmp_path: Path) -> None:
     assert manifest.num_samples == 4
     assert manifest.stats["codes"] == 3 * 1024
     shard = open_codes(tmp_path / "codes" / manifest.shards[0].files["codes"].path)
-    assert [len(shard.pictures(n)) for n in range(2)] == [1, 0]
+    assert [len(shard.images(n)) for n in range(2)] == [1, 0]
     row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])
-    (picture,) = shard.pictures(0)
-    assert (picture.medium, picture.codes.shape) == ("vqcode_512", (32, 32))
-    assert picture.codes.reshape(-1).tolist() == json.loads(row["vqcode_512"])
+    (image,) = shard.images(0)
+    assert (image.medium, image.codes.shape) == ("vqcode_512", (32, 32))
+    assert image.codes.reshape(-1).tolist() == json.loads(row["vqcode_512"])
 
 
 def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_media import picture
+from make_media import image
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Origin
@@ -30,24 +30,24 @@ def assemble(fields: Mapping[str, Any], shape: Shape | None = None, **more: Any)
 
 
 def test_a_single_medium_is_named_by_what_it_is() -> None:
-    found = assemble({"image": picture("PNG"), "text": "t"})
+    found = assemble({"image": image("PNG"), "text": "t"})
     assert list(found.sample.media) == ["png"]
     assert found.sizes["png"].width == 64
 
 
 def test_several_media_are_numbered_in_order() -> None:
-    found = assemble({"images": [picture("JPEG"), picture("WEBP")], "text": "t"})
+    found = assemble({"images": [image("JPEG"), image("WEBP")], "text": "t"})
     assert [s.media for s in found.sample.document.segments] == ["0.jpg", "1.webp", ""]
 
 
 def test_what_a_row_says_of_its_media_is_kept() -> None:
-    medium = {"bytes": picture(), "path": "a.jpg", "frame_indices": [0, 5]}
+    medium = {"bytes": image(), "path": "a.jpg", "frame_indices": [0, 5]}
     found = assemble({"image": medium, "text": "t", "id": 7})
     assert found.sample.extra == {"id": 7, "media_info": {"jpg": {"frame_indices": [0, 5]}}}
 
 
 def test_a_reject_names_the_medium() -> None:
-    with pytest.raises(SampleError, match="not a picture: 4 bytes in the row: 4 bytes that begin"):
+    with pytest.raises(SampleError, match="not an image: 4 bytes in the row: 4 bytes that begin"):
         assemble({"image": b"text"})
 
 
@@ -73,7 +73,7 @@ def test_a_row_nested_deeper_than_the_stack_is_a_reject(kind: str, wrap: Any) ->
         assemble(dict.fromkeys(names, deep), build(SHAPES, {"kind": kind}))
     for name in names:
         with pytest.raises(SampleError):
-            assemble({"text": "t", "image": picture(), name: deep}, build(SHAPES, {"kind": kind}))
+            assemble({"text": "t", "image": image(), name: deep}, build(SHAPES, {"kind": kind}))
 
 
 NAMES = ["image", "images", "video", "text", "caption", "conversations", "messages", "text_list"]
@@ -88,7 +88,7 @@ values = st.recursive(
     | st.integers(-2, 3)
     | st.floats()
     | st.sampled_from(WORDS)
-    | st.sampled_from([b"", b"text", picture("PNG", 3, 2)]),
+    | st.sampled_from([b"", b"text", image("PNG", 3, 2)]),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER), inner, max_size=4)
     ),

@@ -1,4 +1,4 @@
-"""What comes back from codes: pictures of the right size beside their originals, and outliers."""
+"""What comes back from codes: images of the right size beside their originals, and outliers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardmill.stages.codereport import (
     reconstruct,
     spread_keys,
 )
-from shardmill.stages.codes import EncodePictures
+from shardmill.stages.codes import EncodeImages
 from shardmill.tokens.vq.tokenizer import ChameleonVq
 
 Image = pytest.importorskip("PIL.Image")
@@ -41,7 +41,7 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sample = Sample(key=f"k{number}", document=document, media={"png": file.getvalue()})
         rows.append((sample, {}))
     folder = write_sample_folder(tmp_path / "in", [rows[:4], rows[4:]])
-    spec = EncodePictures(
+    spec = EncodeImages(
         input_dir=folder,
         tokenizer=ChameleonVq(weights=str(tmp_path / "weights")).pinned(),
         geometry=Buckets(pixels=32 * 32, step=8),
@@ -50,14 +50,14 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_pictures_come_back_beside_their_originals(codes: Path) -> None:
+def test_images_come_back_beside_their_originals(codes: Path) -> None:
     found = list(reconstruct(codes, ["k1", "k5"]))
-    assert [picture.key for picture in found] == ["k1", "k5"]
-    for picture in found:
-        assert picture.original.shape == picture.decoded.shape
-        assert picture.psnr == psnr(picture.original, picture.decoded)
-        height, width, _ = picture.original.shape
-        assert picture.side_by_side().shape == (height, 2 * width, 3)
+    assert [image.key for image in found] == ["k1", "k5"]
+    for image in found:
+        assert image.original.shape == image.decoded.shape
+        assert image.psnr == psnr(image.original, image.decoded)
+        height, width, _ = image.original.shape
+        assert image.side_by_side().shape == (height, 2 * width, 3)
 
 
 def test_a_key_without_codes_is_named(codes: Path) -> None:
@@ -77,19 +77,19 @@ def test_keys_are_spread_over_the_folder(codes: Path) -> None:
     assert spread_keys(codes, 100) == [f"k{number}" for number in range(6)]
 
 
-def picture(key: str, value: float) -> Reconstruction:
+def image(key: str, value: float) -> Reconstruction:
     pixels = np.zeros((1, 1, 3), np.uint8)
     return Reconstruction(key, "jpg", pixels, pixels, value)
 
 
 def test_outliers_are_those_far_below_the_others() -> None:
-    good = [picture(f"k{number}", 30 + number % 3) for number in range(20)]
-    bad = [picture("bad", 9.0), picture("worse", 8.0)]
+    good = [image(f"k{number}", 30 + number % 3) for number in range(20)]
+    bad = [image("bad", 9.0), image("worse", 8.0)]
     assert [found.key for found in outliers(good + bad)] == ["worse", "bad"]
     assert outliers(good) == outliers([]) == []
 
 
-def test_equal_pictures_have_the_best_ratio() -> None:
+def test_equal_images_have_the_best_ratio() -> None:
     pixels = np.full((4, 4, 3), 7, np.uint8)
     assert psnr(pixels, pixels) == 100
     assert round(psnr(pixels, pixels + 1), 1) == 48.1

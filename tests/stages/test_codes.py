@@ -1,4 +1,4 @@
-"""Pictures become codes: every sample is accounted for, whatever is wrong with its pictures."""
+"""Images become codes: every sample is accounted for, whatever is wrong with its images."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
 from shardmill.errors import ConfigError, Filtered, SampleError
-from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
 from shardmill.shards.codes import open_codes
 from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.stages.codes import EncodePictures
+from shardmill.stages.codes import EncodeImages
 from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.vq.tokenizer import ChameleonVq
 
@@ -39,11 +39,11 @@ def jpeg(width: int, height: int, seed: int) -> bytes:
     return file.getvalue()
 
 
-def sample(key: str, *pictures: bytes) -> Sample:
-    names = [f"{i}.jpg" for i in range(len(pictures))]
+def sample(key: str, *images: bytes) -> Sample:
+    names = [f"{i}.jpg" for i in range(len(images))]
     segments = [Segment(kind="text", text=f"about {key}")]
     segments += [Segment(kind="image", media=name) for name in names]
-    return Sample(key=key, document=Document(tuple(segments)), media=dict(zip(names, pictures)))
+    return Sample(key=key, document=Document(tuple(segments)), media=dict(zip(names, images)))
 
 
 SIZES = [(40, 40), (60, 40), (40, 60), (48, 44), (64, 64)]
@@ -51,7 +51,7 @@ SIZES = [(40, 40), (60, 40), (40, 60), (48, 44), (64, 64)]
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Batches of four pictures, so that there are full ones and a last, partial one."""
+    """Batches of four images, so that there are full ones and a last, partial one."""
     monkeypatch.setenv("SHARDMILL_BATCH_PIXELS", str(4 * 32 * 32))
     monkeypatch.setenv("SHARDMILL_DEVICE", "cpu")
     monkeypatch.setenv("SHARDMILL_THREADS", "2")
@@ -73,17 +73,17 @@ def make_folder(tmp_path: Path) -> tuple[Path, dict[str, list[bytes]]]:
     whole = jpeg(64, 64, 30)
     bad = {
         "cut": [jpeg(40, 40, 31), whole[: len(whole) // 2]],
-        "text": [b"this is no picture"],
+        "text": [b"this is no image"],
         "long": [jpeg(100, 40, 32)],
     }
-    rows = [(sample(key, *pictures), {}) for key, pictures in {**good, **bad}.items()]
+    rows = [(sample(key, *images), {}) for key, images in {**good, **bad}.items()]
     rows.insert(3, rows.pop())
     return write_sample_folder(tmp_path / "in", [rows[:8], rows[8:]]), good
 
 
-def spec(folder: Path, weights: ChameleonVq, **fields: object) -> EncodePictures:
+def spec(folder: Path, weights: ChameleonVq, **fields: object) -> EncodeImages:
     fields = {"geometry": Square(resolution=32), **fields}
-    return EncodePictures(input_dir=folder, tokenizer=weights, **fields)  # type: ignore[arg-type]
+    return EncodeImages(input_dir=folder, tokenizer=weights, **fields)  # type: ignore[arg-type]
 
 
 def codes_of(out: Path) -> dict[str, list[np.ndarray]]:
@@ -91,12 +91,12 @@ def codes_of(out: Path) -> dict[str, list[np.ndarray]]:
     for shard in open_manifest(out).shards:
         codes = open_codes(out / shard.files["codes"].path)
         for number in range(len(codes)):
-            found[codes.keys[number]] = [p.codes for p in codes.pictures(number)]
+            found[codes.keys[number]] = [p.codes for p in codes.images(number)]
     return found
 
 
-def one_by_one(weights: ChameleonVq, picture: bytes, geometry: object) -> np.ndarray:
-    pixels = decode_picture(picture)
+def one_by_one(weights: ChameleonVq, image: bytes, geometry: object) -> np.ndarray:
+    pixels = decode_image(image)
     fit = geometry.fit(pixels.shape[1], pixels.shape[0])  # type: ignore[attr-defined]
     batch = torch.from_numpy(resize_crop(pixels, fit))[None]
     return weights.load("fp32", "cpu").encode(batch)[0].numpy()
@@ -107,7 +107,7 @@ def one_by_one(weights: ChameleonVq, picture: bytes, geometry: object) -> np.nda
     [Square(resolution=32), Buckets(pixels=32 * 32, step=8), Native(factor=4)],
     ids=lambda geometry: type(geometry).__name__,
 )
-def test_each_picture_has_the_codes_it_has_alone(
+def test_each_image_has_the_codes_it_has_alone(
     tmp_path: Path, weights: ChameleonVq, geometry: object
 ) -> None:
     folder, good = make_folder(tmp_path)
@@ -117,10 +117,10 @@ def test_each_picture_has_the_codes_it_has_alone(
     assert report.complete
     found = codes_of(tmp_path / "out")
     assert found.keys() == good.keys()
-    for key, pictures in good.items():
-        assert len(found[key]) == len(pictures)
-        for codes, picture in zip(found[key], pictures):
-            expected = one_by_one(weights, picture, geometry)
+    for key, images in good.items():
+        assert len(found[key]) == len(images)
+        for codes, image in zip(found[key], images):
+            expected = one_by_one(weights, image, geometry)
             assert codes.dtype == np.uint16
             assert codes.shape == expected.shape
             assert (codes == expected).mean() > 0.98
@@ -134,14 +134,14 @@ def test_the_books_balance_by_reason(tmp_path: Path, weights: ChameleonVq) -> No
     assert manifest.num_kept == len(good)
     assert manifest.skipped == {
         "aspect ratio over 2": 1,
-        "not a picture": 1,
-        "truncated picture": 1,
+        "not an image": 1,
+        "truncated image": 1,
     }
     assert manifest.stats["images"] == 12
     assert manifest.stats["codes"] == 12 * 64
 
 
-def test_truncated_pictures_are_taken_if_asked(tmp_path: Path, weights: ChameleonVq) -> None:
+def test_truncated_images_are_taken_if_asked(tmp_path: Path, weights: ChameleonVq) -> None:
     folder, good = make_folder(tmp_path)
     stage = spec(folder, weights, allow_truncated=True)
     run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1)
@@ -181,13 +181,13 @@ def test_codes_of_other_weights_do_not_join(tmp_path: Path, weights: ChameleonVq
 def test_a_code_of_zero_is_a_code(tmp_path: Path, weights: ChameleonVq) -> None:
     path = Path(weights.weights) / "vqgan.ckpt"
     state = torch.load(path, weights_only=True)
-    picture = jpeg(40, 40, seed=0)
-    codes = one_by_one(weights, picture, Square(resolution=32))
+    image = jpeg(40, 40, seed=0)
+    codes = one_by_one(weights, image, Square(resolution=32))
     book = state["state_dict"]["quantize.embedding.weight"]
     book[[0, int(codes[0, 0])]] = book[[int(codes[0, 0]), 0]]
     torch.save(state, path)
     pinned = ChameleonVq(weights=weights.weights).pinned()
-    folder = write_sample_folder(tmp_path / "in", [[(sample("zero", picture), {})]])
+    folder = write_sample_folder(tmp_path / "in", [[(sample("zero", image), {})]])
     run_stage(spec(folder, pinned), tmp_path / "out", workers=0)
     assert (codes_of(tmp_path / "out")["zero"][0] == 0).any()
 
@@ -212,7 +212,7 @@ def test_what_codes_left_out_on_request_costs_tokenize_no_budget(
     with ShardCodes(folder=tmp_path / "out").open() as reader:
         with pytest.raises(Filtered, match="no image codes: aspect ratio over 2"):
             reader.codes(sample("long"), "0.jpg")
-        for key, why in (("cut", "truncated picture"), ("nobody", "is in no code shard")):
+        for key, why in (("cut", "truncated image"), ("nobody", "is in no code shard")):
             with pytest.raises(SampleError, match=why) as caught:
                 reader.codes(sample(key), "0.jpg")
             assert not isinstance(caught.value, Filtered)

@@ -1,4 +1,4 @@
-"""The flow keeps order and loses nothing, whatever sizes and broken pictures come."""
+"""The flow keeps order and loses nothing, whatever sizes and broken images come."""
 
 from __future__ import annotations
 
@@ -75,14 +75,12 @@ kinds = st.sampled_from([0, 1, 2, 3, 4, "text", "cut"])
 @given(plan=st.lists(kinds, max_size=40))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_outcomes_are_in_order_and_complete(flow: Flow, plan: list[Any]) -> None:
-    pictures = []
+    images = []
     for number, kind in enumerate(plan):
         content = png(number, SIZES[kind] if isinstance(kind, int) else SIZES[0])
-        pictures.append(
-            {"text": b"no picture", "cut": content[: len(content) // 2]}.get(kind, content)
-        )
+        images.append({"text": b"no image", "cut": content[: len(content) // 2]}.get(kind, content))
     firsts: list[int] = []
-    outcomes = flow.encode(pictures, lambda number, _: firsts.append(number))
+    outcomes = flow.encode(images, lambda number, _: firsts.append(number))
     assert len(outcomes) == len(plan)
     for number, (kind, outcome) in enumerate(zip(plan, outcomes)):
         if isinstance(kind, int):

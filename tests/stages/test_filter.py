@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_media import picture
+from make_media import image
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.codec import digest, from_plain, to_plain
@@ -37,7 +37,7 @@ def keys_of(out: Path, manifest: Manifest) -> list[str]:
 def shards(tmp_path: Path) -> Path:
     """Ten samples in four shards; 3, 7 and 8 repeat 1, 9 repeats 0."""
     for number in range(3):
-        (tmp_path / f"{number}.jpg").write_bytes(picture("JPEG", 40, 30, number))
+        (tmp_path / f"{number}.jpg").write_bytes(image("JPEG", 40, 30, number))
     what = [(0, "a"), (1, "b"), (2, "b"), (1, "b"), (1, "a"), (0, "b"), (2, "a"), (1, "b")]
     what += [(1, "b"), (0, "a")]
     rows = [{"image": f"{n}.jpg", "text": text, "id": i} for i, (n, text) in enumerate(what)]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import webdataset
 from drivers import snapshot, start_driver
-from make_media import picture
-from numbered_video import numbered_clip, read_picture, with_duration
+from make_media import image
+from numbered_video import numbered_clip, read_image, with_duration
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
 from shardmill.media.sizes import probe
-from shardmill.media.video.frames import PictureFormat
+from shardmill.media.video.frames import ImageFormat
 from shardmill.media.video.samplers import (
     AllFrames,
     Explicit,
@@ -75,7 +75,7 @@ def framed(tmp_path: Path, sample: Sample, sampler: Any, **fields: Any) -> Sampl
 
 
 def shown(sample: Sample) -> list[int]:
-    return [read_picture(sample.media[s.media]) for s in sample.document.media("image")]
+    return [read_image(sample.media[s.media]) for s in sample.document.media("image")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def test_a_conversation_and_other_media_stay(tmp_path: Path) -> None:
         Segment(kind="image", media="0.jpg", role="user", turn=3),
     )
     first, second = numbered_clip(), numbered_clip(30)
-    media = {"0.jpg": picture(), "1.mp4": first, "2.mp4": second}
+    media = {"0.jpg": image(), "1.mp4": first, "2.mp4": second}
     sample = framed(
         tmp_path, Sample(key="k", document=Document(segments), media=media), Uniform(count=2)
     )
@@ -167,8 +167,8 @@ def test_a_conversation_and_other_media_stay(tmp_path: Path) -> None:
         ("image", "0.jpg", "user", 3),
     ]
     assert sample.document.segments[4].time_s == (1.0, 2.0)
-    assert bytes(sample.media["0.jpg"]) == picture()
-    assert [read_picture(sample.media[f"{n}.jpg"]) for n in (1, 2, 3, 4)] == [15, 45, 7, 22]
+    assert bytes(sample.media["0.jpg"]) == image()
+    assert [read_image(sample.media[f"{n}.jpg"]) for n in (1, 2, 3, 4)] == [15, 45, 7, 22]
 
 
 def test_texts_with_times_are_interleaved(tmp_path: Path) -> None:
@@ -177,17 +177,17 @@ def test_texts_with_times_are_interleaved(tmp_path: Path) -> None:
     document = Document((Segment(kind="video", media="mp4"), *texts))
     sample = Sample(key="k", document=document, media={"mp4": numbered_clip()})
     found = framed(tmp_path, sample, Explicit(times_s=(0.4, 1.0, 1.4, 2.2)), interleave=True)
-    order = [s.text or read_picture(found.media[s.media]) for s in found.document.segments]
+    order = [s.text or read_image(found.media[s.media]) for s in found.document.segments]
     assert order == ["zero", 10, 25, "one", 35, "two", 55]
 
 
 def test_lists_of_frames_are_thinned_without_a_new_encoding(tmp_path: Path) -> None:
-    pictures = {f"{n}.jpg": picture("JPEG", 40, 30, n) for n in range(12)}
-    segments = [Segment(kind="image", media=name) for name in pictures]
+    images = {f"{n}.jpg": image("JPEG", 40, 30, n) for n in range(12)}
+    segments = [Segment(kind="image", media=name) for name in images]
     document = Document((*segments, Segment(kind="text", text="merlin")))
-    sample = Sample(key="k", document=document, media=pictures)
+    sample = Sample(key="k", document=document, media=images)
     found = framed(tmp_path / "a", sample, Uniform(count=3), list_fps=2.0)
-    assert [bytes(c) for c in found.media.values()] == [pictures[f"{n}.jpg"] for n in (2, 6, 10)]
+    assert [bytes(c) for c in found.media.values()] == [images[f"{n}.jpg"] for n in (2, 6, 10)]
     assert [s.time_s for s in found.document.media()] == [(1.0, 1.0), (3.0, 3.0), (5.0, 5.0)]
     assert [frame["number"] for frame in found.extra["frames"]] == [2, 6, 10]
     assert found.document.text == "merlin"
@@ -244,18 +244,18 @@ def test_stock_tools_read_the_frames_in_their_order(tmp_path: Path) -> None:
         run(stage, tmp_path / layout)
     with tarfile.open(tmp_path / "dashed" / "shards" / "000000.tar") as tar:
         names = tar.getnames()
-        numbers = [read_picture(tar.extractfile(n).read()) for n in names[1:]]  # type: ignore[union-attr]
+        numbers = [read_image(tar.extractfile(n).read()) for n in names[1:]]  # type: ignore[union-attr]
     assert names == ["k.json", *(f"k-{n}.jpg" for n in range(12))]
     assert numbers == SAMPLERS["uniform"][1]
     url = str(tmp_path / "dotted" / "shards" / "000000.tar")
     (sample,) = webdataset.WebDataset(url, shardshuffle=False)
-    assert [read_picture(sample[f"{n}.jpg"]) for n in range(12)] == numbers
+    assert [read_image(sample[f"{n}.jpg"]) for n in range(12)] == numbers
 
 
 def test_sizes_of_the_frames_are_in_the_index(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "in", [video("k", numbered_clip())])
-    pictures = PictureFormat(format="webp", long_side=64)
-    run(SampleFrames(input_dir=folder, sampler=Uniform(count=2), pictures=pictures), tmp_path / "o")
+    images = ImageFormat(format="webp", long_side=64)
+    run(SampleFrames(input_dir=folder, sampler=Uniform(count=2), images=images), tmp_path / "o")
     samples = open_samples(tmp_path / "o")
     index = samples.shard(0).index
     assert index.column("width").tolist() == [0, 64, 64]

@@ -7,13 +7,19 @@ from video_tables import steady_table
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.stages.frames import FramePicture, Picture, check_mark, describe_frames, put_frames
+from shardmill.stages.frames import (
+    EncodedMedium,
+    FrameImage,
+    check_mark,
+    describe_frames,
+    put_frames,
+)
 
 
-def frames(*times_s: float) -> list[FramePicture]:
+def frames(*times_s: float) -> list[FrameImage]:
     return [
-        FramePicture(
-            picture=Picture(b"%d" % n, MediaSize(width=n), "jpg"),
+        FrameImage(
+            image=EncodedMedium(b"%d" % n, MediaSize(width=n), "jpg"),
             time_s=time_s,
             number=n,
             type="P",
@@ -96,8 +102,8 @@ def test_a_medium_that_is_not_there_is_a_reject() -> None:
 
 def test_frames_are_described_by_their_table() -> None:
     table = steady_table(11, keys=(0, 5))
-    pictures = [Picture(b"", MediaSize(), "jpg")] * 3
-    found = describe_frames(table, table.numbers_at([0.0, 0.5, 1.0]), pictures, 1000)
+    images = [EncodedMedium(b"", MediaSize(), "jpg")] * 3
+    found = describe_frames(table, table.numbers_at([0.0, 0.5, 1.0]), images, 1000)
     described = [(f.number, f.time_s, f.type, f.at) for f in found]
     assert described == [(0, 0.0, "I", 0), (5, 0.5, "I", 500), (10, 1.0, "P", 1000)]
 

@@ -11,7 +11,7 @@ def image(number: int, **fields: object) -> Segment:
     return Segment(kind="image", media=f"{number}.jpg", **fields)  # type: ignore[arg-type]
 
 
-def test_pictures_that_follow_each_other_in_one_turn_are_a_list() -> None:
+def test_images_that_follow_each_other_in_one_turn_are_a_list() -> None:
     text = Segment(kind="text", text="x")
     segments = [image(0), image(1), image(2), text, image(3), text]
     segments += [image(4, turn=1), image(5, turn=1), image(6, turn=2)]

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     sample = Sample(
         key="k",
         document=Document(segments),
-        media={"0.mp4": b"v" * MEGABYTE, "1.jpg": b"picture"},
+        media={"0.mp4": b"v" * MEGABYTE, "1.jpg": b"image"},
         extra={"fps": 1, "media_info": {"0.mp4": {"fps": 2}}},
     )
     return write_sample_folder(tmp_path / "in", [[(sample, {})]])
@@ -46,7 +46,7 @@ def test_a_medium_is_read_only_when_it_is_asked_for(
     stored = StoredSample.read(open_samples(folder).shard(0), 0)
     assert stored.part("0.mp4").num_bytes == MEGABYTE
     sample = stored.with_media(without={"0.mp4"})
-    assert {name: bytes(content) for name, content in sample.media.items()} == {"1.jpg": b"picture"}
+    assert {name: bytes(content) for name, content in sample.media.items()} == {"1.jpg": b"image"}
     assert sum(asked) < 1000
     assert set(stored.with_media().media) == {"0.mp4", "1.jpg"}
 

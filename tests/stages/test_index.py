@@ -18,7 +18,7 @@ from shardmill.shards.tar.index import open_index
 from shardmill.stages.index import IndexTars
 
 
-def picture(width: int, height: int) -> bytes:
+def image(width: int, height: int) -> bytes:
     """Return a small JPEG."""
     out = io.BytesIO()
     Image.new("RGB", (width, height)).save(out, "JPEG")
@@ -26,7 +26,7 @@ def picture(width: int, height: int) -> bytes:
 
 
 def make_tars(folder: Path) -> Path:
-    """Write two tars of pictures; the second has an empty medium and a name without extension."""
+    """Write two tars of images; the second has an empty medium and a name without extension."""
     first = [(f"{i}.{ext}", c) for i in range(3) for ext, c in pair(i)]
     second = [("9.jpg", b""), ("README", b"hello"), ("9.txt", b"nine")]
     (folder / "x-0.tar").write_bytes(tar_bytes(first))
@@ -36,7 +36,7 @@ def make_tars(folder: Path) -> Path:
 
 def pair(number: int) -> list[tuple[str, bytes]]:
     """Return the members of a caption pair."""
-    return [("jpg", picture(40 + number, 30)), ("txt", b"caption %d" % number)]
+    return [("jpg", image(40 + number, 30)), ("txt", b"caption %d" % number)]
 
 
 def test_tars_are_read_where_they_lie(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_tars_are_read_where_they_lie(tmp_path: Path) -> None:
     assert index.column("width").tolist() == [40, 0, 41, 0, 42, 0]
     manifest = open_manifest(out)
     assert (manifest.num_in, manifest.num_kept) == (4, 4)
-    assert manifest.stats == {"passed over|not a sample": 1, "unknown size|not a picture": 1}
+    assert manifest.stats == {"passed over|not a sample": 1, "unknown size|not an image": 1}
     assert run_stage(stage, out, workers=0).num_done == 0
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from make_media import clip, encode, picture, pixels
+from make_media import clip, encode, image, pixels
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest, from_plain, to_plain
@@ -42,7 +42,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def photo(number: int) -> bytes:
-    return picture("JPEG", 40 + number, 30, number)
+    return image("JPEG", 40 + number, 30, number)
 
 
 def write_lines(path: Path, rows: list[Any]) -> Path:
@@ -92,7 +92,7 @@ def said(sample: Sample) -> list[Any]:
 
 
 def test_pairs_become_shards_with_sizes_in_the_index(tmp_path: Path, photos: Path) -> None:
-    rows = [{"image": f"photos/{n}.jpg", "caption": f"picture {n}", "id": n} for n in range(8)]
+    rows = [{"image": f"photos/{n}.jpg", "caption": f"image {n}", "id": n} for n in range(8)]
     table = write_lines(tmp_path / "pairs.jsonl", rows)
     manifest = run(ingest_of(table, per_shard=3), tmp_path / "out")
     assert [(s.name, s.num_samples) for s in manifest.shards] == [
@@ -101,14 +101,14 @@ def test_pairs_become_shards_with_sizes_in_the_index(tmp_path: Path, photos: Pat
         ("000002", 2),
     ]
     samples = samples_of(tmp_path / "out", manifest)
-    assert [said(sample) for sample in samples] == [[photo(n), f"picture {n}"] for n in range(8)]
+    assert [said(sample) for sample in samples] == [[photo(n), f"image {n}"] for n in range(8)]
     assert samples[5].key == "pairs-00000005"
     assert samples[5].extra == {"id": 5}
     index = open_index(tmp_path / "out" / manifest.shards[1].files["idx"].path)
     assert sorted(index.column("width").tolist())[-3:] == [43, 44, 45]
     assert dict(manifest.stats) == {
-        "samples|with pictures": 8,
-        "media|pictures": 8,
+        "samples|with images": 8,
+        "media|images": 8,
         "source|pairs": 8,
         "text chars|<=16": 8,
         "text chars|sum": 72,
@@ -157,7 +157,7 @@ def test_bytes_in_parquet_as_hugging_face_stores_them(tmp_path: Path) -> None:
     assert [said(sample) for sample in samples] == [[photo(n), f"t{n}"] for n in range(8)]
 
 
-def test_chats_with_pictures_and_a_clip(tmp_path: Path, photos: Path) -> None:
+def test_chats_with_images_and_a_clip(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "clips").mkdir()
     video = clip(tmp_path / "clips" / "a.mp4", codec="libx264")
     turns = [
@@ -223,7 +223,7 @@ def test_our_own_shards_come_back_as_they_were(tmp_path: Path, photos: Path, lay
 
 def bad_rows(folder: Path) -> dict[str, Any]:
     """Return rows by the reason for which each of them must be rejected."""
-    (folder / "text.jpg").write_text("I am not a picture")
+    (folder / "text.jpg").write_text("I am not an image")
     (folder / "empty.jpg").write_bytes(b"")
     (folder / "clip.mp4").write_bytes(photo(0))
     deep: Any = 1
@@ -232,7 +232,7 @@ def bad_rows(folder: Path) -> dict[str, Any]:
     good = "photos/0.jpg"
     return {
         "missing file": {"image": "gone.jpg", "text": "t"},
-        "not a picture": {"image": "text.jpg", "text": "t"},
+        "not an image": {"image": "text.jpg", "text": "t"},
         "empty file": {"image": "empty.jpg", "text": "t"},
         "not a video": {"video": "clip.mp4", "text": "t"},
         "path outside its folder": {"image": "../x.jpg", "text": "t"},
@@ -367,7 +367,7 @@ def test_settings_are_checked(photos: Path, options: dict[str, Any], message: st
         ingest_of(photos, **options)
 
 
-def test_a_picture_that_is_turned_is_stored_as_it_is_shown(tmp_path: Path) -> None:
+def test_an_image_that_is_turned_is_stored_as_it_is_shown(tmp_path: Path) -> None:
     from PIL import Image
 
     exif = Image.Exif()

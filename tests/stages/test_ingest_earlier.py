@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from make_media import picture
+from make_media import image
 from sample_folder import write_sample_folder
 
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.stages.ingest import open_earlier
 
-PHOTO = picture("JPEG", 40, 30, 1)
+PHOTO = image("JPEG", 40, 30, 1)
 
 
 def make(number: int) -> tuple[Sample, dict[str, MediaSize]]:

@@ -27,12 +27,12 @@ LETTERS = TextCounter(
     chat_template=None,
     variables={},
 )
-PICTURE = Visual("[i]", 100, num_outer=2)
+IMAGE = Visual("[i]", 100, num_outer=2)
 FILM = Visual("t[v]t[v]", 60, num_runs=2)
 
 
 def test_counts_by_hand() -> None:
-    both = Written("ab[i]ct[v]t[v]", (PICTURE, FILM), True)
+    both = Written("ab[i]ct[v]t[v]", (IMAGE, FILM), True)
     # 14 letters and 1 added; 99 and 58 tokens are not spelled out.
     assert count_written(LETTERS, [both]) == [
         TokenCount(15 + 99 + 58, 160, (3 + 99 + 2) + (8 + 58))
@@ -41,7 +41,7 @@ def test_counts_by_hand() -> None:
 
 
 def test_fixed_tokens_are_never_more_than_all() -> None:
-    wide = Visual("[picture]", 10, num_outer=2)
+    wide = Visual("[image]", 10, num_outer=2)
     [count] = count_written(LETTERS, [Written("[i]", (wide,), True)])
     assert count.num_fixed == count.num_tokens == 4 + 9
 
@@ -54,7 +54,7 @@ def test_rows_stay_in_order_whatever_the_batches(
     rows = LengthRows(LETTERS)
     rows.add_written(Written("abc", (), True))
     rows.add_reject("broken")
-    rows.add_written(Written("x[i]", (PICTURE,), True))
+    rows.add_written(Written("x[i]", (IMAGE,), True))
     rows.add_reject("too odd")
     rows.add_reject("broken")
     rows.add_written(Written("abcde", (), True))

@@ -28,13 +28,13 @@ from shardmill.shards.tokens.dataset import TokenSet, open_token_set
 from shardmill.shards.tokens.megatron import open_index
 from shardmill.stages.pack import Materialize
 
-PICTURE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
+IMAGE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
 
 
 def row(number: int) -> TokenRow:
     length = 8 + number * 7 % 23
     ids = np.arange(length) + 10 * number % 900
-    media = (PICTURE,) if number % 3 == 0 else ()
+    media = (IMAGE,) if number % 3 == 0 else ()
     loss = np.array([[length // 2, length - length // 2]])
     return TokenRow(key=f"k{number}", ids=ids, loss=loss, media=media)
 
@@ -102,10 +102,10 @@ def test_megatron_sees_packs_as_documents(tokens: Path, plan: Path, tmp_path: Pa
     assert manifest.stats["packs"] == len(made)
 
 
-def test_tar_holds_tokens_bounds_and_pictures(tokens: Path, plan: Path, tmp_path: Path) -> None:
+def test_tar_holds_tokens_bounds_and_images(tokens: Path, plan: Path, tmp_path: Path) -> None:
     document = Document((Segment(kind="image", media="jpg"), Segment(kind="text", text="hi")))
     samples = [
-        (Sample(key=f"k{n}", document=document, media={"jpg": b"picture %d" % n}), {})
+        (Sample(key=f"k{n}", document=document, media={"jpg": b"image %d" % n}), {})
         for n in range(0, 50, 3)
     ]
     folder = write_sample_folder(tmp_path / "samples", [samples])
@@ -121,14 +121,14 @@ def test_tar_holds_tokens_bounds_and_pictures(tokens: Path, plan: Path, tmp_path
             pack = json.loads(content[name])
             seen += pack["keys"]
             assert len(pack["input_ids"]) == len(pack["loss_mask"]) == sum(pack["lengths"]) <= 24
-            with_pictures = [key for key in pack["keys"] if int(key[1:]) % 3 == 0]
-            assert pack["image"] == [str(n) for n in range(len(with_pictures))]
-            for number, key in enumerate(with_pictures):
-                picture = content[f"{name[:-5]}-{number}.jpg"]
-                assert picture == b"picture %d" % int(key[1:])
+            with_images = [key for key in pack["keys"] if int(key[1:]) % 3 == 0]
+            assert pack["image"] == [str(n) for n in range(len(with_images))]
+            for number, key in enumerate(with_images):
+                image = content[f"{name[:-5]}-{number}.jpg"]
+                assert image == b"image %d" % int(key[1:])
                 medium = pack["media"][number]
                 start = sum(pack["lengths"][: medium["document"]])
-                assert medium["position"] == start + PICTURE.position
+                assert medium["position"] == start + IMAGE.position
     assert sorted(seen) == sorted(f"k{n}" for n in range(50))
 
 
@@ -138,7 +138,7 @@ def test_plan_for_other_tokens_is_refused(tokens: Path, plan: Path, tmp_path: Pa
         list(Materialize(tokens_dir=other, plan_path=plan).units())
 
 
-def test_pictures_that_are_missing_fail_the_unit(tokens: Path, plan: Path, tmp_path: Path) -> None:
+def test_images_that_are_missing_fail_the_unit(tokens: Path, plan: Path, tmp_path: Path) -> None:
     empty = write_sample_folder(tmp_path / "samples", [])
     stage = Materialize(tokens_dir=tokens, plan_path=plan, format="tar", samples_dir=empty)
     report = run_stage(stage, tmp_path / "out", workers=0, retries=0)
@@ -148,5 +148,5 @@ def test_pictures_that_are_missing_fail_the_unit(tokens: Path, plan: Path, tmp_p
 def test_settings_that_cannot_be(tokens: Path, plan: Path) -> None:
     with pytest.raises(ConfigError, match="packs_per_shard"):
         Materialize(tokens_dir=tokens, plan_path=plan, packs_per_shard=0)
-    with pytest.raises(ConfigError, match="hold no pictures"):
+    with pytest.raises(ConfigError, match="hold no images"):
         Materialize(tokens_dir=tokens, plan_path=plan, samples_dir=tokens)

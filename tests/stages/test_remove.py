@@ -17,7 +17,7 @@ from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.codes import PictureCodes, open_codes, write_codes
+from shardmill.shards.codes import ImageCodes, open_codes, write_codes
 from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.dataset import open_samples
 from shardmill.shards.tokens.dataset import open_token_set
@@ -114,13 +114,13 @@ def test_packs_stay_packs_when_their_first_document_goes(tmp_path: Path) -> None
 def test_codes_go_with_their_samples(tmp_path: Path) -> None:
     (tmp_path / "in" / "shards").mkdir(parents=True)
     path = tmp_path / "in" / "shards" / "0.codes"
-    made = [(f"k{n}", [PictureCodes("jpg", np.full((2, 2), n, np.uint8))]) for n in range(4)]
+    made = [(f"k{n}", [ImageCodes("jpg", np.full((2, 2), n, np.uint8))]) for n in range(4)]
     write_codes(path, made, num_codes=9, factor=16, about={"weights": "w"})
     finish_folder(tmp_path / "in", [shard_entry(tmp_path / "in", "0", 4, ("codes",))])
     done = remove(tmp_path / "in", ["k1"], tmp_path / "out")
     shard = open_codes(tmp_path / "out" / done.shards[0].files["codes"].path)
     assert list(shard.keys) == ["k0", "k2", "k3"]
-    assert shard.pictures(1)[0].codes.tolist() == [[2, 2], [2, 2]]
+    assert shard.images(1)[0].codes.tolist() == [[2, 2], [2, 2]]
     assert shard.arrays.meta["weights"] == "w"
     assert done.stats["codes"] == 12
 

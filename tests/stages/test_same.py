@@ -26,8 +26,8 @@ SPACE = TokenSpace(text_size=100, num_codes=50)
 def row(number: int, length: int = 8, **changes: object) -> TokenRow:
     ids = (np.arange(length) + number) % 100
     ids[3:7] = 100 + np.arange(4) + number
-    picture = MediaSpan(name="jpg", kind="image", position=3, num_tokens=4, grid=(1, 2, 2))
-    made = TokenRow(key=f"k-{number:03d}", ids=ids, loss=np.array([[1, 2]]), media=(picture,))
+    image = MediaSpan(name="jpg", kind="image", position=3, num_tokens=4, grid=(1, 2, 2))
+    made = TokenRow(key=f"k-{number:03d}", ids=ids, loss=np.array([[1, 2]]), media=(image,))
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -58,13 +58,13 @@ def test_whatever_differs_is_named_with_its_place() -> None:
     rows = [row(number) for number in range(5)]
     other_ids = rows[3].ids.copy()
     other_ids[2] = 77
-    picture = rows[3].media[0]
+    image = rows[3].media[0]
     cases = {
         "tokens": (replace(rows[3], ids=other_ids), "token 2 is 5 and 77"),
         "keys": (replace(rows[3], key="x"), "'k-003' and 'x'"),
         "loss": (replace(rows[3], loss=np.array([[1, 3]])), "loss mask of token 3 is 0 and 1"),
         "modality": (
-            replace(rows[3], media=(replace(picture, kind="video"),)),
+            replace(rows[3], media=(replace(image, kind="video"),)),
             "modality of token 3 is 1 and 2",
         ),
     }
@@ -108,10 +108,10 @@ def test_packs_and_their_rows_are_compared_row_by_row(made: list[list[TokenRow]]
 
 
 def test_formats_that_share_nothing_are_refused(tmp_path: Path) -> None:
-    from shardmill.shards.codes import PictureCodes, write_codes
+    from shardmill.shards.codes import ImageCodes, write_codes
 
     tokens = folder(tmp_path / "a", [row(0)])
-    write_codes(tmp_path / "c.codes", [("k", [PictureCodes("jpg", np.zeros((1, 1), np.uint8))])],
+    write_codes(tmp_path / "c.codes", [("k", [ImageCodes("jpg", np.zeros((1, 1), np.uint8))])],
                 num_codes=4, factor=16)  # fmt: skip
     prefix = MegatronReader(files=(f"{tmp_path}/a/shards",))
     codes = CodesReader(dir=str(tmp_path))

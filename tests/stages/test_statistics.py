@@ -23,8 +23,8 @@ def test_what_is_counted() -> None:
     text = Document((Segment(kind="text", text="words"),))
     count_sample(tally, Sample(key="b", document=text, origin=origin), {})
     assert dict(tally.stats) == {
-        "samples|with pictures": 1,
-        "media|pictures": 2,
+        "samples|with images": 1,
+        "media|images": 2,
         "samples|with videos": 1,
         "media|videos": 1,
         "missing|text": 1,

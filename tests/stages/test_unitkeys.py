@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from make_media import picture
+from make_media import image
 from tars import tar_bytes
 
 from shardmill.model.manifest import receipt_digest
@@ -18,7 +18,7 @@ from shardmill.run.runner import run_stage
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptCodes, AdoptTokens
-from shardmill.stages.codes import EncodePictures
+from shardmill.stages.codes import EncodeImages
 from shardmill.stages.export import Export
 from shardmill.stages.filter import FilterSamples
 from shardmill.stages.frames import SampleFrames
@@ -48,7 +48,7 @@ def write_folder(folder: Path, second: str) -> Stage:
     album = folder / "album"
     album.mkdir(exist_ok=True)
     for name, text in (("a", "first"), ("b", second), ("c", "third")):
-        write_if_other(album / f"{name}.jpg", picture())
+        write_if_other(album / f"{name}.jpg", image())
         write_if_other(album / f"{name}.txt", text.encode())
     return ingest_of(album)
 
@@ -74,7 +74,7 @@ def filter_shards(folder: Path, second: str) -> Stage:
 def _write_tars(folder: Path, second: str) -> None:
     folder.mkdir(exist_ok=True)
     for number, text in enumerate(("first", second, "third")):
-        members = [("k.jpg", picture()), ("k.txt", text.encode())]
+        members = [("k.jpg", image()), ("k.txt", text.encode())]
         write_if_other(folder / f"{number}.tar", tar_bytes(members))
 
 
@@ -120,7 +120,7 @@ def test_remote_tars_are_known_by_their_size_alone(tmp_path: Path) -> None:
 
 
 def test_every_stage_says_whether_it_knows() -> None:
-    knowing = (Ingest, IndexTars, FilterSamples, SampleFrames, EncodePictures, Measure, Tokenize)
+    knowing = (Ingest, IndexTars, FilterSamples, SampleFrames, EncodeImages, Measure, Tokenize)
     assert all(hasattr(stage, "units_name_content") for stage in (*knowing, TokenizeText))
     refusing = (AdoptTokens, AdoptCodes, Materialize, Export, RemoveSamples)
     assert not any(hasattr(stage, "units_name_content") for stage in refusing)

@@ -34,7 +34,7 @@ from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import load_once
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.documents import PictureReader
+from shardmill.train.documents import ImageReader
 
 CAPACITY = 8000
 BLOCK = 258  # im_start, 256 patches, im_end
@@ -150,12 +150,12 @@ def make_packs(case: Case, samples: Path, folder: Path, *words: object) -> Packe
     invoke_json("plan", tokens, plan, "--capacity", CAPACITY)
     if case.kinds == {"video"}:
         return PackedDataset.from_tokens(plan, tokens)
-    return PackedDataset(plan, PictureReader.open(tokens, samples, resolution=raw.SIDE))
+    return PackedDataset(plan, ImageReader.open(tokens, samples, resolution=raw.SIDE))
 
 
 def numbers_of(pixels: Any) -> list[int]:
-    """Return the number that each picture shows."""
-    return [read_number(picture) for picture in pixels.permute(0, 2, 3, 1).numpy()]
+    """Return the number that each image shows."""
+    return [read_number(image) for image in pixels.permute(0, 2, 3, 1).numpy()]
 
 
 def fits(numbers: list[int], expected: Shown) -> bool:
@@ -173,7 +173,7 @@ def test_raw_rows_become_a_training_batch(name: str, tmp_path: Path) -> None:
     batch = Collate(length=CAPACITY)(built)
     assert batch["input_ids"].shape == (len(packs), CAPACITY)
     seen = {}
-    pictures = iter(numbers_of(batch["pixel_values"]) if "pixel_values" in batch else [])
+    images = iter(numbers_of(batch["pixel_values"]) if "pixel_values" in batch else [])
     for number, pack in enumerate(item.pack for item in built):
         for document, (key, start) in enumerate(zip(pack.keys, pack.layout.starts.tolist())):
             length = int(pack.layout.lengths[document])
@@ -181,9 +181,9 @@ def test_raw_rows_become_a_training_batch(name: str, tmp_path: Path) -> None:
             media = [m.span for m in pack.media if m.document == document]
             assert {span.kind for span in media} == case.kinds
             assert all(span.num_tokens == 256 for span in media)
-            shown = [next(pictures) for span in media if span.kind == "image"]
+            shown = [next(images) for span in media if span.kind == "image"]
             seen[key] = (ids, pack.loss_mask[start : start + length], shown)
-    assert next(pictures, None) is None
+    assert next(images, None) is None
     check_documents(case, [seen[key] for key in sorted(seen)])
     assert check_content(tmp_path / "tokens").num_faults == 0
 
@@ -245,7 +245,7 @@ def test_codes_stand_for_frames_in_order(
         members = opened.raw(opened.find(row.key) or 0)
         assert [s.name.partition(".")[0] for s in row.media] == [str(n) for n in range(len(blocks))]
         assert [s.grid for s in row.media] == [(1, 8, 8)] * len(expected)
-        # Different pictures have different codes, so that a swap would be seen below.
+        # Different images have different codes, so that a swap would be seen below.
         assert len({tuple(block) for block in blocks}) == len(blocks)
         assert blocks == [encode(members[s.name]) for s in row.media]
         learned = mask_of(row.loss, len(row.ids))
@@ -254,10 +254,10 @@ def test_codes_stand_for_frames_in_order(
 
 
 def encoder_of(weights: Path) -> Callable[[bytes | memoryview], list[int]]:
-    """Return what encodes one picture by itself."""
+    """Return what encodes one image by itself."""
     import torch
 
-    from shardmill.media.image.decode import decode_picture, resize_crop
+    from shardmill.media.image.decode import decode_image, resize_crop
     from shardmill.media.image.geometry import Square
     from shardmill.tokens.vq.encode import BatchEncoder
     from shardmill.tokens.vq.tokenizer import ChameleonVq
@@ -266,7 +266,7 @@ def encoder_of(weights: Path) -> Callable[[bytes | memoryview], list[int]]:
     fit = Square(resolution=32).fit(raw.SIDE, raw.SIDE)
 
     def encode(content: bytes | memoryview) -> list[int]:
-        pixels = torch.from_numpy(resize_crop(decode_picture(content), fit))
+        pixels = torch.from_numpy(resize_crop(decode_image(content), fit))
         return np.asarray(encoder.launch(pixels[None]).wait()[0]).reshape(-1).tolist()
 
     return encode

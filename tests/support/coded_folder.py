@@ -11,17 +11,17 @@ from finished_folder import finish_folder, shard_entry
 from samples_for_tests import store_samples
 
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.codes import PictureCodes, write_codes
+from shardmill.shards.codes import ImageCodes, write_codes
 from shardmill.shards.ledger.ledger import open_manifest
 
 NUM_CODES = 8192
 FACTOR = 16
 
 
-def make_pair(key: str, text: str, picture: bytes = b"jpeg") -> Sample:
-    """A picture with its caption."""
+def make_pair(key: str, text: str, image: bytes = b"jpeg") -> Sample:
+    """An image with its caption."""
     segments = (Segment(kind="image", media="jpg"), Segment(kind="text", text=text))
-    return Sample(key=key, document=Document(segments), media={"jpg": picture})
+    return Sample(key=key, document=Document(segments), media={"jpg": image})
 
 
 def make_text(key: str, text: str) -> Sample:
@@ -30,7 +30,7 @@ def make_text(key: str, text: str) -> Sample:
 
 
 def codes_of(key: str, rows: int = 32, columns: int = 32) -> np.ndarray[tuple[int, int], np.dtype]:
-    """Return the codes that stand for the picture of a sample; some are 0 and some the last."""
+    """Return the codes that stand for the image of a sample; some are 0 and some the last."""
     seed = xxhash.xxh3_64_intdigest(key.encode())
     codes = np.random.default_rng(seed).integers(0, NUM_CODES, (rows, columns))
     codes[0, 0], codes[-1, -1] = 0, NUM_CODES - 1
@@ -45,14 +45,14 @@ def store_coded(
     size: tuple[int, int] = (32, 32),
     without: Sequence[str] = (),
 ) -> tuple[Path, Path]:
-    """Store samples and the codes of their pictures; return both folders."""
+    """Store samples and the codes of their images; return both folders."""
     store_samples(folder / "samples", list(samples), per_shard=per_shard)
     shards = []
     (folder / "codes" / "shards").mkdir(parents=True)
     for number, shard in enumerate(open_manifest(folder / "samples").shards):
         mine = samples[number * per_shard : (number + 1) * per_shard]
         rows = [
-            (s.key, [PictureCodes(m, codes_of(s.key, *size)) for m in s.media])
+            (s.key, [ImageCodes(m, codes_of(s.key, *size)) for m in s.media])
             for s in mine
             if s.key not in without
         ]

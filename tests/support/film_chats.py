@@ -1,4 +1,4 @@
-"""Chats with short films and pictures as sample shards, and real Qwen processors for them."""
+"""Chats with short films and images as sample shards, and real Qwen processors for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
 def film_processor(family: str, **videos: Any) -> Any:
-    """Return the processor of a family with small pictures, which chooses two frames a second."""
+    """Return the processor of a family with small images, which chooses two frames a second."""
     hf = transformers()
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
@@ -56,7 +56,7 @@ def film(width: int, height: int, num_frames: int, rate: int) -> bytes:
 
 
 def film_chat(number: int, rng: random.Random) -> tuple[Sample, dict[str, MediaSize]]:
-    """Return a question about films and pictures, and its answer."""
+    """Return a question about films and images, and its answer."""
     kinds = rng.choice([["video"], ["image"], ["video", "image"], ["video", "video"], []])
     segments, media, sizes = [], {}, {}
     for place, kind in enumerate(kinds):

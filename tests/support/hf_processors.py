@@ -87,7 +87,7 @@ def _corpus() -> list[str]:
 
 
 def llava_processor(mark: str = "<image>\n") -> Any:
-    """Return LLaVA's processor for pictures of 42 x 42, each at a mark."""
+    """Return LLaVA's processor for images of 42 x 42, each at a mark."""
     loaded = transformers()
     return loaded.LlavaProcessor(
         loaded.CLIPImageProcessor(
@@ -102,7 +102,7 @@ def llava_processor(mark: str = "<image>\n") -> Any:
 
 
 def gemma3_processor(mark: str = "<start_of_image>") -> Any:
-    """Return Gemma 3's processor for pictures of 28 x 28 and four tokens, each at a mark."""
+    """Return Gemma 3's processor for images of 28 x 28 and four tokens, each at a mark."""
     loaded = transformers()
     tokenizer = make_tokenizer(
         boi_token="<start_of_image>", image_token="<image_soft_token>", eoi_token="<end_of_image>"
@@ -175,7 +175,7 @@ def our_length(rule: VisualRule, chat: Chat, rendered: str, tokenizer: Any) -> i
 def their_length(
     processor: Any, chat: Chat, rendered: str, settings: dict[str, dict[str, Any]]
 ) -> int:
-    """Return the number of tokens that the processor makes of real pictures and videos."""
+    """Return the number of tokens that the processor makes of real images and videos."""
     import torch
     from PIL import Image
     from transformers.video_utils import VideoMetadata

@@ -1,4 +1,4 @@
-"""Real pictures and clips for tests, encoded by Pillow and PyAV."""
+"""Real images and clips for tests, encoded by Pillow and PyAV."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 # What Pillow calls a format -> the extension that it has in a shard
-PICTURE_FORMATS = {
+IMAGE_FORMATS = {
     "JPEG": "jpg",
     "PNG": "png",
     "GIF": "gif",
@@ -22,20 +22,20 @@ PICTURE_FORMATS = {
 
 
 def pixels(width: int, height: int, seed: int = 0) -> np.ndarray:
-    """Return a smooth picture that differs from seed to seed."""
+    """Return a smooth image that differs from seed to seed."""
     y, x = np.mgrid[0:height, 0:width]
     channels = [(x * (seed + 2) + y * k + 31 * seed) % 256 for k in (1, 3, 5)]
     return np.stack(channels, axis=-1).astype(np.uint8)
 
 
 @lru_cache(maxsize=256)
-def picture(format: str = "JPEG", width: int = 64, height: int = 48, seed: int = 0) -> bytes:
-    """Return a small picture in one of Pillow's formats."""
+def image(format: str = "JPEG", width: int = 64, height: int = 48, seed: int = 0) -> bytes:
+    """Return a small image in one of Pillow's formats."""
     return encode(format, pixels(width, height, seed))
 
 
 def encode(format: str, array: np.ndarray, **options: Any) -> bytes:
-    """Return an array as a picture file."""
+    """Return an array as an image file."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""One data set with text, pictures, codes and video: its samples, codes, tokens and packs."""
+"""One data set with text, images, codes and video: its samples, codes, tokens and packs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from finished_folder import finish_folder, shard_entry
-from make_media import clip, picture
+from make_media import clip, image
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
@@ -20,34 +20,34 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
-from shardmill.shards.codes import PictureCodes, write_codes
+from shardmill.shards.codes import ImageCodes, write_codes
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=1000, specials={"eos": 2, "image": 5, "video": 6}, num_codes=8192)
-SIDE = 32  # a picture of 512 x 512 has 32 x 32 codes
+SIDE = 32  # an image of 512 x 512 has 32 x 32 codes
 PER_SHARD = 6
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """The folders; `pairs` are the samples that are a text, or a picture and a text.
+    """The folders; `pairs` are the samples that are a text, or an image and a text.
 
-    `pictured` are the tokens of those among them that have a picture.
+    `with_images` are the tokens of those among them that have an image.
     """
 
     samples: Path
     pairs: Path
     codes: Path
     tokens: Path
-    pictured: Path
+    with_images: Path
     packs: Path
     rows: list[TokenRow]
 
 
 def make_mixed(folder: Path, count: int = 16) -> Mixed:
-    """Write texts, pairs, pages with two pictures, and videos in turn."""
+    """Write texts, pairs, pages with two images, and videos in turn."""
     samples = [sample(number) for number in range(count)]
     rows = [row_of(number, made) for number, made in enumerate(samples)]
     shards = [rows[i : i + PER_SHARD] for i in range(0, count, PER_SHARD)]
@@ -58,13 +58,15 @@ def make_mixed(folder: Path, count: int = 16) -> Mixed:
     stage = Materialize(tokens_dir=tokens, plan_path=folder / "plan", packs_per_shard=2)
     assert run_stage(stage, folder / "packs", workers=0).complete
     pairs = [made for made in samples if list(made.media) in ([], ["jpg"])]
-    pictured = [row for row in rows if [span.name for span in row.media] == ["jpg"]]
+    with_images = [row for row in rows if [span.name for span in row.media] == ["jpg"]]
     return Mixed(
         samples=store_samples(folder / "samples", samples, PER_SHARD),
         pairs=store_samples(folder / "pairs", pairs, PER_SHARD),
         codes=_write_codes(folder / "codes", samples),
         tokens=tokens,
-        pictured=write_token_folder(folder / "pictured", [pictured[:3], pictured[3:]], SPACE),
+        with_images=write_token_folder(
+            folder / "with_images", [with_images[:3], with_images[3:]], SPACE
+        ),
         packs=folder / "packs",
         rows=rows,
     )
@@ -77,7 +79,7 @@ def sample(number: int) -> Sample:
     kind: Any = "video" if names == ["mp4"] else "image"
     media = [Segment(kind=kind, media=name) for name in names]
     contents = {
-        name: movie() if kind == "video" else picture("JPEG", 64, 48, seed=2 * number + at)
+        name: movie() if kind == "video" else image("JPEG", 64, 48, seed=2 * number + at)
         for at, name in enumerate(names)
     }
     return Sample(
@@ -89,7 +91,7 @@ def sample(number: int) -> Sample:
 
 
 def row_of(number: int, made: Sample) -> TokenRow:
-    """Return the tokens of a sample: codes of pictures, placeholders of videos, then text."""
+    """Return the tokens of a sample: codes of images, placeholders of videos, then text."""
     ids: list[int] = []
     media = []
     for segment in made.document.media():
@@ -122,7 +124,7 @@ def row_of(number: int, made: Sample) -> TokenRow:
 
 
 def codes_of(key: str, medium: str) -> np.ndarray:
-    """Return the codes of a picture, the same every time."""
+    """Return the codes of an image, the same every time."""
     seed = sum(f"{key}{medium}".encode())
     return np.random.default_rng(seed).integers(0, SPACE.num_codes, (SIDE, SIDE))
 
@@ -134,8 +136,8 @@ def movie() -> bytes:
         return clip(Path(name) / "x.mp4", codec="libx264", num_frames=4)
 
 
-def _picture_codes(made: Sample, medium: str) -> PictureCodes:
-    return PictureCodes(medium, codes_of(made.key, medium))
+def _image_codes(made: Sample, medium: str) -> ImageCodes:
+    return ImageCodes(medium, codes_of(made.key, medium))
 
 
 def _write_codes(folder: Path, samples: list[Sample]) -> Path:
@@ -144,7 +146,7 @@ def _write_codes(folder: Path, samples: list[Sample]) -> Path:
     for start in range(0, len(samples), PER_SHARD):
         some, name = samples[start : start + PER_SHARD], f"{start:06d}"
         made = [
-            (s.key, [_picture_codes(s, m.media) for m in s.document.media("image")]) for s in some
+            (s.key, [_image_codes(s, m.media) for m in s.document.media("image")]) for s in some
         ]
         path = folder / "shards" / f"{name}.codes"
         write_codes(path, made, num_codes=SPACE.num_codes, factor=16)

@@ -18,7 +18,7 @@ COLUMNS = 4
 
 
 def numbered_pixels(number: int, width: int = 128, height: int = 96) -> np.ndarray:
-    """Return a grey picture with the bits of a number in three rows of four blocks."""
+    """Return a grey image with the bits of a number in three rows of four blocks."""
     pixels = np.full((height, width, 3), 128, np.uint8)
     for bit in range(NUM_BITS):
         rows, columns = _block(bit, height, width)
@@ -27,7 +27,7 @@ def numbered_pixels(number: int, width: int = 128, height: int = 96) -> np.ndarr
 
 
 def read_number(pixels: np.ndarray) -> int:
-    """Return the number that a picture shows; a picture without one fails the test."""
+    """Return the number that an image shows; an image without one fails the test."""
     number = 0
     for bit in range(NUM_BITS):
         rows, columns = _block(bit, *pixels.shape[:2])
@@ -39,12 +39,12 @@ def read_number(pixels: np.ndarray) -> int:
     return number
 
 
-def read_picture(content: bytes | memoryview) -> int:
-    """Return the number that an encoded picture shows."""
+def read_image(content: bytes | memoryview) -> int:
+    """Return the number that an encoded image shows."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as picture:
-        return read_number(np.asarray(picture.convert("RGB")))
+    with Image.open(io.BytesIO(content)) as image:
+        return read_number(np.asarray(image.convert("RGB")))
 
 
 def _block(bit: int, height: int, width: int) -> tuple[slice, slice]:

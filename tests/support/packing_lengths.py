@@ -1,4 +1,4 @@
-"""Lengths as they occur: a vision-language mix, documents, pictures with captions, videos."""
+"""Lengths as they occur: a vision-language mix, documents, images with captions, videos."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(name: str, capacity: int, num_samples: int, seed: int = 0) -> Drawn:
 
 
 def _mix(rng: np.random.Generator, count: int, shares: tuple[float, ...]) -> Drawn:
-    # Text of 400 tokens on average; a picture of 576; one of 256 to 2500; a video of 2k to 12k.
+    # Text of 400 tokens on average; an image of 576; one of 256 to 2500; a video of 2k to 12k.
     kind = rng.choice(4, count, p=shares)
     text = rng.lognormal(np.log(400) - 0.5, 1.0, count).astype(np.int64) + 1
     sizes = [0, 576, rng.integers(256, 2501, count), rng.integers(2000, 12001, count)]

@@ -1,4 +1,4 @@
-"""Chats with small pictures as sample shards, and a real Qwen processor for them."""
+"""Chats with small images as sample shards, and a real Qwen processor for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = ("a", "cat", "sits", "on", "two", "old", "chairs", "near", "the", "green
 
 
 def make_processor() -> Any:
-    """Return a Qwen2-VL processor with tiny pictures and a small tokenizer."""
+    """Return a Qwen2-VL processor with tiny images and a small tokenizer."""
     hf = transformers()
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
@@ -30,9 +30,9 @@ def make_processor() -> Any:
 
 
 def make_chat(number: int, rng: random.Random) -> tuple[Sample, dict[str, MediaSize]]:
-    """Return a chat of one question, with no, one or two pictures, and its answer."""
-    pictures = rng.choice([0, 1, 1, 2])
-    names = ["jpg"] if pictures == 1 else [f"{i}.jpg" for i in range(pictures)]
+    """Return a chat of one question, with no, one or two images, and its answer."""
+    images = rng.choice([0, 1, 1, 2])
+    names = ["jpg"] if images == 1 else [f"{i}.jpg" for i in range(images)]
     sizes = {n: MediaSize(width=rng.randint(30, 90), height=rng.randint(30, 90)) for n in names}
     media = {name: jpeg(size, rng) for name, size in sizes.items()}
     question = Segment(kind="text", text=sentence(rng), role="user")

@@ -1,6 +1,6 @@
 """Raw files of video data sets as their makers publish them, with clips that carry numbers.
 
-Frame i of every clip shows i; clips differ in length. Pictures show numbers from 100 on.
+Frame i of every clip shows i; clips differ in length. Images show numbers from 100 on.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class World:
         """Write a clip below the media folder and return its name."""
         return self.put(f"{name}.mp4", clip_bytes(num_frames))
 
-    def picture(self, number: int) -> str:
-        """Write a picture that shows a number and return its name."""
+    def image(self, number: int) -> str:
+        """Write an image that shows a number and return its name."""
         return self.put(f"p{number}.png", encode("PNG", numbered_pixels(number, SIDE, SIDE)))
 
     def put(self, name: str, content: bytes) -> str:
@@ -120,7 +120,7 @@ def llava(world: World) -> Path:
     rows = [
         {
             "id": f"{n}",
-            "image": world.picture(100 + n),
+            "image": world.image(100 + n),
             "conversations": turns("Describe it.\n<image>", text),
         }
         for n, text in enumerate(CAPTIONS)
@@ -129,7 +129,7 @@ def llava(world: World) -> Path:
 
 
 def videochat2_frames(world: World) -> Path:
-    frames = [world.picture(100 + n) for n in range(16)]
+    frames = [world.image(100 + n) for n in range(16)]
     talk = turns("<image>" * 16 + "What is shown?", CAPTIONS[0], "And then?", CAPTIONS[1])
     return world.rows("videochat2_full.json", [{"images": frames, "conversations": talk}])
 
@@ -147,7 +147,7 @@ def videochat2_videos(world: World) -> Path:
 
 def videochat2_images(world: World) -> Path:
     rows = [
-        {"image": world.picture(100 + n), "QA": [{"i": "", "q": "What is it?", "a": text}]}
+        {"image": world.image(100 + n), "QA": [{"i": "", "q": "What is it?", "a": text}]}
         for n, text in enumerate(CAPTIONS)
     ]
     return world.rows("processed.json", rows)
@@ -156,8 +156,8 @@ def videochat2_images(world: World) -> Path:
 def unicontrol(world: World) -> Path:
     rows = [
         {
-            "source": world.picture(100 + 2 * n),
-            "target": world.picture(101 + 2 * n),
+            "source": world.image(100 + 2 * n),
+            "target": world.image(101 + 2 * n),
             "prompt": text,
         }
         for n, text in enumerate(CAPTIONS)
@@ -166,7 +166,7 @@ def unicontrol(world: World) -> Path:
 
 
 def merlin(world: World) -> Path:
-    names = [world.picture(100 + n) for n in range(11)]
+    names = [world.image(100 + n) for n in range(11)]
     names.insert(1, f"Black background: {SIDE}, {SIDE}")
     text = (
         f"{'<image>' * 2}#0.0-4.5# {CAPTIONS[0]} {'<image>' * 10}#4.5-9.0# {CAPTIONS[1]} "
@@ -203,7 +203,7 @@ def packed_tar(world: World, name: str, samples: list[tuple[dict[str, Any], list
 
 
 def jpegs(first: int, count: int) -> list[bytes]:
-    """Return pictures that show numbers."""
+    """Return images that show numbers."""
     shown = [numbered_pixels(number, SIDE, SIDE) for number in range(first, first + count)]
     return [encode("JPEG", pixels, quality=95) for pixels in shown]
 

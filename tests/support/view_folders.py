@@ -14,14 +14,14 @@ from sample_folder import write_sample_folder
 
 from shardmill.cli.main import cli
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
-from shardmill.shards.codes import PictureCodes, write_codes
+from shardmill.shards.codes import ImageCodes, write_codes
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
 RECIPE = 'layout = "patches"\n\n[space]\nadded = ["im_patch", "im_start", "im_end"]\n'
 COMMANDS = (
     "ingest data/pairs.jsonl pairs --per-shard 8 --workers 0",
     "ingest data/chats.json chats --workers 0",
-    "filter pairs sharp --filter picture_size,min_side=300 --workers 0",
+    "filter pairs sharp --filter image_size,min_side=300 --workers 0",
     "tokenize chats tokens --recipe patches.toml --template chat --workers 0",
     "plan tokens packs.plan --capacity 2048",
     "pack tokens packs.plan packs --workers 0",
@@ -77,8 +77,8 @@ def make_codes(folder: Path) -> Path:
     grids = [rng.integers(0, 48, (8, 8)) for _ in range(20)]
     grids[7] = np.full((8, 8), 3)
     grids[13] = rng.integers(50, 60, (8, 8))
-    rows = [(f"k{n}", [PictureCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
+    rows = [(f"k{n}", [ImageCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
     (folder / "shards").mkdir(parents=True)
     write_codes(folder / "shards" / "0.codes", rows, num_codes=NUM_CODES, factor=16)
-    stage = {"kind": "shardmill.stages.codes:EncodePictures"}
+    stage = {"kind": "shardmill.stages.codes:EncodeImages"}
     return finish_folder(folder, [shard_entry(folder, "0", len(rows), ("codes",))], stage)

@@ -16,7 +16,7 @@ from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SAMPLE = Sample(key="k", document=Document(()))
-PICTURE = Segment(kind="image", media="jpg")
+IMAGE = Segment(kind="image", media="jpg")
 
 
 def block(*_: object) -> list[Block]:
@@ -32,7 +32,7 @@ def learned(row: TokenRow, tokenizer: TextTokenizer) -> list[str]:
 
 
 def test_pieces_follow_each_other_and_runs_of_loss_join(bundled: TextTokenizer) -> None:
-    pieces = [Token(1), Text((("Hi", True),)), Medium(PICTURE, loss=True), Token(2, True)]
+    pieces = [Token(1), Text((("Hi", True),)), Medium(IMAGE, loss=True), Token(2, True)]
     row = row_of(pieces, bundled)
     text = bundled.encode("Hi").tolist()
     assert row.ids.tolist() == [1, *text, 100, 7, 0, 7, 101, 2]
@@ -42,9 +42,9 @@ def test_pieces_follow_each_other_and_runs_of_loss_join(bundled: TextTokenizer) 
 
 
 def test_delimiters_can_be_left_out_or_learned(bundled: TextTokenizer) -> None:
-    bare = row_of([Medium(PICTURE, bare=True)], bundled)
+    bare = row_of([Medium(IMAGE, bare=True)], bundled)
     assert (bare.ids.tolist(), bare.media[0].start, bare.media[0].end) == ([7, 0, 7], 0, 3)
-    whole = row_of([Medium(PICTURE, loss=True, loss_on_start=True)], bundled)
+    whole = row_of([Medium(IMAGE, loss=True, loss_on_start=True)], bundled)
     assert whole.loss.tolist() == [[0, 5]]
 
 
@@ -54,7 +54,7 @@ def test_placeholders_are_never_learned_but_their_delimiters_may_be(
     def placeholders(*_: object) -> list[Block]:
         return [replace(block()[0], can_be_learned=False)]
 
-    pieces: list[Piece] = [Medium(PICTURE, loss=True, loss_on_start=True)]
+    pieces: list[Piece] = [Medium(IMAGE, loss=True, loss_on_start=True)]
     (made,) = assemble([prepare(SAMPLE, pieces, placeholders)], bundled)
     assert made.row.loss.tolist() == [[0, 1], [4, 1]]
 

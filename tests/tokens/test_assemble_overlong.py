@@ -16,7 +16,7 @@ from shardmill.tokens.assemble import Assembled, cut_text, fit, split_blocks
 
 @st.composite
 def assembled(draw: st.DrawFn) -> Assembled:
-    """Control tokens 1, texts of 2s and pictures of 4s between 3s, in any order."""
+    """Control tokens 1, texts of 2s and images of 4s between 3s, in any order."""
     ids: list[int] = []
     texts, media = [], []
     for kind in draw(st.lists(st.sampled_from("ctm"), max_size=8)):
@@ -93,7 +93,7 @@ def test_blocks_hold_every_token_once_in_order(whole: Assembled, size: int) -> N
     for block in blocks:
         assert len(block.ids) <= size
         check_media(block)
-    # Only a picture that does not fit may end a block early.
+    # Only an image that does not fit may end a block early.
     for block, following in pairwise(blocks):
         assert len(block.ids) == size or following.media[0].start == 0
 

@@ -48,7 +48,7 @@ def test_the_height_may_be_given() -> None:
     assert (found.height, found.width) == (2, 3)
 
 
-def test_a_row_of_which_only_codes_are_left_gets_its_picture_back() -> None:
+def test_a_row_of_which_only_codes_are_left_gets_its_image_back() -> None:
     source = FieldCodes(field="codes")
     assert [s.kind for s in source.complete(sample("[1]")).document.segments] == ["image", "text"]
     for absent in ("no", "", None, []):
@@ -59,7 +59,7 @@ def test_a_row_of_which_only_codes_are_left_gets_its_picture_back() -> None:
 @pytest.mark.parametrize(
     "value", ["no", None, "[", "[1, 2]", [1.5], [[1, 2], [3]], {"png": [1]}, "[]", [], ["a"], "{}"]
 )
-def test_what_is_no_picture_of_codes_is_a_reject(value: Any) -> None:
+def test_what_is_no_image_of_codes_is_a_reject(value: Any) -> None:
     with pytest.raises(SampleError, match="image codes"):
         FieldCodes(field="codes").codes(sample(value), "jpg")
 

@@ -38,7 +38,7 @@ TEXT_ONLY = (
 )
 
 
-def picture(rng: random.Random) -> MediaSize:
+def image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(20, 300), height=rng.randint(20, 300))
 
 
@@ -88,7 +88,7 @@ def check(
     assert counter.chat_template is not None
     writer = ChatWriter(counter, rule, counter.chat_template, ChatWriting())
     rng = random.Random(3)
-    kinds = {"image": picture, "video": film}
+    kinds = {"image": image, "video": film}
     makers = {kind: kinds[kind] for kind in rule.placeholders()}
     for _ in range(num_chats):
         chat = random_chat(rng, makers, words)
@@ -133,7 +133,7 @@ def test_tokens_that_the_tokenizer_adds_are_counted(tmp_path: Path) -> None:
     check(rule, processor, tmp_path)
 
 
-def test_blank_lines_around_pictures_merge_as_in_the_processor(tmp_path: Path) -> None:
+def test_blank_lines_around_images_merge_as_in_the_processor(tmp_path: Path) -> None:
     check(Gemma3(num_tokens=4), gemma3_processor(), tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Pictures stand among text as each model family wants them."""
+"""Images stand among text as each model family wants them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_patches_are_a_fixed_number_of_placeholders() -> None:
     layout = bind_layout(LAYOUTS["patches"], SPACE, SPACE.special)
     block = layout.of_patches("image", 256, (1, 16, 16))
     assert flat(block) == [[103], [102] * 256, [104]] and not block.can_be_learned
-    with pytest.raises(SampleError, match="empty picture"):
+    with pytest.raises(SampleError, match="empty image"):
         layout.of_patches("image", 0, (0, 0, 0))
 
 

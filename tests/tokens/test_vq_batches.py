@@ -18,7 +18,7 @@ from shardmill.tokens.vq.network import nearest_codes
 
 
 class SmallMemory:
-    """A tokenizer whose device holds only so many pictures; a code is a picture's first byte."""
+    """A tokenizer whose device holds only so many images; a code is an image's first byte."""
 
     factor, num_codes, can_replay = 1, 256, False
 
@@ -59,8 +59,8 @@ def test_what_fitted_once_is_not_tried_larger_again() -> None:
     assert tokenizer.sizes == [4, 4, 4, 4]
 
 
-def test_one_picture_that_does_not_fit_fails_the_unit() -> None:
-    with pytest.raises(UnitFailed, match="smaller pictures"):
+def test_one_image_that_does_not_fit_fails_the_unit() -> None:
+    with pytest.raises(UnitFailed, match="smaller images"):
         BatchEncoder(SmallMemory(0), "cpu").launch(numbered(3))
 
 

@@ -28,7 +28,7 @@ def make(shape: VqShape) -> VqWeights:
     return VqWeights(shape, random_tensors(shape), has_decoder=True)
 
 
-def pictures(*shape: int) -> Any:
+def images(*shape: int) -> Any:
     generator = torch.Generator().manual_seed(sum(shape))
     pixels = torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=generator)
     return pixels.cuda()
@@ -44,7 +44,7 @@ def relative(found: Any, expected: Any) -> float:
 def test_vectors_are_those_of_the_plain_layers(
     size: tuple[int, int, int], shape: VqShape, precision: str
 ) -> None:
-    weights, pixels = make(shape), pictures(*size)
+    weights, pixels = make(shape), images(*size)
     expected = PlainTokenizer(weights, "cuda").vectors(pixels)
     for _ in range(3):
         found = FusedTokenizer(weights, precision, "cuda").vectors(pixels)
@@ -54,7 +54,7 @@ def test_vectors_are_those_of_the_plain_layers(
 
 @pytest.mark.parametrize("shape", [CHAMELEON, LLAMAGEN], ids=["chameleon", "llamagen"])
 def test_codes_are_the_nearest_of_its_vectors(shape: VqShape) -> None:
-    weights, pixels = make(shape), pictures(3, 64, 80)
+    weights, pixels = make(shape), images(3, 64, 80)
     live = FusedTokenizer(weights, "tf32", "cuda")
     vectors = live.vectors(pixels).flatten(0, 2).double()
     codebook = weights.tensors["quantize.embedding.weight"].double().cuda()
@@ -66,7 +66,7 @@ def test_codes_are_the_nearest_of_its_vectors(shape: VqShape) -> None:
 
 def test_every_run_and_every_batch_gives_the_same_codes() -> None:
     encoder = BatchEncoder(FusedTokenizer(make(CHAMELEON), "fp16", "cuda"), "cuda")
-    pixels = pictures(8, 64, 64).cpu().pin_memory()
+    pixels = images(8, 64, 64).cpu().pin_memory()
     first = encoder.launch(pixels).wait().copy()
     for _ in range(5):
         assert (encoder.launch(pixels).wait() == first).all()

@@ -45,7 +45,7 @@ def janus() -> Any:
     return library.JanusVQVAE(config).eval()
 
 
-def pictures() -> torch.Tensor:
+def images() -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (2, SIDE, SIDE, 3), dtype=torch.uint8, generator=generator)
 
@@ -56,12 +56,12 @@ def test_codes_are_those_of_the_model(make: Any, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     spec = HuggingFaceVq(weights=str(tmp_path)).pinned()
     live = spec.load("fp32", "cpu")
-    scaled = pictures().permute(0, 3, 1, 2).float() / 255 * 2 - 1
+    scaled = images().permute(0, 3, 1, 2).float() / 255 * 2 - 1
     sizes = {"image_sizes": torch.tensor([[SIDE, SIDE]] * 2)} if make is emu3 else {}
     with torch.inference_mode():
         expected = model.encode(scaled, **sizes).image_tokens
     expected = torch.stack(list(expected)) if isinstance(expected, list) else expected
-    codes = live.encode(pictures())
+    codes = live.encode(images())
     assert live.num_codes == 64
     assert codes.shape == (2, SIDE // live.factor, SIDE // live.factor)
     assert torch.equal(codes.flatten().long(), expected.flatten().long())

@@ -31,7 +31,7 @@ def chameleon() -> object:
     return model
 
 
-def picture(*shape: int, seed: int = 1) -> torch.Tensor:
+def image(*shape: int, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=generator)
 
@@ -46,7 +46,7 @@ def reference_codes(model: object, pixels: torch.Tensor) -> torch.Tensor:
 def test_codes_are_those_of_transformers_for_both_layouts(
     chameleon: object, tmp_path: Path, shape: tuple[int, int, int]
 ) -> None:
-    pixels = picture(*shape)
+    pixels = image(*shape)
     expected = reference_codes(chameleon, pixels)
     write_original(tmp_path / "original")
     chameleon.save_pretrained(tmp_path / "huggingface")  # type: ignore[attr-defined]
@@ -80,16 +80,16 @@ def test_llamagen_codes_are_nearest_by_angle(tmp_path: Path) -> None:
     tensors = write_llamagen(tmp_path / "vq.pt")
     live = LlamaGenVq(weights=str(tmp_path / "vq.pt")).load("fp32", "cpu")
     assert isinstance(live, PlainTokenizer)
-    pixels = picture(1, 16, 16)
+    pixels = image(1, 16, 16)
     vectors = torch.nn.functional.normalize(live.vectors(pixels).reshape(-1, 8), dim=-1)
     codebook = torch.nn.functional.normalize(tensors["quantize.embedding.weight"], dim=-1)
     assert torch.equal(live.encode(pixels).flatten(), (vectors @ codebook.T).argmax(1).int())
 
 
-def test_codes_decode_to_pictures_of_the_same_size(tmp_path: Path) -> None:
+def test_codes_decode_to_images_of_the_same_size(tmp_path: Path) -> None:
     write_original(tmp_path)
     live = ChameleonVq(weights=str(tmp_path)).load("fp32", "cpu")
-    pixels = live.decode(live.encode(picture(2, 24, 32)))
+    pixels = live.decode(live.encode(image(2, 24, 32)))
     assert pixels.shape == (2, 24, 32, 3)
     assert pixels.dtype == torch.uint8
 

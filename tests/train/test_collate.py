@@ -26,18 +26,18 @@ def pack(*lengths: int, alignment: int = 1) -> TrainPack:
     return TrainPack(0, build_pack(rows, BuildSpec(alignment=alignment)), {})
 
 
-def picture_pack(num_pictures: int, number: int = 0) -> TrainPack:
+def image_pack(num_images: int, number: int = 0) -> TrainPack:
     row = TokenRow(
         key="k",
-        ids=np.arange(2 + 4 * num_pictures),
+        ids=np.arange(2 + 4 * num_images),
         media=tuple(
             MediaSpan(name=f"{i}", kind="image", position=1 + 4 * i, num_tokens=3, grid=(1, 2, 6))
-            for i in range(num_pictures)
+            for i in range(num_images)
         ),
     )
-    values = torch.full((12 * num_pictures, 5), float(number))
-    grids = torch.tensor([[1, 2, 6]] * num_pictures).reshape(-1, 3)
-    tensors = {"pixel_values": values, "image_grid_thw": grids} if num_pictures else {}
+    values = torch.full((12 * num_images, 5), float(number))
+    grids = torch.tensor([[1, 2, 6]] * num_images).reshape(-1, 3)
+    tensors = {"pixel_values": values, "image_grid_thw": grids} if num_images else {}
     return TrainPack(number, build_pack([row], BuildSpec(mrope=QWEN2_VL)), tensors)
 
 
@@ -93,13 +93,13 @@ def test_thd_lengths_cover_the_flattened_batch() -> None:
 
 
 def test_three_axes_are_stacked_in_front() -> None:
-    batch = Collate()([picture_pack(1), picture_pack(2)])
+    batch = Collate()([image_pack(1), image_pack(2)])
     assert batch["position_ids"].shape == (3, 2, 10)
     assert batch["mm_token_type_ids"][0].tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
 def test_media_are_joined_counted_cast_and_chunked() -> None:
-    packs = [picture_pack(n, number=i) for i, n in enumerate((1, 0, 2, 1))]
+    packs = [image_pack(n, number=i) for i, n in enumerate((1, 0, 2, 1))]
     batch = Collate(media_dtype=torch.bfloat16)(packs)
     assert batch["n_images_per_sample"].tolist() == [1, 0, 2, 1]
     assert "n_videos_per_sample" not in batch

@@ -37,7 +37,7 @@ class Broken:
 
     def read(self, row: int) -> Document:
         if row in self.bad:
-            raise SampleError("not a picture", f"row {row}")
+            raise SampleError("not an image", f"row {row}")
         return self.inner.read(row)
 
     def describe(self, row: int) -> str:
@@ -82,7 +82,7 @@ def test_an_unreadable_document_becomes_padding_and_is_named(made: Made) -> None
     (fault,) = packs.faults()
     shard, inside = divmod(bad, 64)
     assert fault.name == f"row {inside} of shard {shard:05d}"
-    assert "not a picture" in fault.reason
+    assert "not an image" in fault.reason
     packs[number]
     assert len(packs.faults()) == 1
 
@@ -92,9 +92,7 @@ def test_beyond_the_budget_the_list_is_told(made: Made) -> None:
     reader = Broken(TokenReader.open(made.tokens), bad)
     packs = PackedDataset(made.plan_path, reader, max_faults=len(made.plan[0]))
     assert len(packs[0].pack.samples) == 0
-    with pytest.raises(
-        TooManyFaults, match=r"could not be read(.|\n)*of shard(.|\n)*not a picture"
-    ):
+    with pytest.raises(TooManyFaults, match=r"could not be read(.|\n)*of shard(.|\n)*not an image"):
         packs[1]
     none_allowed = PackedDataset(made.plan_path, reader, max_faults=0)
     with pytest.raises(TooManyFaults, match="1 samples could not be read, 0 are allowed"):

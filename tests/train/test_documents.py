@@ -1,4 +1,4 @@
-"""Rows with the pictures of their placeholders."""
+"""Rows with the images of their placeholders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.media.image.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.train.documents import PictureReader
+from shardmill.train.documents import ImageReader
 
 GREY = (30, 90, 150)
 
@@ -31,18 +31,18 @@ def row(key: str, *media: MediaSpan) -> TokenRow:
     return TokenRow(key=key, ids=np.arange(1, 12), media=media)
 
 
-def reader_of(tmp_path: Path, rows: list[TokenRow], members: dict[str, bytes]) -> PictureReader:
+def reader_of(tmp_path: Path, rows: list[TokenRow], members: dict[str, bytes]) -> ImageReader:
     document = Document(tuple(Segment(kind="image", media=name) for name in members))
     samples = [(Sample(key="k", document=document, media=members), {})]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    return PictureReader.open(tokens, write_sample_folder(tmp_path / "samples", [samples]), 8)
+    return ImageReader.open(tokens, write_sample_folder(tmp_path / "samples", [samples]), 8)
 
 
 def grey(level: int, width: int = 20, height: int = 10) -> bytes:
     return encode("PNG", np.full((height, width, 3), level, np.uint8))
 
 
-def test_pictures_come_in_the_order_of_their_placeholders(tmp_path: Path) -> None:
+def test_images_come_in_the_order_of_their_placeholders(tmp_path: Path) -> None:
     members = {f"{n}.png": grey(level) for n, level in enumerate(GREY)}
     rows = [row("k", span("2.png", 1), span("0.png", 4)), row("k~1", span("1.png", 1)), row("x")]
     reader = reader_of(tmp_path, rows, members)
@@ -68,7 +68,7 @@ def test_the_middle_is_kept_and_nothing_is_squashed(tmp_path: Path) -> None:
     ("medium", "members", "says"),
     [
         (span("7.png", 1), {"0.png": grey(1)}, "missing media"),
-        (span("0.png", 1), {"0.png": b"text"}, "not a picture"),
+        (span("0.png", 1), {"0.png": b"text"}, "not an image"),
         (span("0.mp4", 1, "video"), {"0.mp4": b"x"}, "cannot serve video"),
     ],
 )
@@ -89,4 +89,4 @@ def test_a_row_of_another_data_set_is_named(tmp_path: Path) -> None:
 def test_one_size_is_needed(tmp_path: Path) -> None:
     reader = reader_of(tmp_path, [row("k")], {"png": grey(1)})
     with pytest.raises(ConfigError, match="one size"):
-        PictureReader(reader.tokens, reader.samples, Buckets())
+        ImageReader(reader.tokens, reader.samples, Buckets())

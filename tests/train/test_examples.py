@@ -122,7 +122,7 @@ def run_verb(*arguments: object) -> None:
     assert told.exit_code == 0, told.output
 
 
-def test_torch_loop_on_pictures(tmp_path: Path) -> None:
+def test_torch_loop_on_images(tmp_path: Path) -> None:
     samples = write_pixel_folder(tmp_path / "samples")
     model = save_model(tmp_path / "model", make_processor())
     plan, measured = tmp_path / "packs.plan", tmp_path / "lengths"

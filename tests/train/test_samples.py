@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Sample(
                 key=f"k{number:03d}",
                 document=Document((Segment(kind="image", media="jpg"),)),
-                media={"jpg": f"picture {number} ".encode() * (number + 1)},
+                media={"jpg": f"image {number} ".encode() * (number + 1)},
             ),
             {},
         )
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def number_of(sample: RawSample) -> int:
     number = int(sample.key[1:])
-    assert bytes(sample.members["jpg"]) == f"picture {number} ".encode() * (number + 1)
+    assert bytes(sample.members["jpg"]) == f"image {number} ".encode() * (number + 1)
     return number
 
 
@@ -101,7 +101,7 @@ def test_worker_processes_are_refused(folder: Path) -> None:
 def test_unreadable_samples_are_left_out_and_named(folder: Path) -> None:
     def decode(sample: RawSample) -> int:
         if sample.key in ("k007", "k070"):
-            raise SampleError("not a picture")
+            raise SampleError("not an image")
         return number_of(sample)
 
     stream = SampleStream(folder, batch_size=10, decode=decode, threads=1, max_faults=2)

@@ -60,7 +60,7 @@ def test_the_books_of_a_unit_are_those_of_its_receipt(desk: Desk) -> None:
     folder = desk.library.folder("pairs")
     unit = unit_books(folder, "000002")
     assert (unit["in"], unit["kept"], unit["skipped"]) == (8, 7, 1)
-    assert unit["rejects"][0]["reason"] == "not a picture"
+    assert unit["rejects"][0]["reason"] == "not an image"
     assert {file["role"] for file in unit["files"][0]["files"]} == {"tar", "idx"}
     assert unit["files"][0]["first"] == first_numbers(folder)["000002"] == 15
 

@@ -21,7 +21,7 @@ from shardmill.view.media import (
     frame,
     known_width,
     media_type,
-    small_picture,
+    small_image,
 )
 
 Image = pytest.importorskip("PIL.Image")
@@ -44,16 +44,16 @@ def test_parts_of_a_medium_are_parts_of_its_bytes(desk: Desk) -> None:
         find_medium(desk.library.folder("chats"), 0, "mp4")
 
 
-def test_small_pictures_keep_their_shape(desk: Desk) -> None:
+def test_small_images_keep_their_shape(desk: Desk) -> None:
     place = find_medium(desk.library.folder("pairs"), 28, "jpg")
-    small = small_picture(place, 160)
+    small = small_image(place, 160)
     assert small is not None
     width, height = Image.open(io.BytesIO(small)).size
     assert width == 160 and abs(width / height - 640 / 427) < 0.02
 
 
-def test_what_is_no_picture_has_no_small_one(desk: Desk) -> None:
-    assert small_picture(find_medium(desk.library.folder("chats"), 0, "json"), 160) is None
+def test_what_is_no_image_has_no_small_one(desk: Desk) -> None:
+    assert small_image(find_medium(desk.library.folder("chats"), 0, "json"), 160) is None
     assert frame(find_medium(desk.library.folder("chats"), 0, "json"), 1.0, 160) is None
 
 

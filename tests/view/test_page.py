@@ -156,12 +156,12 @@ def test_every_view_opens_without_a_fault(browser: Any, base: str, theme: str) -
         wide = "document.documentElement.scrollWidth > innerWidth"
         assert not page.evaluate(wide), f"{view} is wider than a small laptop"
         broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
-        assert page.evaluate(broken) == 0, f"{view} has a picture that does not load"
+        assert page.evaluate(broken) == 0, f"{view} has an image that does not load"
     watched.page.context.close()
     assert watched.problems == []
 
 
-def test_a_pack_leads_to_its_picture_and_its_source_file(page: Watched) -> None:
+def test_a_pack_leads_to_its_image_and_its_source_file(page: Watched) -> None:
     shown = page.show("#/")
     shown.locator(".node[data-id=packs]").click()
     shown.locator(".packrow").nth(1).click()
@@ -178,8 +178,8 @@ def test_a_pack_leads_to_its_picture_and_its_source_file(page: Watched) -> None:
     chosen.locator(".block.image a.shot").click()
     shown.wait_for_selector("article.document img")
     assert shown.locator(".subhead .key").inner_text() == key
-    picture = shown.locator("article.document .medium img").first
-    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 512
+    image = shown.locator("article.document .medium img").first
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 512
     about = shown.locator("aside.about").inner_text()
     assert "chats.json" in about and "row" in about
     shown.get_by_role("link", name=re.compile("row 2 of tokens")).click()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import lists, text
 from invoked import invoke
-from make_media import picture
+from make_media import image
 
 from shardmill.shards.tar.index import IndexRows, index_of
 from shardmill.view.context import Desk
@@ -70,7 +70,7 @@ def test_a_sample_says_what_it_is_and_where_it_came_from(desk: Desk) -> None:
 
 def test_samples_of_others_are_shown_as_they_lie(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "theirs.tar", "w") as tar:
-        for name, content in (("a.jpg", picture("JPEG")), ("a.txt", b"a cat"), ("a.cls", b"3")):
+        for name, content in (("a.jpg", image("JPEG")), ("a.txt", b"a cat"), ("a.cls", b"3")):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))

@@ -76,7 +76,7 @@ def test_media_are_members_and_nothing_else(client: TestClient, params: dict[str
     assert client.get("/media", params=params).status_code == 404
 
 
-def test_a_picture_is_served_whole_and_small(client: TestClient) -> None:
+def test_an_image_is_served_whole_and_small(client: TestClient) -> None:
     whole = client.get("/media", params={"id": "chats", "n": "0", "name": "jpg"})
     assert whole.headers["content-type"] == "image/jpeg"
     assert (

@@ -27,8 +27,8 @@ def test_codes_are_decoded_beside_their_originals_if_asked(
     run_in(tmp_path, f"codes {pipeline / 'pairs'} codes {options}")
     allowed = Desk(Library(tmp_path), decodes=True)
     folder = allowed.library.folder("codes")
-    picture = Image.open(io.BytesIO(decode_codes(allowed, folder, "pairs-00000000", "jpg")))
-    assert picture.size == (64, 32)
+    image = Image.open(io.BytesIO(decode_codes(allowed, folder, "pairs-00000000", "jpg")))
+    assert image.size == (64, 32)
     with pytest.raises(NotHere):
         decode_codes(allowed, folder, "pairs-00000000", "png")
     with pytest.raises(ConfigError, match="--reconstruct"):

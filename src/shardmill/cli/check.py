@@ -2,9 +2,9 @@
 
 What `check` does with the content of shards: counts, faults, specimens and the list of tars.
 
-What `check --decode` says of the pictures of samples.
+What `check --decode` says of the images of samples.
 
-What `check` says of codes besides their bytes: the use of the codebook, and bad pictures.
+What `check` says of codes besides their bytes: the use of the codebook, and bad images.
 
 `shardmill check --same A B`: whether two folders hold the same, whatever their formats are.
 """
@@ -70,14 +70,11 @@ content_options: Option = all_of(
     click.option(
         "--content/--no-content",
         default=None,
-        help="Check what documents, tokens, masks and pictures say.  [default: all but remote "
-        "tars]",
+        help="Check what documents, tokens, masks and images say.  [default: all but remote tars]",
     ),
     click.option("--pairs", is_flag=True, help="Every sample needs a medium and a text."),
     click.option("--max-tokens", type=click.IntRange(1), help="Tokens of a row or pack, at most."),
-    click.option(
-        "--num-patches", type=click.IntRange(1), help="Tokens of every picture of a pack."
-    ),
+    click.option("--num-patches", type=click.IntRange(1), help="Tokens of every image of a pack."),
     click.option(
         "--space",
         metavar="FIELD=VALUE,...",
@@ -87,7 +84,7 @@ content_options: Option = all_of(
     click.option(
         "--dump",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Write a few samples or packs into this folder, as text and pictures.",
+        help="Write a few samples or packs into this folder, as text and images.",
     ),
     click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
     click.option(
@@ -204,8 +201,8 @@ def _space(text: str) -> TokenSpace | None:
 MAX_PRINTED = 20
 
 
-def decode_pictures(folder: Path, count: int, workers: int) -> DecodeReport:
-    """Decode so many pictures of a folder of samples."""
+def decode_images(folder: Path, count: int, workers: int) -> DecodeReport:
+    """Decode so many images of a folder of samples."""
     from shardmill.stages.check.samples import check_decoding
 
     return check_decoding(folder, count, workers=workers)
@@ -214,25 +211,24 @@ def decode_pictures(folder: Path, count: int, workers: int) -> DecodeReport:
 def decoding_as_plain(report: DecodeReport) -> dict[str, Any]:
     """Return the report for --json."""
     return {
-        "pictures": report.num_pictures,
+        "images": report.num_images,
         "decoded": report.num_decoded,
-        "num_broken_pictures": report.num_broken,
-        "broken_pictures": [asdict(picture) for picture in report.broken],
+        "num_broken_images": report.num_broken,
+        "broken_images": [asdict(image) for image in report.broken],
     }
 
 
 def print_decoding(report: DecodeReport) -> None:
-    """Print how many pictures were decoded, and those that are broken."""
-    of_all = f"{report.num_decoded:,} of {wording.plural(report.num_pictures, 'picture')}"
+    """Print how many images were decoded, and those that are broken."""
+    of_all = f"{report.num_decoded:,} of {wording.plural(report.num_images, 'image')}"
     console.facts([("decoded", of_all)])
     if not report.num_broken:
         return
-    broken = wording.plural(report.num_broken, "broken picture")
+    broken = wording.plural(report.num_broken, "broken image")
     console.say("✗", f"{broken} of {report.num_decoded:,} decoded", colour=console.BAD)
     lines = [
-        f"{picture.tar}, sample {picture.key}, {picture.medium} at byte {picture.offset}: "
-        f"{picture.what}"
-        for picture in report.broken
+        f"{image.tar}, sample {image.key}, {image.medium} at byte {image.offset}: {image.what}"
+        for image in report.broken
     ]
     console.listed(lines, MAX_PRINTED)
 
@@ -249,7 +245,7 @@ MAX_LISTED = 20
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Decode so many pictures and name those of samples that are cut off or broken, those of "
+    help="Decode so many images and name those of samples that are cut off or broken, those of "
     "codes that come out badly.",
 )
 @click.option(
@@ -314,7 +310,7 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What was found: in bytes, content, codes, pictures; and where specimens and lists are."""
+    """What was found: in bytes, content, codes, images; and where specimens and lists are."""
 
     verdict: Verdict
     content: ContentReport | None
@@ -336,7 +332,7 @@ def _check(folder: Path, wanted: ContentOptions, quick: bool, decode: int, worke
     codes = _report_codes(folder, decode) if verdict.sound and not quick else {}
     decoding = None
     if decode and verdict.sound and not _holds_codes(folder):
-        decoding = decode_pictures(folder, decode, workers)
+        decoding = decode_images(folder, decode, workers)
     found = _Found(verdict=verdict, content=content, codes=codes, decoding=decoding, made={})
     if not verdict.sound:
         return found
@@ -405,7 +401,7 @@ def _print_verdict(folder: Path, verdict: Verdict, quick: bool) -> None:
 
 
 def report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
-    """Return the use of the codebook and, of pictures decoded again, those that come out badly."""
+    """Return the use of the codebook and, of images decoded again, those that come out badly."""
     use = codebook_use(folder)
     report: dict[str, Any] = {
         "codes": len(use.counts),
@@ -413,10 +409,10 @@ def report_codes(folder: Path, num_decoded: int) -> dict[str, Any]:
         "perplexity": round(use.perplexity, 1),
     }
     if num_decoded:
-        pictures = list(reconstruct(folder, spread_keys(folder, num_decoded)))
-        report["decoded"] = len(pictures)
-        report["psnr"] = round(sum(p.psnr for p in pictures) / max(1, len(pictures)), 2)
-        report["outliers"] = {f"{p.key} {p.medium}": round(p.psnr, 2) for p in outliers(pictures)}
+        images = list(reconstruct(folder, spread_keys(folder, num_decoded)))
+        report["decoded"] = len(images)
+        report["psnr"] = round(sum(p.psnr for p in images) / max(1, len(images)), 2)
+        report["outliers"] = {f"{p.key} {p.medium}": round(p.psnr, 2) for p in outliers(images)}
     return report
 
 
@@ -431,7 +427,7 @@ def print_codes(report: dict[str, Any]) -> None:
         ("perplexity", f"{report['perplexity']:,}"),
     ]
     if "decoded" in report:
-        rows.append(("decoded", f"{report['decoded']:,} pictures, {report['psnr']} dB on average"))
+        rows.append(("decoded", f"{report['decoded']:,} images, {report['psnr']} dB on average"))
         rows += [("outlier", f"{name}: {value} dB") for name, value in report["outliers"].items()]
     console.facts(rows)
 

@@ -1,4 +1,4 @@
-"""`shardmill codes IN OUT`: the pictures of sample shards as VQ codes."""
+"""`shardmill codes IN OUT`: the images of sample shards as VQ codes."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from shardmill.run.local import Local
 @click.option(
     "--geometry",
     metavar="KIND,FIELD=VALUE",
-    help=f"Another way to bring pictures to size: {', '.join(GEOMETRIES)}.",
+    help=f"Another way to bring images to size: {', '.join(GEOMETRIES)}.",
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "tf32", "fp16"]),
     help="What a GPU multiplies.  [default: fp16 on a GPU, fp32 without]",
 )
-@click.option("--allow-truncated", is_flag=True, help="Take pictures whose end is missing.")
+@click.option("--allow-truncated", is_flag=True, help="Take images whose end is missing.")
 @click.option("--limit", type=click.IntRange(0), help="Only the first N samples.")
 @click.option("--threads", type=click.IntRange(1), help="Threads that decode, of each process.")
 @click.option("--device", help="Such as cuda:1 or cpu.  [default: a free GPU for each process]")
 @click.option("--print-sizes", is_flag=True, help="Print the sizes that can come out, and stop.")
 @run_options
 def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
-    """Turn pictures into VQ codes, written once.
+    """Turn images into VQ codes, written once.
 
     \b
         shardmill codes shards codes --tokenizer chameleon,weights=vqgan --resolution 512
@@ -68,7 +68,7 @@ def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
         adopt(folder, out, flags, options)
         return
     if not flags["tokenizer"]:
-        raise click.UsageError("give --tokenizer to encode pictures, or --from a field with codes")
+        raise click.UsageError("give --tokenizer to encode images, or --from a field with codes")
     geometry = make_geometry(flags["geometry"], flags["resolution"])
     if print_sizes:
         for width, height in geometry.sizes():
@@ -80,15 +80,15 @@ def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
 def _encode(
     folder: Path, out: Path, geometry: Any, flags: dict[str, Any], options: RunOptions
 ) -> None:
-    """Make code shards of the pictures of the samples."""
+    """Make code shards of the images of the samples."""
     _use(flags["threads"], flags["device"])
-    from shardmill.stages.codes import EncodePictures
+    from shardmill.stages.codes import EncodeImages
     from shardmill.tokens.vq.encode import count_devices
 
     num_devices = count_devices()
     precision: Any = flags["precision"] or ("fp16" if num_devices else "fp32")
     tokenizer = build(IMAGE_TOKENIZERS, parse_plugin(flags["tokenizer"]), where="--tokenizer")
-    stage = EncodePictures(
+    stage = EncodeImages(
         input_dir=folder.absolute(),
         tokenizer=tokenizer.pinned(),
         geometry=geometry,

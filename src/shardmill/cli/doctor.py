@@ -36,7 +36,7 @@ FOR_WHAT = {
     "tables": "parquet, Arrow and .zst tables",
     "lmdb": "media in LMDB files",
     "remote": "s3://, gs://, az:// and http(s)://",
-    "image": "decoding and resizing pictures",
+    "image": "decoding and resizing images",
     "video": "frames of videos",
     "text": "tokenizers and chat templates",
     "fast": "compiled planning, fast tokenizers",
@@ -115,7 +115,7 @@ def _processors() -> Iterator[Finding]:
     found = _version("torchvision")
     if _version("transformers") is None or _version("torch") is None:
         return
-    use = "for transformers' processors of pictures and videos"
+    use = "for transformers' processors of images and videos"
     if found is None:
         todo = "install the torchvision that was built with this torch"
         yield Finding("extras", "torchvision", "missing", f"not installed; {use}", todo)

@@ -1,4 +1,4 @@
-"""`shardmill frames IN OUT`: the videos of sample shards as pictures."""
+"""`shardmill frames IN OUT`: the videos of sample shards as images."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from shardmill.plugins import FRAME_SAMPLERS, build
     "--list-fps",
     type=float,
     metavar="FPS",
-    help="Choose among pictures that follow each other, too: frames at this rate.",
+    help="Choose among images that follow each other, too: frames at this rate.",
 )
 @click.option(
     "--max-frames",
@@ -73,7 +73,7 @@ def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any
         shardmill frames clips frames --sampler keyframes,i_frames=8,p_frames=16 --mark '#{at}'
         shardmill frames clips frames --sampler fps,fps=2,max_frames=64
     """
-    from shardmill.media.video.frames import PictureFormat
+    from shardmill.media.video.frames import ImageFormat
     from shardmill.stages.frames import SampleFrames
 
     options = RunOptions.taken_from(flags)
@@ -81,7 +81,7 @@ def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any
     stage = SampleFrames(
         input_dir=folder.absolute(),
         sampler=build(FRAME_SAMPLERS, parse_plugin(sampler), where="--sampler"),
-        pictures=PictureFormat(**{name: flags.pop(name) for name in names}),
+        images=ImageFormat(**{name: flags.pop(name) for name in names}),
         clip_s=None if clip is None else parse_clip(clip),
         **flags,
     )

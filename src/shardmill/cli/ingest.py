@@ -93,7 +93,7 @@ def ingest(
 ) -> None:
     """Turn raw folders, tables or tars into shards.
 
-    INPUT is a folder of pictures with captions beside them, tables (jsonl, json, csv, parquet,
+    INPUT is a folder of images with captions beside them, tables (jsonl, json, csv, parquet,
     arrow, also .gz and .zst), WebDataset tars, or a meta file that names several of them; globs
     and braces work, quoted or not. Every row ends up in a shard, or in OUT/rejects with a reason.
 

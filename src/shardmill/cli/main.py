@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
     "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
     "frames": ("shardmill.cli.frames:frames", "Turn videos into frames, or keep them whole."),
-    "codes": ("shardmill.cli.codes:codes", "Turn pictures into VQ codes, written once."),
+    "codes": ("shardmill.cli.codes:codes", "Turn images into VQ codes, written once."),
     "tokenize": (
         "shardmill.cli.tokenize:tokenize",
         "Turn samples or plain text into token shards.",

@@ -53,7 +53,7 @@ def measure(input: Path, out: Path, model: str, estimate: bool, **flags: Any) ->
     """Count the tokens of samples for a model that takes pixels.
 
     Writes OUT/lengths.bin, which `shardmill plan` reads. No media are decoded: text is counted by
-    the tokenizer and its chat template, pictures and videos by the rule of the model's processor,
+    the tokenizer and its chat template, images and videos by the rule of the model's processor,
     from the sizes in the index.
 
     \b

@@ -26,7 +26,7 @@ from shardmill.cli.running import run_and_report
     "--samples",
     "samples_dir",
     type=PlaceType(exists=True, file_okay=False),
-    help="The folder of samples whose pictures are copied into the tars.",
+    help="The folder of samples whose images are copied into the tars.",
 )
 @click.option("--packs-per-shard", type=click.IntRange(1), default=1000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="For the order of packs.")

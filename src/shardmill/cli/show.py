@@ -1,6 +1,6 @@
 """`shardmill show FOLDER`: what a folder holds, as a person reads it.
 
-Shows codes: their grids, or the pictures that they decode to beside the originals.
+Shows codes: their grids, or the images that they decode to beside the originals.
 
 Prints samples: where they come from, their media, and the turns of their document.
 
@@ -54,7 +54,7 @@ from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
     "--reconstruct",
     "to_dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of codes: write pictures beside what their codes decode to into this folder.",
+    help="Of codes: write images beside what their codes decode to into this folder.",
 )
 @json_lines_option
 def show(
@@ -108,33 +108,33 @@ def _show_ours(folder: Path, wanted: Sequence[str], count: int, as_json: bool) -
 def show_codes(folder: Path, wanted: Sequence[str], count: int, as_json: bool) -> None:
     """Print the grids of codes of the samples with these keys, or of some spread evenly."""
     for key in wanted or spread_keys(folder, count):
-        for picture in find_codes(folder, key):
-            height, width = picture.codes.shape
+        for image in find_codes(folder, key):
+            height, width = image.codes.shape
             if as_json:
-                codes = picture.codes.tolist()
-                console.print_json({"key": key, "medium": picture.medium, "codes": codes})
+                codes = image.codes.tolist()
+                console.print_json({"key": key, "medium": image.medium, "codes": codes})
                 continue
-            console.heading(f"{key} {picture.medium}")
-            first = " ".join(str(code) for code in picture.codes[0, :12])
+            console.heading(f"{key} {image.medium}")
+            first = " ".join(str(code) for code in image.codes[0, :12])
             console.facts([("grid", f"{height} x {width}"), ("first row", f"{first} …")])
 
 
 def show_reconstructions(
     folder: Path, wanted: Sequence[str], count: int, to_dir: Path, as_json: bool
 ) -> None:
-    """Write each picture beside what its codes decode to, and print how near they are."""
-    image = need("PIL.Image", extra="image")
+    """Write each image beside what its codes decode to, and print how near they are."""
+    pillow = need("PIL.Image", extra="image")
     to_dir.mkdir(parents=True, exist_ok=True)
-    for picture in reconstruct(folder, list(wanted or spread_keys(folder, count))):
-        name = f"{picture.key}.{picture.medium}".replace("/", "_")
+    for image in reconstruct(folder, list(wanted or spread_keys(folder, count))):
+        name = f"{image.key}.{image.medium}".replace("/", "_")
         path = to_dir / f"{name}.png"
-        image.fromarray(picture.side_by_side()).save(path)
+        pillow.fromarray(image.side_by_side()).save(path)
         if as_json:
             console.print_json(
-                {"key": picture.key, "medium": picture.medium, "psnr": picture.psnr, "path": path}
+                {"key": image.key, "medium": image.medium, "psnr": image.psnr, "path": path}
             )
         else:
-            click.echo(f"  {picture.psnr:5.2f} dB  {path}")
+            click.echo(f"  {image.psnr:5.2f} dB  {path}")
 
 
 ROLE_COLOURS = {"system": "yellow", "user": "blue", "assistant": "green", "tool": "magenta"}

@@ -43,7 +43,7 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
     callback=_plugin,
     help=f"How a sample is written: {', '.join(TEMPLATES)} or package.module:Class.",
 )
-@click.option("--layout", metavar="NAME", help=f"How pictures stand: {', '.join(LAYOUT_NAMES)}.")
+@click.option("--layout", metavar="NAME", help=f"How images stand: {', '.join(LAYOUT_NAMES)}.")
 @click.option(
     "--codes",
     metavar="KIND,FIELD=VALUE",

@@ -99,7 +99,7 @@ def _has_screen() -> bool:
 def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> None:
     """Write what the page shows into one file.
 
-    The file holds books, plots, packs and small pictures, needs no server and loads nothing from
+    The file holds books, plots, packs and small images, needs no server and loads nothing from
     outside.
 
     \b

@@ -93,8 +93,8 @@ def open_reader(
     if isinstance(stage, dict) and "format" in stage and isinstance(stage["format"], dict):
         return _open_export(folder, stage, space)
     if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
-        pictures = {"samples": stage.get("samples_dir")}
-        return _tars(folder, pictures, space or _space_of(str(stage["tokens_dir"])))
+        images = {"samples": stage.get("samples_dir")}
+        return _tars(folder, images, space or _space_of(str(stage["tokens_dir"])))
     if record is not None or (folder / "manifest.json").exists():
         reader: Reader = open_folder(folder, codes_dir)
         return reader
@@ -160,8 +160,8 @@ def _tars(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
         reader: Reader = open_folder(folder)
         return reader
     known = _needed(space, folder)
-    pictures = format.get("samples") is not None
-    return TarReader(files=(str(folder / "shards"),), space=known, ours=True, pictures=pictures)
+    images = format.get("samples") is not None
+    return TarReader(files=(str(folder / "shards"),), space=known, ours=True, images=images)
 
 
 def _mds(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:

@@ -30,14 +30,14 @@ from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.formats.packedrows import (
     BATCH_TOKENS,
-    PICTURED_TOKENS,
+    BATCH_TOKENS_WITH_IMAGES,
     PackedBatch,
     identity_of,
     keys_json,
     media_json,
-    open_pictures,
+    open_images,
     packed_batches,
-    read_pictures,
+    read_images,
 )
 from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
 from shardmill.formats.rows import token_rows
@@ -60,7 +60,7 @@ JPEG_START = b"\xff\xd8\xff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MdsFormat(Format):
-    """MDS shards; `samples` is the folder whose pictures, all of them JPEG, are copied."""
+    """MDS shards; `samples` is the folder whose images, all of them JPEG, are copied."""
 
     samples: Path | None = None
 
@@ -70,7 +70,7 @@ class MdsFormat(Format):
             object.__setattr__(self, "samples", self.samples.absolute())
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
-        """Yield which folder of samples the pictures come from."""
+        """Yield which folder of samples the images come from."""
         source.space()
         identity = identity_of(self.samples)
         for _ in ranges:
@@ -78,8 +78,8 @@ class MdsFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write one shard: the samples first, since only they tell where each of them begins."""
-        samples = None if self.samples is None else open_pictures(self.samples)
-        max_tokens = BATCH_TOKENS if samples is None else PICTURED_TOKENS
+        samples = None if self.samples is None else open_images(self.samples)
+        max_tokens = BATCH_TOKENS if samples is None else BATCH_TOKENS_WITH_IMAGES
         config = orjson.dumps(self._config(source))
         head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
         sizes, end = [np.empty(0, np.int64)], head
@@ -148,7 +148,7 @@ def _head(sizes: NDArray[np.int64], first: int, config: bytes) -> bytes:
 def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally) -> list[Column]:
     """Return the samples of a batch that MDS can hold, to be woven."""
     part, bounds = batch.rows.part, batch.rows.bounds
-    rows, pictures = _fitting(batch, samples, tally)
+    rows, images = _fitting(batch, samples, tally)
     fields = [
         _array(batch.rows.ids, bounds),
         keys_json(batch),
@@ -158,7 +158,7 @@ def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally)
     ]
     fields = [[column.taken(rows) for column in columns] for columns in fields]
     if samples is not None:
-        fields.insert(0, [texts(pictures)])
+        fields.insert(0, [texts(images)])
     sizes = np.stack([lengths_of(columns) for columns in fields], axis=1).astype("<u4")
     return [cells(sizes), *(column for columns in fields for column in columns)]
 
@@ -166,22 +166,22 @@ def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally)
 def _fitting(
     batch: PackedBatch, samples: SampleSet | None, tally: Tally
 ) -> tuple[NDArray[np.int64], list[bytes]]:
-    """Return which samples can be held, and of those the pictures, and account for all."""
+    """Return which samples can be held, and of those the images, and account for all."""
     lengths = batch.rows.lengths
     if samples is None and bool((lengths > 0).all()):
         tally.num_in += len(batch)
         tally.num_kept += len(batch)
         return np.arange(len(batch)), []
-    rows, pictures = [], []
+    rows, images = [], []
     for row, key in enumerate(batch.keys):
         with tally.sample(key):
             if not lengths[row]:
                 raise SampleError("no tokens", "MDS has no arrays without values")
             if samples is not None:
-                found = [picture for _, picture in read_pictures(batch, row, samples)]
-                pictures.append(_picture_list(found))
+                found = [image for _, image in read_images(batch, row, samples)]
+                images.append(_image_list(found))
             rows.append(row)
-    return np.array(rows, np.int64), pictures
+    return np.array(rows, np.int64), images
 
 
 def _array(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
@@ -195,12 +195,12 @@ def _array(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
     return [replace(cells(heads), lengths=1 + (1 << code)), between(values, bounds)]
 
 
-def _picture_list(pictures: list[memoryview]) -> bytes:
-    for number, picture in enumerate(pictures):
-        if bytes(picture[:3]) != JPEG_START:
-            raise SampleError("not a JPEG", f"medium {number}: MDS lists hold JPEG pictures only")
-    sizes = np.array([len(picture) for picture in pictures], "<u4").tobytes()
-    return b"".join([struct.pack("<II", 0, len(pictures)), sizes, *pictures])
+def _image_list(images: list[memoryview]) -> bytes:
+    for number, image in enumerate(images):
+        if bytes(image[:3]) != JPEG_START:
+            raise SampleError("not a JPEG", f"medium {number}: MDS lists hold JPEG images only")
+    sizes = np.array([len(image) for image in images], "<u4").tobytes()
+    return b"".join([struct.pack("<II", 0, len(images)), sizes, *images])
 
 
 def _entry(shard: ShardEntry) -> dict[str, Any]:
@@ -217,11 +217,11 @@ class MdsReader:
     space: TokenSpace
 
     def holds(self) -> frozenset[Aspect]:
-        """Return all aspects of tokens, and media if pictures were copied."""
+        """Return all aspects of tokens, and media if images were copied."""
         known: set[Aspect] = {"keys", "tokens", "words", "documents", "loss", "modality"}
         known |= {"codes"} if self.space.num_codes else set()
-        has_pictures = any("images" in shard["column_names"] for shard in self._shards())
-        return frozenset(known | ({"media"} if has_pictures else set()))
+        has_images = any("images" in shard["column_names"] for shard in self._shards())
+        return frozenset(known | ({"media"} if has_images else set()))
 
     def token_space(self) -> TokenSpace:
         """Return the space that was given."""
@@ -294,7 +294,7 @@ def _decode(content: memoryview, encoding: str) -> Any:
     if kind == "json":
         return orjson.loads(content)
     if kind == "list[jpeg]":
-        return _pictures(content)
+        return _images(content)
     return content
 
 
@@ -304,7 +304,7 @@ def _read_array(content: memoryview, dtype: str) -> NDArray[Any]:
     return np.frombuffer(content[head:], dtype)
 
 
-def _pictures(content: memoryview) -> list[memoryview]:
+def _images(content: memoryview) -> list[memoryview]:
     count = int.from_bytes(content[4:8], "little")
     sizes = np.frombuffer(content[8 : 8 + 4 * count], "<u4").tolist()
     ends = (8 + 4 * count + np.cumsum(sizes)).tolist()

@@ -66,7 +66,7 @@ class TokensReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesReader:
-    """A folder of samples; `codes_dir` holds the codes of their pictures."""
+    """A folder of samples; `codes_dir` holds the codes of their images."""
 
     dir: str
     codes_dir: str | None = None
@@ -121,8 +121,8 @@ class CodesReader:
         entry = open_manifest(Path(self.dir)).shards[input["shard"]]
         shard = open_codes(Path(self.dir) / entry.files[ROLE].path)
         for number, key in enumerate(shard.keys):
-            pictures = shard.pictures(number)
-            yield Record(key=key, codes=tuple(picture.codes.reshape(-1) for picture in pictures))
+            images = shard.images(number)
+            yield Record(key=key, codes=tuple(image.codes.reshape(-1) for image in images))
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the manifest."""
@@ -164,8 +164,8 @@ def _sample_record(sample: Sample, codes: CodeJoin | None, shard_name: str) -> R
     )
     if codes is None:
         return record
-    pictures = codes.pictures(sample.key, shard_name)
-    return replace(record, codes=tuple(picture.codes.reshape(-1) for picture in pictures))
+    images = codes.images(sample.key, shard_name)
+    return replace(record, codes=tuple(image.codes.reshape(-1) for image in images))
 
 
 def _manifest_stamp(folder: str) -> dict[str, Any]:

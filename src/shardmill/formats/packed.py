@@ -4,9 +4,9 @@
     loss_mask      1 where a token is learned; all are if it is missing
     lengths, keys  of the documents, in order, if shardmill wrote it
     media          where the tokens of each medium lie, if shardmill wrote it
-    image          the names of the pictures
+    image          the names of the images
 
-Without "media", the runs of the space's placeholder are the pictures: `im_patch` between `im_start`
+Without "media", the runs of the space's placeholder are the images: `im_patch` between `im_start`
 and `im_end`, as video pipelines write them.
 """
 
@@ -30,7 +30,7 @@ MAX_IDS = 1 << 24
 # What a packed sample has, its ids in its JSON or in a member beside it.
 MARKS = ({"input_ids"}, {"lengths", "keys", "media"})
 BAD = "not a packed sample"
-MISMATCH = "pictures and placeholders do not match"
+MISMATCH = "images and placeholders do not match"
 
 
 def parse_packed(raw: bytes | memoryview, key: str) -> dict[str, Any]:
@@ -100,31 +100,31 @@ def _numbers(fields: Mapping[str, Any], name: str, end: int) -> NDArray[np.int64
 def _found(
     ids: NDArray[np.int64], space: TokenSpace, fields: Mapping[str, Any]
 ) -> tuple[MediaSpan, ...]:
-    """Return the runs of placeholders; there must be as many as pictures."""
+    """Return the runs of placeholders; there must be as many as images."""
     names = space.names
     if not {"im_patch", "im_start", "im_end"} <= names.keys():
         return ()
     starts = np.flatnonzero(ids == names["im_start"]).tolist()
     ends = np.flatnonzero(ids == names["im_end"]).tolist()
     given = fields.get("image")
-    num_pictures = len(given) if isinstance(given, list) else len(starts)
-    if not num_pictures == len(starts) == len(ends):
-        detail = f"{num_pictures} pictures, {len(starts)} im_start, {len(ends)} im_end"
+    num_images = len(given) if isinstance(given, list) else len(starts)
+    if not num_images == len(starts) == len(ends):
+        detail = f"{num_images} images, {len(starts)} im_start, {len(ends)} im_end"
         raise SampleError(MISMATCH, detail)
     for start, end in zip(starts, ends):
         if end <= start or not (ids[start + 1 : end] == names["im_patch"]).all():
             raise SampleError(MISMATCH, f"im_start at {start} is followed by other tokens")
     return tuple(
-        _picture(number, start + 1, end - start - 1, num_pictures)
+        _image(number, start + 1, end - start - 1, num_images)
         for number, (start, end) in enumerate(zip(starts, ends))
     )
 
 
-def _picture(number: int, position: int, count: int, num_pictures: int) -> MediaSpan:
+def _image(number: int, position: int, count: int, num_images: int) -> MediaSpan:
     side = isqrt(count)
     grid = (1, side, side) if side * side == count else (1, 1, count)
-    # As `ingest` names the pictures of the same tar, so that tokens and samples can be joined.
-    name = "jpg" if num_pictures == 1 else f"{number}.jpg"
+    # As `ingest` names the images of the same tar, so that tokens and samples can be joined.
+    name = "jpg" if num_images == 1 else f"{number}.jpg"
     return MediaSpan(
         name=name, kind="image", position=position, num_tokens=count, grid=grid, before=1, after=1
     )

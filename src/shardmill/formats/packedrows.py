@@ -38,7 +38,7 @@ from shardmill.storage.background import Room
 
 # So many that what a batch costs by itself does not count, and two of them take little memory.
 BATCH_TOKENS = 1 << 21
-PICTURED_TOKENS = 1 << 17  # where the pictures of a batch are in memory as well
+BATCH_TOKENS_WITH_IMAGES = 1 << 17  # where the images of a batch are in memory as well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ def packed_batches(
         number += len(rows)
 
 
-def read_pictures(
+def read_images(
     batch: PackedBatch, sample: int, samples: SampleSet
 ) -> list[tuple[str, memoryview]]:
     """Return (extension, bytes) of each medium of a packed sample, from the samples' folder."""
@@ -132,7 +132,7 @@ def read_pictures(
 
 
 @lru_cache(maxsize=1)
-def open_pictures(folder: Path) -> SampleSet:
+def open_images(folder: Path) -> SampleSet:
     """Return the folder of samples whose media are copied, opened once a process."""
     return open_samples(folder)
 

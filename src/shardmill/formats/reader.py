@@ -10,7 +10,7 @@ something (Megatron has none for loss) must not be compared in it, nor trusted w
     words        the ids outside of media and their delimiters
     loss         which tokens are learned
     modality     which tokens belong to media
-    codes        the local codes of each picture
+    codes        the local codes of each image
     text         all text of the sample
     media        checksums of the bytes of its media
 """
@@ -181,7 +181,7 @@ class FileReader(Protocol):
 
 
 def with_codes(record: Record, space: TokenSpace) -> Record:
-    """Return a record of tokens with the local codes of its pictures."""
+    """Return a record of tokens with the local codes of its images."""
     codes = tuple(
         space.local_codes(row.ids[span.position : span.position + span.num_tokens])
         for row in record.rows

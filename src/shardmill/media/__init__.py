@@ -1,1 +1,1 @@
-"""Pictures and videos: sizes from headers, decoding, frames."""
+"""Images and videos: sizes from headers, decoding, frames."""

@@ -1,6 +1,6 @@
 """What a medium is and how large, from its first bytes: the name it was given is not believed.
 
-A text file named .jpg is no picture, whatever its suffix says; a PNG named .jpg is a PNG.
+A text file named .jpg is no image, whatever its suffix says; a PNG named .jpg is a PNG.
 
 Sounds by their first bytes; only WAV tells its duration at a fixed place.
 """
@@ -13,7 +13,7 @@ from struct import error as StructError
 from struct import unpack_from
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.image.header import picture_format, picture_size
+from shardmill.media.image.header import image_format, image_size
 from shardmill.media.video.header import video_format, video_size
 from shardmill.model.sample import MediaSize
 
@@ -54,7 +54,7 @@ def audio_size(format: str, data: bytes | memoryview) -> MediaSize:
 
 HEAD = 256
 MAX_SIDE = (1 << 31) - 1
-REASONS = {"image": "not a picture", "video": "not a video", "audio": "not a sound"}
+REASONS = {"image": "not an image", "video": "not a video", "audio": "not a sound"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def _probe(kind: str, head: bytes, data: bytes | memoryview) -> Medium | None:
     if kind == "audio":
         ext = audio_format(head)
         return None if ext is None else Medium(ext, audio_size(ext, data))
-    ext = picture_format(head)
+    ext = image_format(head)
     if ext in ("gif", "webp", "avif") or (ext is not None and kind == "image"):
-        sides = picture_size(ext, data)
+        sides = image_size(ext, data)
         frames = 1 if kind == "image" else 0
         return sides and Medium(ext, MediaSize(width=sides[0], height=sides[1], num_frames=frames))
     ext = video_format(head)

@@ -49,7 +49,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSize:
-    """What a medium's header says; a picture has one frame and no duration, 0 means unknown."""
+    """What a medium's header says; an image has one frame and no duration, 0 means unknown."""
 
     width: int = 0
     height: int = 0

@@ -261,5 +261,5 @@ def skip_budget(num_in: int, max_skip_rate: float) -> int:
 
 
 def listed(counts: Counter[str]) -> str:
-    """Return '3 x no such file, 1 x not a picture', the most frequent first."""
+    """Return '3 x no such file, 1 x not an image', the most frequent first."""
     return ", ".join(f"{count} x {reason}" for reason, count in counts.most_common())

@@ -24,7 +24,7 @@ class MropeRule:
 
     Qwen2-VL uses the defaults. Qwen2.5-VL spaces the temporal patches of a video by their seconds
     times `tokens_per_second`. Qwen3-VL writes the time before each temporal patch, so that a video
-    is as many pictures (`split_videos`).
+    is as many images (`split_videos`).
     """
 
     merge_size: int = 2

@@ -25,8 +25,8 @@ MAX_OPEN = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
-    """The codes of one picture, row by row, and its size in pixels."""
+class CodedImage:
+    """The codes of one image, row by row, and its size in pixels."""
 
     medium: str
     codes: NDArray[Any]
@@ -44,14 +44,14 @@ class CodeJoin:
     rejects: dict[str, Path]
     _open: dict[str, CodeCursor] = field(default_factory=dict)
 
-    def pictures(self, key: str, shard_name: str) -> list[Picture]:
-        """Return the pictures of a sample in the order of its document."""
+    def images(self, key: str, shard_name: str) -> list[CodedImage]:
+        """Return the images of a sample in the order of its document."""
         for cursor in self._candidates(shard_name):
             found = cursor.find(key)
             if isinstance(found, Reject):
                 raise without_codes(found)
             if found is not None:
-                return cursor.pictures(found)
+                return cursor.images(found)
         raise SampleError("no image codes", f"{key!r} is in no code shard of {self.folder}")
 
     def shard(self, name: str) -> CodeShard | None:
@@ -94,12 +94,12 @@ class CodeCursor:
         self._next = row + 1
         return row
 
-    def pictures(self, row: int) -> list[Picture]:
-        """Return the pictures of a sample that `find` found."""
+    def images(self, row: int) -> list[CodedImage]:
+        """Return the images of a sample that `find` found."""
         assert self.shard is not None
-        factor, found = self.shard.factor, self.shard.pictures(row)
+        factor, found = self.shard.factor, self.shard.images(row)
         sizes = [(p.codes.shape[1] * factor, p.codes.shape[0] * factor) for p in found]
-        return [Picture(p.medium, p.codes.reshape(-1), *size) for p, size in zip(found, sizes)]
+        return [CodedImage(p.medium, p.codes.reshape(-1), *size) for p, size in zip(found, sizes)]
 
 
 def join_codes(folder: Path) -> CodeJoin:

@@ -1,13 +1,13 @@
 """Code shards: the image codes of every sample, by key and medium, mapped and not parsed.
 
-An array file (see arrays.py) of format "codes". For N samples with M pictures:
+An array file (see arrays.py) of format "codes". For N samples with M images:
 
     key_*            texts     the keys, in the order of the sample shard
     hash, hash_order u64, u32  xxh3-64 of the keys, rising, and the number of the sample of each
-    first            u64[N+1]  number of a sample's first picture; a sample may have none
-    medium           u16[M]    number of the picture's name in the table medium_*
+    first            u64[N+1]  number of a sample's first image; a sample may have none
+    medium           u16[M]    number of the image's name in the table medium_*
     height, width    u16[M]    rows and columns of codes
-    start            u64[M+1]  where a picture's codes begin, row by row
+    start            u64[M+1]  where an image's codes begin, row by row
     codes            u8, u16 or u32: the smallest type that holds every code of the codebook
 
 `meta` holds "num_codes" of the codebook and "factor", the pixels of one side of a code's square;
@@ -44,7 +44,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PictureCodes:
+class ImageCodes:
     """The codes [rows, columns] of one medium of a sample."""
 
     medium: str
@@ -65,13 +65,13 @@ class CodeShard:
         return len(self.keys)
 
     @property
-    def num_pictures(self) -> int:
-        """Pictures of all samples."""
+    def num_images(self) -> int:
+        """Images of all samples."""
         return len(self.arrays["medium"])
 
     @property
     def codes(self) -> NDArray[Any]:
-        """The codes of all pictures, one after the other."""
+        """The codes of all images, one after the other."""
         return self.arrays["codes"]
 
     def find(self, key: str) -> int | None:
@@ -86,18 +86,18 @@ class CodeShard:
             row += 1
         return None
 
-    def pictures(self, number: int) -> list[PictureCodes]:
-        """Return the pictures of a sample in the order of its document."""
+    def images(self, number: int) -> list[ImageCodes]:
+        """Return the images of a sample in the order of its document."""
         first, last = (int(self.arrays["first"][number + i]) for i in (0, 1))
-        return [self.picture(picture) for picture in range(first, last)]
+        return [self.image(image) for image in range(first, last)]
 
-    def picture(self, picture: int) -> PictureCodes:
-        """Return one picture by its number among all of the shard."""
+    def image(self, image: int) -> ImageCodes:
+        """Return one image by its number among all of the shard."""
         arrays = self.arrays
-        start, end = (int(arrays["start"][picture + i]) for i in (0, 1))
-        shape = int(arrays["height"][picture]), int(arrays["width"][picture])
-        medium = self.media[int(arrays["medium"][picture])]
-        return PictureCodes(medium, arrays["codes"][start:end].reshape(shape))
+        start, end = (int(arrays["start"][image + i]) for i in (0, 1))
+        shape = int(arrays["height"][image]), int(arrays["width"][image])
+        medium = self.media[int(arrays["medium"][image])]
+        return ImageCodes(medium, arrays["codes"][start:end].reshape(shape))
 
 
 def code_dtype(num_codes: int) -> Any:
@@ -107,7 +107,7 @@ def code_dtype(num_codes: int) -> Any:
 
 def write_codes(
     path: Path,
-    samples: Iterable[tuple[str, list[PictureCodes]]],
+    samples: Iterable[tuple[str, list[ImageCodes]]],
     *,
     num_codes: int,
     factor: int,
@@ -116,13 +116,13 @@ def write_codes(
     """Write a code shard; `about` is kept in the meta for people who look at it later."""
     keys, counts, media, shapes, codes = [], [0], [], [], []
     names: dict[str, int] = {}
-    for key, pictures in samples:
+    for key, images in samples:
         keys.append(key.encode("utf-8", "surrogateescape"))
-        counts.append(len(pictures))
-        for picture in pictures:
-            media.append(names.setdefault(picture.medium, len(names)))
-            shapes.append(picture.codes.shape)
-            codes.append(picture.codes.reshape(-1))
+        counts.append(len(images))
+        for image in images:
+            media.append(names.setdefault(image.medium, len(names)))
+            shapes.append(image.codes.shape)
+            codes.append(image.codes.reshape(-1))
     arrays = {
         **_key_columns(keys),
         **pack_strings("medium", [name.encode() for name in names]),
@@ -160,10 +160,10 @@ def _key_columns(keys: list[bytes]) -> dict[str, NDArray[Any]]:
 
 
 def _check(arrays: Arrays, num_samples: int, num_names: int, num_codes: int) -> None:
-    num_pictures = len(arrays["medium"])
-    lengths = {"first": num_samples + 1, "start": num_pictures + 1}
+    num_images = len(arrays["medium"])
+    lengths = {"first": num_samples + 1, "start": num_images + 1}
     lengths |= dict.fromkeys(("hash", "hash_order"), num_samples)
-    lengths |= dict.fromkeys(("medium", "height", "width"), num_pictures)
+    lengths |= dict.fromkeys(("medium", "height", "width"), num_images)
     for name, length in lengths.items():
         found = arrays[name]
         if found.shape != (length,) or found.dtype != DTYPES[name]:
@@ -172,7 +172,7 @@ def _check(arrays: Arrays, num_samples: int, num_names: int, num_codes: int) -> 
                 path=arrays.path,
             )
     codes, start = arrays["codes"], arrays["start"]
-    check_bounds(arrays, "first", num_pictures)
+    check_bounds(arrays, "first", num_images)
     check_bounds(arrays, "start", codes.size)
     area = arrays["height"].astype(np.uint64) * arrays["width"]
     good = (
@@ -183,4 +183,4 @@ def _check(arrays: Arrays, num_samples: int, num_names: int, num_codes: int) -> 
         and bool((arrays["hash_order"] < num_samples).all())
     )
     if not good:
-        raise FormatError("its pictures do not match its codes", path=arrays.path)
+        raise FormatError("its images do not match its codes", path=arrays.path)

@@ -58,25 +58,25 @@ class WithoutWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureSize:
-    """Keeps samples whose pictures and videos have `min_side` to `max_pixels` pixels."""
+class ImageSize:
+    """Keeps samples whose images and videos have `min_side` to `max_pixels` pixels."""
 
     min_side: int = 0
     max_pixels: int | None = None
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` for the first picture that is too small or too large."""
+        """Raise `Filtered` for the first image that is too small or too large."""
         for name, size in _visible(sizes):
             what = f"{name}: {size.width} x {size.height}"
             if min(size.width, size.height) < self.min_side:
-                raise Filtered("picture too small", f"{what}, the smallest side is {self.min_side}")
+                raise Filtered("image too small", f"{what}, the smallest side is {self.min_side}")
             if self.max_pixels is not None and size.width * size.height > self.max_pixels:
-                raise Filtered("picture too large", f"{what}, the limit is {self.max_pixels}")
+                raise Filtered("image too large", f"{what}, the limit is {self.max_pixels}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AspectRatio:
-    """Keeps samples in which the long side of a picture is at most `max_ratio` times the short."""
+    """Keeps samples in which the long side of an image is at most `max_ratio` times the short."""
 
     max_ratio: float = 2.0
 
@@ -85,7 +85,7 @@ class AspectRatio:
             raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` for the first picture that is too long."""
+        """Raise `Filtered` for the first image that is too long."""
         for name, size in _visible(sizes):
             if max(size.width, size.height) > self.max_ratio * min(size.width, size.height):
                 detail = f"{name}: {size.width} x {size.height}, more than {self.max_ratio:g} to 1"

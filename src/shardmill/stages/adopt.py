@@ -9,7 +9,7 @@ Adopt codes: those that samples carry in a field become code shards, and nothing
 
 Liquid's rows hold codes as JSON text, which every reader parses in every epoch; as a code shard
 they are 16 bits each, mapped, and joined by key like those of `shardmill codes`. Where a sample has
-codes but no picture any more, the picture is named after the field, and `tokenize` puts it in front
+codes but no image any more, the image is named after the field, and `tokenize` puts it in front
 of the text.
 """
 
@@ -26,11 +26,11 @@ from shardmill.formats.reader import Block, BlockReader, FileReader, Reader, Rec
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.codes import ROLE, PictureCodes, code_dtype, write_codes
+from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
 from shardmill.shards.samples.shard import parse_sample
 from shardmill.shards.tokens.file import ROLES
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.codes import count_pictures
+from shardmill.stages.codes import count_images
 from shardmill.stages.inputs import open_unit, sample_inputs, sample_units
 from shardmill.stages.statistics import count_shard
 from shardmill.tokens.codes import CodeReader, FieldCodes
@@ -152,20 +152,20 @@ class AdoptCodes:
         return sample_inputs(self.input_dir)
 
     def _adopt(self, reader: CodeReader, unit: Unit, draft: Draft, tally: Tally) -> None:
-        rows: list[tuple[str, list[PictureCodes]]] = []
+        rows: list[tuple[str, list[ImageCodes]]] = []
         with open_unit(self.input_dir, unit) as shard:
             limit: Any = unit.input.get("limit", len(shard))
             for key, raw in shard.iter_raw(0, limit):
                 with tally.sample(key):
-                    pictures = self._pictures(reader, parse_sample(key, raw))
-                    rows.append((key, pictures))
-                    count_pictures(tally, pictures)
+                    images = self._images(reader, parse_sample(key, raw))
+                    rows.append((key, images))
+                    count_images(tally, images)
         path, field = draft.file(unit.name, ROLE), self.codes.field
         about = {"adopted": field}
         write_codes(path, rows, num_codes=self.num_codes, factor=self.factor, about=about)
         draft.finish(unit.name, num_samples=len(rows))
 
-    def _pictures(self, reader: CodeReader, sample: Sample) -> list[PictureCodes]:
+    def _images(self, reader: CodeReader, sample: Sample) -> list[ImageCodes]:
         found = []
         for segment in reader.complete(sample).document.media("image"):
             codes = reader.codes(sample, segment.media)
@@ -174,5 +174,5 @@ class AdoptCodes:
                 detail = f"a code is {largest}, the codebook has {self.num_codes}"
                 raise SampleError("image code out of range", detail)
             values = codes.values.astype(code_dtype(self.num_codes))
-            found.append(PictureCodes(segment.media, values.reshape(codes.height, codes.width)))
+            found.append(ImageCodes(segment.media, values.reshape(codes.height, codes.width)))
         return found

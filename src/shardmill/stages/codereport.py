@@ -1,6 +1,6 @@
-"""What a folder of codes is worth: how the codebook is used, and what pictures come back from it.
+"""What a folder of codes is worth: how the codebook is used, and what images come back from it.
 
-A picture that comes back much worse than the others was cut wrongly, is not what the tokenizer has
+An image that comes back much worse than the others was cut wrongly, is not what the tokenizer has
 learned, or has the codes of another: `outliers` finds these.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.model.codec import from_plain
-from shardmill.shards.codes import ROLE, CodeShard, PictureCodes, open_codes
+from shardmill.shards.codes import ROLE, CodeShard, ImageCodes, open_codes
 from shardmill.shards.ledger.ledger import Ledger, open_manifest
 from shardmill.shards.samples.dataset import open_samples
-from shardmill.stages.codes import EncodePictures
+from shardmill.stages.codes import EncodeImages
 
 Pixels = NDArray[np.uint8]
 MAX_PSNR = 100.0
@@ -50,7 +50,7 @@ class CodebookUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconstruction:
-    """A picture as it was encoded, as its codes give it back, and how near the two are."""
+    """An image as it was encoded, as its codes give it back, and how near the two are."""
 
     key: str
     medium: str
@@ -59,7 +59,7 @@ class Reconstruction:
     psnr: float
 
     def side_by_side(self) -> Pixels:
-        """Return both pictures in one, the original on the left."""
+        """Return both images in one, the original on the left."""
         return np.concatenate([self.original, self.decoded], axis=1)
 
 
@@ -73,7 +73,7 @@ def codebook_use(folder: Path) -> CodebookUse:
 
 
 def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[Reconstruction]:
-    """Yield every picture of the samples with these keys beside what its codes decode to."""
+    """Yield every image of the samples with these keys beside what its codes decode to."""
     import torch
 
     spec = spec_of(folder)
@@ -86,34 +86,32 @@ def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[
             if in_samples is None:
                 raise ConfigError(f"{spec.input_dir} has no sample with the key {key!r} any more")
             media = samples[in_samples].media
-            for picture in shard.pictures(number):
-                original = _as_encoded(spec, media[picture.medium])
-                codes = torch.from_numpy(picture.codes.astype(np.int64))[None].to(device)
+            for image in shard.images(number):
+                original = _as_encoded(spec, media[image.medium])
+                codes = torch.from_numpy(image.codes.astype(np.int64))[None].to(device)
                 decoded = live.decode(codes)[0].cpu().numpy()
-                yield Reconstruction(
-                    key, picture.medium, original, decoded, psnr(original, decoded)
-                )
+                yield Reconstruction(key, image.medium, original, decoded, psnr(original, decoded))
 
 
-def find_codes(folder: Path, key: str) -> list[PictureCodes]:
-    """Return the codes of each picture of the sample with this key."""
+def find_codes(folder: Path, key: str) -> list[ImageCodes]:
+    """Return the codes of each image of the sample with this key."""
     shard, number = _find(list(_shards(folder)), key, folder)
-    return shard.pictures(number)
+    return shard.images(number)
 
 
-def outliers(pictures: list[Reconstruction]) -> list[Reconstruction]:
-    """Return those that came back far worse than the median picture, worst first."""
-    if not pictures:
+def outliers(images: list[Reconstruction]) -> list[Reconstruction]:
+    """Return those that came back far worse than the median image, worst first."""
+    if not images:
         return []
-    values = np.array([picture.psnr for picture in pictures])
+    values = np.array([image.psnr for image in images])
     median = float(np.median(values))
     spread = float(np.median(np.abs(values - median))) * MEDIAN_TO_DEVIATION
     limit = median - OUTLIER_DEVIATIONS * max(spread, 0.5)
-    return sorted((p for p in pictures if p.psnr < limit), key=lambda picture: picture.psnr)
+    return sorted((p for p in images if p.psnr < limit), key=lambda image: image.psnr)
 
 
 def spread_keys(folder: Path, count: int) -> list[str]:
-    """Return up to `count` keys of samples with pictures, spread evenly over the folder."""
+    """Return up to `count` keys of samples with images, spread evenly over the folder."""
     keys = [
         shard.keys[number]
         for shard in _shards(folder)
@@ -124,16 +122,16 @@ def spread_keys(folder: Path, count: int) -> list[str]:
 
 
 def psnr(original: Pixels, decoded: Pixels) -> float:
-    """Return the peak signal-to-noise ratio in dB, 100 for equal pictures."""
+    """Return the peak signal-to-noise ratio in dB, 100 for equal images."""
     error = float(np.mean((original.astype(np.float64) - decoded) ** 2))
     return MAX_PSNR if error == 0 else min(MAX_PSNR, 10 * float(np.log10(255**2 / error)))
 
 
-def spec_of(folder: Path) -> EncodePictures:
+def spec_of(folder: Path) -> EncodeImages:
     """Return the spec that made a folder of codes."""
     record = Ledger(folder).read_stage()
     spec: Any = None if record is None else from_plain(record.stage, where=f"{folder}/stage.json")
-    if not isinstance(spec, EncodePictures):
+    if not isinstance(spec, EncodeImages):
         raise ConfigError(f"{folder} holds no codes: make them with shardmill codes")
     return spec
 
@@ -153,6 +151,6 @@ def _find(shards: list[CodeShard], key: str, folder: Path) -> tuple[CodeShard, i
     raise ConfigError(f"{folder} has no codes of a sample with the key {key!r}")
 
 
-def _as_encoded(spec: EncodePictures, content: bytes | memoryview) -> Pixels:
-    pixels = decode_picture(content, allow_truncated=spec.allow_truncated)
+def _as_encoded(spec: EncodeImages, content: bytes | memoryview) -> Pixels:
+    pixels = decode_image(content, allow_truncated=spec.allow_truncated)
     return resize_crop(pixels, spec.geometry.fit(pixels.shape[1], pixels.shape[0]))

@@ -1,7 +1,7 @@
-"""Codes: the pictures of sample shards become code shards, encoded once and joined by key later.
+"""Codes: the images of sample shards become code shards, encoded once and joined by key later.
 
-A sample is kept when all its pictures are; its texts and other media stay where they are. One
-picture of each unit is also encoded in fp32, and the books say how many codes were equal.
+A sample is kept when all its images are; its texts and other media stay where they are. One
+image of each unit is also encoded in fp32, and the books say how many codes were equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.media.image.decode import resampler
 from shardmill.media.image.geometry import Geometry
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.codes import ROLE, PictureCodes, code_dtype, write_codes
+from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
 from shardmill.shards.samples.shard import SampleShard, parse_sample
 from shardmill.stages.encode import Encoder, Flow, Launch, Outcome
 from shardmill.stages.inputs import open_unit, sample_inputs, sample_units, shards_hold_bytes
@@ -36,7 +36,7 @@ CPU_BATCH_PIXELS = 2 * 512 * 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodePictures:
+class EncodeImages:
     """The spec of an encoding; `tokenizer` is pinned to the values of its weights."""
 
     version: ClassVar[int] = 1
@@ -79,7 +79,7 @@ class EncodePictures:
 class _Worker:
     """What a process holds while it encodes shard after shard."""
 
-    def __init__(self, spec: EncodePictures) -> None:
+    def __init__(self, spec: EncodeImages) -> None:
         from shardmill.tokens.vq.encode import BatchEncoder, choose_device, num_gpus
 
         self._spec, device = spec, choose_device()
@@ -100,13 +100,13 @@ class _Worker:
             self._reference = BatchEncoder(spec.tokenizer.load("fp32", device), device)
 
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
-        """Encode the pictures of one shard."""
+        """Encode the images of one shard."""
         with open_unit(self._spec.input_dir, unit) as shard:
             limit = unit.input.get("limit", len(shard))
             assert isinstance(limit, int)
             reading = _Reading(shard, limit)
             comparison = _Comparison(self._reference)
-            outcomes = self.flow.encode(reading.pictures(), comparison.begin)
+            outcomes = self.flow.encode(reading.images(), comparison.begin)
             comparison.finish(outcomes, tally)
         rows = reading.rows(outcomes, tally, self._live.num_codes)
         write_codes(
@@ -120,14 +120,14 @@ class _Worker:
 
 
 class _Comparison:
-    """Encodes one picture of a unit in fp32 too, while the others are on their way."""
+    """Encodes one image of a unit in fp32 too, while the others are on their way."""
 
     def __init__(self, reference: Encoder | None) -> None:
         self._reference = reference
         self._begun: tuple[int, Launch] | None = None
 
     def begin(self, number: int, pixels: Any) -> None:
-        """Begin to encode a picture; without a reference there is nothing to compare with."""
+        """Begin to encode an image; without a reference there is nothing to compare with."""
         if self._reference is not None:
             self._begun = number, self._reference.launch(pixels[None])
 
@@ -141,14 +141,14 @@ class _Comparison:
 
 
 class _Reading:
-    """The samples of a shard in order, and which pictures belong to which."""
+    """The samples of a shard in order, and which images belong to which."""
 
     def __init__(self, shard: SampleShard, limit: int) -> None:
         self._shard, self._limit = shard, limit
         self._samples: list[tuple[str, list[str] | SampleError]] = []
 
-    def pictures(self) -> Iterator[memoryview | bytes]:
-        """Yield every picture of every sample, in the order of `rows`."""
+    def images(self) -> Iterator[memoryview | bytes]:
+        """Yield every image of every sample, in the order of `rows`."""
         for key, raw in self._shard.iter_raw(0, self._limit):
             try:
                 sample = parse_sample(key, raw)
@@ -164,7 +164,7 @@ class _Reading:
 
     def rows(
         self, outcomes: list[Outcome], tally: Tally, num_codes: int
-    ) -> list[tuple[str, list[PictureCodes]]]:
+    ) -> list[tuple[str, list[ImageCodes]]]:
         """Return key and codes of each sample that is kept, and account for all of them."""
         rows, dtype, rest = [], code_dtype(num_codes), iter(outcomes)
         for key, media in self._samples:
@@ -172,18 +172,18 @@ class _Reading:
                 if isinstance(media, SampleError):
                     raise media
                 found = [(name, next(rest)) for name in media]
-                pictures = [PictureCodes(name, _codes(o).astype(dtype)) for name, o in found]
-                rows.append((key, pictures))
-                count_pictures(tally, pictures)
+                images = [ImageCodes(name, _codes(o).astype(dtype)) for name, o in found]
+                rows.append((key, images))
+                count_images(tally, images)
         return rows
 
 
-def count_pictures(tally: Tally, pictures: list[PictureCodes]) -> None:
-    """Count the pictures of a sample, by their size in codes, and their codes."""
-    for picture in pictures:
-        rows, columns = picture.codes.shape
+def count_images(tally: Tally, images: list[ImageCodes]) -> None:
+    """Count the images of a sample, by their size in codes, and their codes."""
+    for image in images:
+        rows, columns = image.codes.shape
         tally.count("images")
-        tally.count("codes", picture.codes.size)
+        tally.count("codes", image.codes.size)
         tally.count(f"code grid|{columns}x{rows}")
 
 

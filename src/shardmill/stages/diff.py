@@ -100,7 +100,7 @@ def _of_codes(shard: CodeShard) -> Fingerprints:
     keys[shard.arrays["hash_order"]] = shard.arrays["hash"]
     content = _hashes(
         b"".join(
-            repr((p.medium, p.codes.shape)).encode() + p.codes.tobytes() for p in shard.pictures(n)
+            repr((p.medium, p.codes.shape)).encode() + p.codes.tobytes() for p in shard.images(n)
         )
         for n in range(len(shard))
     )

@@ -1,7 +1,7 @@
-"""Pictures to codes as one flow: decoded on threads, gathered by size, encoded while more decode.
+"""Images to codes as one flow: decoded on threads, gathered by size, encoded while more decode.
 
-The size of a picture is known from its header, so each gets a place in a batch of its size at once,
-and its thread writes there. A picture that turns out to be broken leaves its place unused.
+The size of an image is known from its header, so each gets a place in a batch of its size at once,
+and its thread writes there. An image that turns out to be broken leaves its place unused.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import SampleError
-from shardmill.media.image.decode import Content, decode_picture, resize_crop
+from shardmill.media.image.decode import Content, decode_image, resize_crop
 from shardmill.media.image.geometry import Fit, Geometry
 from shardmill.media.sizes import probe
 
-MAX_GATHERING = 8  # sizes for which pictures are gathered; the oldest batch makes room
+MAX_GATHERING = 8  # sizes for which images are gathered; the oldest batch makes room
 MAX_FREE = 12  # batches whose memory is kept for the next ones
-NUM_DECODING = 3  # full batches whose pictures are being decoded
+NUM_DECODING = 3  # full batches whose images are being decoded
 NUM_LAUNCHED = 2  # batches that the device has not given back
 SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... of a full one
 
@@ -47,7 +47,7 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """Places for pictures of one size, which of them are taken, and by whom."""
+    """Places for images of one size, which of them are taken, and by whom."""
 
     pixels: Any
     numbers: list[int] = field(default_factory=list)
@@ -82,27 +82,27 @@ class Flow:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def encode(self, pictures: Iterable[Content], on_first: OnFirst | None = None) -> list[Outcome]:
-        """Return, in order, the codes of each picture or why it has none.
+    def encode(self, images: Iterable[Content], on_first: OnFirst | None = None) -> list[Outcome]:
+        """Return, in order, the codes of each image or why it has none.
 
-        `on_first` gets number and pixels of the first good picture before it is encoded.
+        `on_first` gets number and pixels of the first good image before it is encoded.
         """
-        return _Run(self, on_first).encode(pictures)
+        return _Run(self, on_first).encode(images)
 
     def start(self, batch: Batch, content: Content, fit: Fit, size: Size) -> None:
-        """Let a thread decode a picture into the next place of a batch."""
+        """Let a thread decode an image into the next place of a batch."""
         place = batch.pixels[len(batch.decoded)].numpy()
         batch.decoded.append(
             self._pool.submit(_decode_into, place, content, fit, size, self._allow_truncated)
         )
 
     def fit(self, content: Content) -> tuple[Fit, Size]:
-        """Return how a picture is brought to size, and the size that its header says."""
+        """Return how an image is brought to size, and the size that its header says."""
         size = probe("image", content).size
         return self._geometry.fit(size.width, size.height), (size.width, size.height)
 
     def take(self, size: Size) -> Batch:
-        """Return an empty batch for pictures of this size."""
+        """Return an empty batch for images of this size."""
         import torch
 
         if self._free[size]:
@@ -137,8 +137,8 @@ class _Run:
         self._launched: deque[tuple[Batch, Launch]] = deque()
         self._outcomes: list[Outcome | None] = []
 
-    def encode(self, pictures: Iterable[Content]) -> list[Outcome]:
-        for content in pictures:
+    def encode(self, images: Iterable[Content]) -> list[Outcome]:
+        for content in images:
             self._add(content)
             while len(self._decoding) > NUM_DECODING:
                 self._launch_next()
@@ -197,10 +197,10 @@ def _decode_into(
     place: NDArray[np.uint8], content: Content, fit: Fit, size: Size, allow_truncated: bool
 ) -> SampleError | None:
     try:
-        pixels = decode_picture(content, allow_truncated=allow_truncated)
+        pixels = decode_image(content, allow_truncated=allow_truncated)
         if pixels.shape[:2] != size[::-1]:
             detail = f"{size} in its header, {pixels.shape[:2][::-1]} when decoded"
-            return SampleError("broken picture", detail)
+            return SampleError("broken image", detail)
         place[...] = resize_crop(pixels, fit)
     except SampleError as error:
         return error

@@ -1,4 +1,4 @@
-"""Frames: the videos of sample shards become pictures, or stay whole.
+"""Frames: the videos of sample shards become images, or stay whole.
 
 A video is read from its tar piece by piece, and only what the chosen frames need of it. A sample
 with a video that cannot be read is a reject with its reason; samples without videos pass unchanged.
@@ -12,11 +12,11 @@ Puts frames into a document where its video stood; everything else that it says 
 Media are numbered anew in the order of the document, so the tenth frame is `9.jpg`; `extra.frames`
 lists, in order, each frame's number in its video, its type (I, P or B) and its place on the scale.
 
-Lists of frames that others took: the pictures of a document that follow each other.
+Lists of frames that others took: the images of a document that follow each other.
 
 They are a video of which each frame is a key frame, at a given rate or at the times that their
 segments have, so that every sampler that needs no decoding can choose among them. The chosen
-pictures stay as they are, and those that are not chosen go.
+images stay as they are, and those that are not chosen go.
 
 A sample as it lies in its tar: the document is read at once, a medium when it is needed.
 """
@@ -35,7 +35,7 @@ import numpy as np
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.video.file import BlobPart, open_video
-from shardmill.media.video.frames import FramePainter, PictureFormat, decode_each, look_at
+from shardmill.media.video.frames import FramePainter, ImageFormat, decode_each, look_at
 from shardmill.media.video.samplers import FrameSampler, WholeVideo
 from shardmill.media.video.table import VideoTable, make_table
 from shardmill.model.frames import FrameNumbers
@@ -57,8 +57,8 @@ from shardmill.storage.blob import Blob
 MARK_FIELDS = ("at", "time_s", "number", "type")
 
 
-class Picture(NamedTuple):
-    """An encoded picture, or another medium that stays as it is."""
+class EncodedMedium(NamedTuple):
+    """An encoded image, or another medium that stays as it is."""
 
     content: bytes | memoryview
     size: MediaSize
@@ -66,10 +66,10 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FramePicture:
+class FrameImage:
     """An encoded frame: where it was in its video, and its place `at` on the time scale."""
 
-    picture: Picture
+    image: EncodedMedium
     time_s: float
     number: int
     type: str
@@ -94,26 +94,26 @@ def check_mark(mark: str) -> None:
 
 
 def describe_frames(
-    table: VideoTable, numbers: FrameNumbers, pictures: Sequence[Picture], time_scale: int
-) -> list[FramePicture]:
-    """Return the pictures of the frames with these numbers, with what their table says of them."""
+    table: VideoTable, numbers: FrameNumbers, images: Sequence[EncodedMedium], time_scale: int
+) -> list[FrameImage]:
+    """Return the images of the frames with these numbers, with what their table says of them."""
     at = table.positions(time_scale)
     return [
-        FramePicture(
-            picture=picture,
+        FrameImage(
+            image=image,
             time_s=round(float(table.times_s[number]), 6),
             number=table.first_number + number,
             type=table.type_of(number),
             at=int(at[number]),
         )
-        for number, picture in zip(numbers.tolist(), pictures)
+        for number, image in zip(numbers.tolist(), images)
     ]
 
 
 def put_frames(
     sample: Sample,
     sizes: Mapping[str, MediaSize],
-    frames: Mapping[int, Sequence[FramePicture]],
+    frames: Mapping[int, Sequence[FrameImage]],
     *,
     mark: str = "",
     interleave: bool = False,
@@ -130,7 +130,7 @@ def put_frames(
         texts = _texts_of(segment, segments[place:]) if interleave and shown else []
         place += len(texts)
         for item in _merged(shown, texts):
-            building.show(item, segment) if isinstance(item, FramePicture) else building.keep(item)
+            building.show(item, segment) if isinstance(item, FrameImage) else building.keep(item)
     return building.finish()
 
 
@@ -147,8 +147,8 @@ def _speaker(segment: Segment) -> tuple[str | None, int]:
 
 
 def _merged(
-    frames: Sequence[FramePicture], texts: Sequence[Segment]
-) -> Iterator[FramePicture | Segment]:
+    frames: Sequence[FrameImage], texts: Sequence[Segment]
+) -> Iterator[FrameImage | Segment]:
     """Yield frames and texts by time, a frame before a text of its time.
 
     A text without a time stays behind the text before it. Without texts the frames stay in the
@@ -157,7 +157,7 @@ def _merged(
     if not texts:
         yield from frames
         return
-    timed: list[tuple[float, int, FramePicture | Segment]] = [(f.time_s, 0, f) for f in frames]
+    timed: list[tuple[float, int, FrameImage | Segment]] = [(f.time_s, 0, f) for f in frames]
     time = -inf
     for text in texts:
         time = text.time_s[0] if text.time_s is not None else time
@@ -187,12 +187,12 @@ class _Building:
         if old not in self._names:
             size = self._old_sizes.get(old, MediaSize(num_frames=0))
             ext = old.rpartition(".")[2]
-            self._names[old] = self._add(Picture(self._old.media[old], size, ext))
+            self._names[old] = self._add(EncodedMedium(self._old.media[old], size, ext))
         self._segments.append(replace(segment, media=self._names[old]))
 
-    def show(self, frame: FramePicture, video: Segment) -> None:
+    def show(self, frame: FrameImage, video: Segment) -> None:
         """Append a frame, and the mark behind it."""
-        name = self._add(frame.picture)
+        name = self._add(frame.image)
         time_s = (frame.time_s, frame.time_s)
         shown = Segment(kind="image", media=name, role=video.role, turn=video.turn, time_s=time_s)
         self._segments.append(shown)
@@ -213,7 +213,7 @@ class _Building:
         )
         return Framed(sample, self._sizes)
 
-    def _add(self, medium: Picture) -> str:
+    def _add(self, medium: EncodedMedium) -> str:
         name = f"{len(self._media)}.{medium.ext}"
         self._media[name], self._sizes[name] = medium.content, medium.size
         return name
@@ -224,7 +224,7 @@ THOUSANDTHS = 1000
 
 
 def find_lists(segments: Sequence[Segment]) -> Iterator[range]:
-    """Yield the places of pictures that follow each other in one turn."""
+    """Yield the places of images that follow each other in one turn."""
     numbered = groupby(range(len(segments)), key=lambda place: _speaker_and_kind(segments[place]))
     for (kind, *_), group in numbered:
         places = list(group)
@@ -233,7 +233,7 @@ def find_lists(segments: Sequence[Segment]) -> Iterator[range]:
 
 
 def list_table(segments: Sequence[Segment], fps: float) -> VideoTable:
-    """Return a list of pictures as the table of a video."""
+    """Return a list of images as the table of a video."""
     starts = [segment.time_s[0] for segment in segments if segment.time_s is not None]
     if len(starts) != len(segments):
         starts = [number / fps for number in range(len(segments))]
@@ -305,16 +305,16 @@ class SampleFrames:
     A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
     `mark` is a text to write behind each frame, from {at}, {time_s}, {number} and {type}, where
     {at} runs from 0 at the first frame to `time_scale` at the last. `interleave` puts frames
-    between the texts that follow a video by their times. With `list_fps`, pictures that follow each
+    between the texts that follow a video by their times. With `list_fps`, images that follow each
     other are a video, at that rate if their segments have no times. A video of which more than
-    `max_frames` are chosen is rejected: the pictures of a sample are held in memory.
+    `max_frames` are chosen is rejected: the images of a sample are held in memory.
     """
 
     version: ClassVar[int] = 1
 
     input_dir: Path
     sampler: FrameSampler
-    pictures: PictureFormat = field(default_factory=PictureFormat)
+    images: ImageFormat = field(default_factory=ImageFormat)
     clip_s: tuple[float, float] | None = None
     mark: str = ""
     time_scale: int = 1000
@@ -390,22 +390,22 @@ class SampleFrames:
             with named(segment.media), open_video(stored.part(segment.media)) as video:
                 look_at(video, self.sampler, segment.time_s)
 
-    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FramePicture]:
+    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FrameImage]:
         sampler = sampler_for(self.sampler, stored.info(segment.media))
         part, clip = stored.part(segment.media), segment.time_s or self.clip_s
         with named(segment.media), open_video(part) as video:
-            painter = FramePainter(self.pictures.long_side, video.stream.sample_aspect_ratio)
+            painter = FramePainter(self.images.long_side, video.stream.sample_aspect_ratio)
             table = look_at(video, sampler, clip)
             numbers = self._numbers(sampler, table)
             encoded = decode_each(
-                video, table, numbers, lambda frame: painter.encode(frame, self.pictures)
+                video, table, numbers, lambda frame: painter.encode(frame, self.images)
             )
-        pictures = [Picture(*made, self.pictures.format) for made in encoded]
-        return describe_frames(table, numbers, pictures, self.time_scale)
+        images = [EncodedMedium(*made, self.images.format) for made in encoded]
+        return describe_frames(table, numbers, images, self.time_scale)
 
     def _chosen(
         self, stored: StoredSample, sample: Sample, sizes: Mapping[str, MediaSize], places: range
-    ) -> dict[int, list[FramePicture]]:
+    ) -> dict[int, list[FrameImage]]:
         """Return the chosen frames of a list at its last place, and none at the others."""
         assert self.list_fps is not None
         listed = sample.document.segments[places.start : places.stop]
@@ -413,8 +413,8 @@ class SampleFrames:
         table = list_table(listed, self.list_fps)
         numbers = self._numbers(sampler, table)
         names = [listed[number].media for number in numbers if stored.part(listed[number].media)]
-        pictures = [Picture(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
-        frames = describe_frames(table, numbers, pictures, self.time_scale)
+        images = [EncodedMedium(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
+        frames = describe_frames(table, numbers, images, self.time_scale)
         return {place: [] for place in places} | {places[-1]: frames}
 
     def _numbers(self, sampler: FrameSampler, table: VideoTable) -> FrameNumbers:

@@ -10,7 +10,7 @@ Token shards: `.bin` and `.idx` in which each pack is a document and its samples
 with the spans beside them. Tars, for each pack:
 
     K.json    {"input_ids", "loss_mask", "lengths", "keys", "image", "media"}
-    K-0.jpg   the pictures and videos, if the folder of samples is given; "image" lists 0, 1, ...
+    K-0.jpg   the images and videos, if the folder of samples is given; "image" lists 0, 1, ...
 
 `lengths` are those of the documents, in order; `media` says where the tokens of each medium lie,
 and how many delimiters stand before and after them.
@@ -147,7 +147,7 @@ def _media(rows: Sequence[TokenRow], samples: SampleSet) -> list[tuple[str, Cont
 class Materialize:
     """The spec of packs on disk; `seed` and `epoch` choose the order of the packs.
 
-    `samples_dir` is the folder of sample shards from which pictures are copied into tars.
+    `samples_dir` is the folder of sample shards from which images are copied into tars.
     """
 
     version: ClassVar[int] = 2
@@ -164,7 +164,7 @@ class Materialize:
         if self.packs_per_shard < 1:
             raise ConfigError(f"packs_per_shard must be at least 1, got {self.packs_per_shard}")
         if self.samples_dir is not None and self.format != "tar":
-            raise ConfigError("samples_dir is for tars: Megatron's files hold no pictures")
+            raise ConfigError("samples_dir is for tars: Megatron's files hold no images")
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each range of packs; it names plan and tokens by their content."""

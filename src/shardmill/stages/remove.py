@@ -208,7 +208,7 @@ def _rewrite_tokens(
 
 def _rewrite_codes(path: Path, rows: set[int], new_path: Path) -> list[str]:
     shard = open_codes(path)
-    kept = ((shard.keys[n], shard.pictures(n)) for n in range(len(shard)) if n not in rows)
+    kept = ((shard.keys[n], shard.images(n)) for n in range(len(shard)) if n not in rows)
     known = {"num_codes", "factor"}
     about = {name: value for name, value in shard.arrays.meta.items() if name not in known}
     write_codes(new_path, kept, num_codes=shard.num_codes, factor=shard.factor, about=about)

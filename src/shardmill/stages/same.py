@@ -163,11 +163,11 @@ def first_difference(name: str, a: NDArray[Any], b: NDArray[Any]) -> str:
 
 def _of_codes(a: Record, b: Record) -> str:
     if len(a.codes) != len(b.codes):
-        return f"{len(a.codes)} and {len(b.codes)} pictures"
+        return f"{len(a.codes)} and {len(b.codes)} images"
     for number, pair in enumerate(zip(a.codes, b.codes)):
         what = first_difference("code", *pair)
         if what:
-            return f"picture {number}: {what}"
+            return f"image {number}: {what}"
     return ""
 
 

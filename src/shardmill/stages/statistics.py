@@ -20,14 +20,14 @@ from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
 from shardmill.sources.part import media_kind
 
-SAMPLES_WITH = {"image": "with pictures", "video": "with videos", "audio": "with sounds"}
-COUNTED = {"image": "pictures", "video": "videos", "audio": "sounds"}
+SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with sounds"}
+COUNTED = {"image": "images", "video": "videos", "audio": "sounds"}
 
 
 def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
     """Count a kept sample: its kind, its media, the length of its text, its source.
 
-    Names are "samples|with pictures", "media|pictures", "missing|text", "source|NAME"; the
+    Names are "samples|with images", "media|images", "missing|text", "source|NAME"; the
     histograms are "text chars", "pixels" and "video seconds".
     """
     kinds = [segment.kind for segment in sample.document.segments]
@@ -75,7 +75,7 @@ def _count_tokens(tally: Tally, shard: TokenShard) -> None:
 
 
 def _count_codes(tally: Tally, shard: CodeShard) -> None:
-    tally.count("images", shard.num_pictures)
+    tally.count("images", shard.num_images)
     tally.count("codes", shard.codes.size)
     sizes = np.stack([shard.arrays["width"], shard.arrays["height"]], axis=1)
     for (width, height), count in zip(*np.unique(sizes, axis=0, return_counts=True)):

@@ -59,7 +59,7 @@ BATCH_CHARS = 4 << 20
 class Tokenize:
     """The spec of a tokenization.
 
-    `layout` says how pictures stand among the text; `codes` is where their codes come from, or
+    `layout` says how images stand among the text; `codes` is where their codes come from, or
     `rule` counts their placeholders. A row longer than `max_length` is handled as `overlong` says;
     with `block_size` it is first split into blocks. `hook` is a function that gets the last word
     on each row. Random choices depend on `seed`, `epoch` and the sample's key alone.

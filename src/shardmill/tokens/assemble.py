@@ -2,7 +2,7 @@
 
 Rows that are too long: fail, drop with a reason, cut text only, or split into blocks.
 
-Media are never cut: a picture stays whole with its delimiters, or the sample is dropped.
+Media are never cut: an image stays whole with its delimiters, or the sample is dropped.
 
 A user's own function after tokenization: 'package.module:function', row in, row out.
 """
@@ -219,7 +219,7 @@ def cut_text(assembled: Assembled, max_length: int) -> TokenRow:
 def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
     """Return rows of at most `block_size` tokens that hold every token once, in order.
 
-    The first keeps the key, the others add ~1, ~2. A block ends before a picture that does not
+    The first keeps the key, the others add ~1, ~2. A block ends before an image that does not
     fit into what is left of it.
     """
     bounds = [0]
@@ -247,7 +247,7 @@ def _block_end(row: TokenRow, start: int, block_size: int) -> int:
         if span.start < end < span.end:
             end = span.start
     if end == start:
-        raise SampleError("picture longer than a block", f"at token {start} of {row.key}")
+        raise SampleError("image longer than a block", f"at token {start} of {row.key}")
     return end
 
 

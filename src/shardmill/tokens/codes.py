@@ -1,4 +1,4 @@
-"""Image codes that exist already: where the codes of a sample's pictures come from.
+"""Image codes that exist already: where the codes of a sample's images come from.
 
 A code source is a frozen dataclass; `open` yields a live `CodeReader`. `FieldCodes` reads them from
 the sample itself: a list of numbers, JSON text of one, or a `.npy` or `.json` member.
@@ -34,7 +34,7 @@ MAX_CODES = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codes:
-    """Local codes of one picture, row by row."""
+    """Local codes of one image, row by row."""
 
     height: int
     width: int
@@ -45,7 +45,7 @@ class CodeReader(Protocol):
     """A live source of codes."""
 
     def complete(self, sample: Sample) -> Sample:
-        """Return the sample with a segment for each picture of which only the codes are left."""
+        """Return the sample with a segment for each image of which only the codes are left."""
 
     def codes(self, sample: Sample, medium: str) -> Codes:
         """Return the codes of a medium of the sample; `SampleError` if there are none."""
@@ -63,8 +63,8 @@ class CodeSource(Protocol):
 class FieldCodes:
     """Codes in a field of the row (Liquid's `vqcode_512`) or a member (`npy`) of the sample.
 
-    A field may hold one picture, or an object that maps media to codes. A sample that has the
-    field but no picture gets a picture in front of its text. `height` is the number of rows;
+    A field may hold one image, or an object that maps media to codes. A sample that has the
+    field but no image gets an image in front of its text. `height` is the number of rows;
     without it the codes are a square, or have the shape of their array.
     """
 
@@ -77,12 +77,12 @@ class FieldCodes:
         yield self
 
     def complete(self, sample: Sample) -> Sample:
-        """Return the sample with its picture as first segment, if only codes stand for it."""
+        """Return the sample with its image as first segment, if only codes stand for it."""
         value = self._value(sample)
         is_absent = not isinstance(value, np.ndarray) and value in ABSENT
         if sample.document.media("image") or is_absent:
             return sample
-        return with_pictures(sample, [self.field])
+        return with_images(sample, [self.field])
 
     def codes(self, sample: Sample, medium: str) -> Codes:
         """Return the codes of a medium of the sample."""
@@ -114,12 +114,12 @@ class FieldCodes:
         return Codes(height, values.size // height, values.reshape(-1))
 
 
-def with_pictures(sample: Sample, names: Sequence[str]) -> Sample:
-    """Return the sample with pictures in front of its text, said in the same breath."""
+def with_images(sample: Sample, names: Sequence[str]) -> Sample:
+    """Return the sample with images in front of its text, said in the same breath."""
     segments = sample.document.segments
     role, turn = (segments[0].role, segments[0].turn) if segments else (None, 0)
-    pictures = (Segment(kind="image", media=name, role=role, turn=turn) for name in names)
-    return replace(sample, document=Document((*pictures, *segments)))
+    images = (Segment(kind="image", media=name, role=role, turn=turn) for name in names)
+    return replace(sample, document=Document((*images, *segments)))
 
 
 def _parsed(value: str | bytes, field: str) -> Any:
@@ -182,12 +182,12 @@ class ShardReader:
     _last: int = 0
 
     def complete(self, sample: Sample) -> Sample:
-        """Return the sample with the pictures in front of which only codes are left."""
+        """Return the sample with the images in front of which only codes are left."""
         if sample.document.media("image"):
             return sample
         found = self._find(sample.key)
-        names = [p.medium for p in found[0].pictures(found[1])] if isinstance(found, tuple) else []
-        return with_pictures(sample, names)
+        names = [p.medium for p in found[0].images(found[1])] if isinstance(found, tuple) else []
+        return with_images(sample, names)
 
     def codes(self, sample: Sample, medium: str) -> Codes:
         """Return the codes of a medium of the sample.
@@ -240,8 +240,8 @@ def identity_of(folder: Path) -> str:
 
 
 def _codes_of(shard: CodeShard, row: int, key: str, medium: str) -> Codes:
-    for picture in shard.pictures(row):
-        if picture.medium == medium:
-            height, width = picture.codes.shape
-            return Codes(height, width, picture.codes.reshape(-1))
+    for image in shard.images(row):
+        if image.medium == medium:
+            height, width = image.codes.shape
+            return Codes(height, width, image.codes.reshape(-1))
     raise SampleError("no image codes", f"{key!r} has none for {medium!r}")

@@ -1,4 +1,4 @@
-"""A chat with pictures as a model's processor writes it, without looking at a pixel.
+"""A chat with images as a model's processor writes it, without looking at a pixel.
 
 The chat template marks each medium, the visual rule says what the processor puts there. What comes
 out is the processor's text with each run of visual tokens written once, and the runs' lengths.

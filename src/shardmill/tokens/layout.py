@@ -1,4 +1,4 @@
-"""How a picture stands among text ids: delimiters around codes, or around placeholders.
+"""How an image stands among text ids: delimiters around codes, or around placeholders.
 
     codes         boi  c c c c ...  eoi              codes of a VQ tokenizer, row by row
     patches       im_start  p p p p ...  im_end      a fixed number of placeholders
@@ -6,7 +6,7 @@
     vision        <|vision_start|>  p p ...  <|vision_end|>   counted by the processor's rule
 
 With `row_end` each row of codes ends with that token; with `grid` two tokens in front say height
-and width, so that pictures of many sizes can be told apart.
+and width, so that images of many sizes can be told apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardmill.tokens.codes import Codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayout:
-    """Delimiters and body of a picture, by names of control tokens.
+    """Delimiters and body of an image, by names of control tokens.
 
     `patch` names the placeholder (`video_patch` that of videos, if it is another); without it the
     body is codes. `num_patches` is their fixed number; without it a visual rule counts them. A
@@ -90,7 +90,7 @@ class BoundLayout:
     after: NDArray[Any]
 
     def of_codes(self, codes: Codes) -> Block:
-        """Return the block of a picture's codes."""
+        """Return the block of an image's codes."""
         rows = self.space.code_ids(codes.values).reshape(codes.height, codes.width)
         if self.layout.row_end is not None:
             ends = np.full((codes.height, 1), self.find(self.layout.row_end), rows.dtype)
@@ -107,7 +107,7 @@ class BoundLayout:
         patch = (self.layout.video_patch if kind == "video" else None) or self.layout.patch
         assert patch is not None
         if count < 1:
-            raise SampleError("empty picture", f"it has {count} tokens")
+            raise SampleError("empty image", f"it has {count} tokens")
         body = np.full(count, self.find(patch), self.before.dtype)
         return Block(self.before, body, self.after, grid, can_be_learned=False)
 
@@ -116,7 +116,7 @@ def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], in
     """Look up the names of a layout; a name that the space lacks is a `ConfigError`."""
     if layout.patch is None and not space.num_codes:
         raise ConfigError(
-            "there are pictures, and this layout writes their codes, but the space has none: "
+            "there are images, and this layout writes their codes, but the space has none: "
             "set space.num_codes, or another layout (patches, vision)"
         )
     for name in (layout.patch, layout.row_end, layout.grid):

@@ -18,10 +18,10 @@ indexed  attention_mask int64 [B, S]: 1, 2, 3 ... by document, 0 for padding
 thd      seq_lens, seq_lens_padded int64 [B, D], filled up with -1000; cu_seqlens int32 over the
          flattened batch, padding included; max_seqlen; qkv_format = "thd"
 
-One small white picture for a pack that has none, so that no rank skips its vision tower.
+One small white image for a pack that has none, so that no rank skips its vision tower.
 
 With sharded weights, a rank that does not run the tower leaves the others waiting for it. The
-picture's tokens stand in the padding at the end of the pack: they belong to no document, nothing
+image's tokens stand in the padding at the end of the pack: they belong to no document, nothing
 attends to them, and they carry no loss.
 """
 
@@ -112,19 +112,19 @@ SIDE = 56
 
 @dataclass(frozen=True, slots=True)
 class DummyImage:
-    """The ids of a picture and its tensors, as the model's processor makes them."""
+    """The ids of an image and its tensors, as the model's processor makes them."""
 
     ids: NDArray[np.int64]
     tensors: Mapping[str, Any]
 
 
 def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
-    """Return the smallest picture that a Hugging Face processor takes, a white square."""
-    pictures = need("PIL.Image", extra="image")
+    """Return the smallest image that a Hugging Face processor takes, a white square."""
+    images = need("PIL.Image", extra="image")
     token = getattr(processor, "image_token", None)
     if token is None:
-        raise ConfigError(f"{type(processor).__name__} has no image_token: it takes no pictures")
-    white = pictures.new("RGB", (side, side), (255, 255, 255))
+        raise ConfigError(f"{type(processor).__name__} has no image_token: it takes no images")
+    white = images.new("RGB", (side, side), (255, 255, 255))
     made = dict(processor(text=[token], images=[white], return_tensors="pt"))
     ids = np.asarray(made.pop("input_ids")[0], np.int64)
     for name in ("attention_mask", "mm_token_type_ids"):
@@ -187,7 +187,7 @@ class Collate:
             raise ConfigError(
                 f"a pack takes {longest} places, the batch has {self.length}: plan with a "
                 f"capacity of at most {self.length - room}"
-                + (f" ({room} places are for the dummy picture)" if room else "")
+                + (f" ({room} places are for the dummy image)" if room else "")
             )
         return self.length
 
@@ -240,7 +240,7 @@ class Collate:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A pack's ids, modality and tensors, with the dummy picture if it needed one."""
+    """A pack's ids, modality and tensors, with the dummy image if it needed one."""
 
     ids: NDArray[np.int64]
     modality: NDArray[np.uint8]

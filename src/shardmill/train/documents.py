@@ -1,11 +1,11 @@
 """What a pack is built from while training: token rows, and the tensors of their media.
 
-Token rows with the pixels of their pictures: for models that put a picture into placeholders.
+Token rows with the pixels of their images: for models that put an image into placeholders.
 
-The ids come from token shards, each picture from the sample of the same key, in the order of its
+The ids come from token shards, each image from the sample of the same key, in the order of its
 placeholders. All are brought to one size, their middle kept and nothing squashed:
 
-    pixel_values    uint8 [pictures, 3, height, width]
+    pixel_values    uint8 [images, 3, height, width]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Geometry, Square
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import MediaSpan, TokenRow
@@ -119,8 +119,8 @@ EVERY_ASPECT = 32.0
 
 
 @dataclass(slots=True)
-class PictureReader:
-    """Rows of token shards, and the pictures of the samples that they were made from."""
+class ImageReader:
+    """Rows of token shards, and the images of the samples that they were made from."""
 
     tokens: TokenReader
     samples: SampleSet
@@ -128,10 +128,10 @@ class PictureReader:
 
     def __post_init__(self) -> None:
         if len(self.geometry.sizes()) != 1:
-            raise ConfigError("pictures of a batch need one size: take the geometry 'square'")
+            raise ConfigError("images of a batch need one size: take the geometry 'square'")
 
     @classmethod
-    def open(cls, tokens: Path | str, samples: Path | str, resolution: int = 224) -> PictureReader:
+    def open(cls, tokens: Path | str, samples: Path | str, resolution: int = 224) -> ImageReader:
         """Return the reader of a folder of tokens and the folder of samples it was made from."""
         square = Square(resolution=resolution, max_aspect=EVERY_ASPECT)
         return cls(TokenReader.open(as_path(tokens)), open_samples(as_path(samples)), square)
@@ -154,7 +154,7 @@ class PictureReader:
         self.tokens.prefetch(rows)
 
     def read(self, row: int) -> Document:
-        """Return the row with its pictures; one that is missing or broken is a `SampleError`."""
+        """Return the row with its images; one that is missing or broken is a `SampleError`."""
         document = self.tokens.read(row)
         if not document.row.media:
             return document
@@ -177,6 +177,6 @@ class PictureReader:
             raise SampleError(f"cannot serve {span.kind} as pixels", detail)
         if span.name not in members:
             raise SampleError("missing media", span.name)
-        pixels = decode_picture(members[span.name])
+        pixels = decode_image(members[span.name])
         height, width = pixels.shape[:2]
         return resize_crop(pixels, self.geometry.fit(width, height))

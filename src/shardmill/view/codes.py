@@ -1,8 +1,8 @@
-"""Code pictures as the page shows them: grids of codes, the strangest first.
+"""Code images as the page shows them: grids of codes, the strangest first.
 
-Without weights a picture's codes still tell something: how rare its codes are in the folder (bits a
-code), and how many different ones it has. A flat or broken picture repeats a few codes; one that
-the tokenizer never learned has many rare ones. Both stand first. With weights, pictures decoded
+Without weights an image's codes still tell something: how rare its codes are in the folder (bits a
+code), and how many different ones it has. A flat or broken image repeats a few codes; one that
+the tokenizer never learned has many rare ones. Both stand first. With weights, images decoded
 from codes are shown beside the originals, with their PSNR.
 """
 
@@ -25,10 +25,10 @@ MAX_CODES = 128 * 128
 
 @dataclass(frozen=True, slots=True)
 class Strangeness:
-    """How a picture's codes stand out: bits a code, different codes, and the distance of both."""
+    """How an image's codes stand out: bits a code, different codes, and the distance of both."""
 
     shard: int
-    picture: int
+    image: int
     bits: float
     distinct: int
     score: float
@@ -45,35 +45,33 @@ def codebook_counts(folder: Folder) -> tuple[NDArray[np.int64], int]:
     return counts, len(chosen)
 
 
-def rank_pictures(folder: Folder) -> list[Strangeness]:
-    """Return some pictures of the folder, the strangest first."""
+def rank_images(folder: Folder) -> list[Strangeness]:
+    """Return some images of the folder, the strangest first."""
     counts, _ = codebook_counts(folder)
     bits_of = -np.log2((counts + 1) / (counts.sum() + max(1, len(counts))))
     found: list[Strangeness] = []
     chosen = _some_shards(folder)
     for number in chosen:
         shard = folder.codes(number)
-        count = min(shard.num_pictures, -(-MAX_RANKED // max(1, len(chosen))))
-        for picture in np.unique(
-            np.linspace(0, shard.num_pictures - 1, count).astype(int)
-        ).tolist():
-            codes = shard.picture(picture).codes
+        count = min(shard.num_images, -(-MAX_RANKED // max(1, len(chosen))))
+        for image in np.unique(np.linspace(0, shard.num_images - 1, count).astype(int)).tolist():
+            codes = shard.image(image).codes
             bits = float(bits_of[codes].mean()) if codes.size else 0.0
-            found.append(Strangeness(number, picture, bits, len(np.unique(codes)), 0.0))
+            found.append(Strangeness(number, image, bits, len(np.unique(codes)), 0.0))
     return _scored(found)
 
 
-def show_codes(folder: Folder, shard: int, picture: int) -> dict[str, Any]:
+def show_codes(folder: Folder, shard: int, image: int) -> dict[str, Any]:
     """Return one grid of codes with its key and medium."""
     opened = _shard(folder, shard)
-    if not 0 <= picture < opened.num_pictures:
-        raise NotHere(f"shard {shard} has {opened.num_pictures} pictures")
-    found = opened.picture(picture)
-    sample = int(np.searchsorted(opened.arrays["first"], picture, side="right")) - 1
+    if not 0 <= image < opened.num_images:
+        raise NotHere(f"shard {shard} has {opened.num_images} images")
+    found = opened.image(image)
+    sample = int(np.searchsorted(opened.arrays["first"], image, side="right")) - 1
     height, width = found.codes.shape
     return {
         "shard": shard,
-        "picture": picture,
+        "image": image,
         "key": opened.keys[sample],
         "medium": found.medium,
         "height": height,
@@ -83,14 +81,14 @@ def show_codes(folder: Folder, shard: int, picture: int) -> dict[str, Any]:
     }
 
 
-def find_pictures(folder: Folder, key: str) -> list[tuple[int, int]]:
-    """Return (shard, picture) of each picture of a sample."""
+def find_images(folder: Folder, key: str) -> list[tuple[int, int]]:
+    """Return (shard, image) of each image of a sample."""
     for number in range(len(folder.entries())):
         opened = folder.codes(number)
         sample = opened.find(key)
         if sample is not None:
             first, last = (int(opened.arrays["first"][sample + i]) for i in (0, 1))
-            return [(number, picture) for picture in range(first, last)]
+            return [(number, image) for image in range(first, last)]
     return []
 
 
@@ -101,7 +99,7 @@ def _scored(found: list[Strangeness]) -> list[Strangeness]:
     score = np.maximum(_deviations(bits), _deviations(-distinct))
     order = np.argsort(-score, kind="stable").tolist()
     return [
-        Strangeness(p.shard, p.picture, p.bits, p.distinct, float(score[n]))
+        Strangeness(p.shard, p.image, p.bits, p.distinct, float(score[n]))
         for n, p in ((n, found[n]) for n in order)
     ]
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest
 from shardmill.model.plan import PackPlan
-from shardmill.view.codes import Strangeness, rank_pictures
+from shardmill.view.codes import Strangeness, rank_images
 from shardmill.view.counts import StatusDesk
 from shardmill.view.folder import Folder
 from shardmill.view.library import Library
@@ -52,9 +52,9 @@ class Desk:
         return self.library.plan(plans[0].id) if plans else None
 
     def strange(self, id: str, folder: Folder) -> list[Strangeness]:
-        """Return pictures of a folder of codes, the strangest first."""
+        """Return images of a folder of codes, the strangest first."""
         name = "strange", id, len(folder.entries())
-        return self.keep(name, lambda: rank_pictures(folder))
+        return self.keep(name, lambda: rank_images(folder))
 
     def keep(self, name: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what was made under this name, or make it; nobody waits while it is made."""

@@ -30,7 +30,7 @@ Content = Literal["samples", "codes", "tokens", "packs", "lengths", "other"]
 T = TypeVar("T")
 # What a stage will write, where no shard says so yet.
 BY_STAGE: dict[str, Content] = {
-    "EncodePictures": "codes",
+    "EncodeImages": "codes",
     "Tokenize": "tokens",
     "TokenizeText": "tokens",
     "Materialize": "packs",

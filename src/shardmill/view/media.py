@@ -1,4 +1,4 @@
-"""Bytes of media: whole, in ranges, as small pictures, and as single frames of a video.
+"""Bytes of media: whole, in ranges, as small images, and as single frames of a video.
 
 What a medium is, its first bytes say. Only formats that a browser shows without running anything
 get their type; everything else is handed out as plain bytes to be saved.
@@ -15,7 +15,7 @@ import numpy as np
 
 from shardmill.errors import FormatError, MissingExtra, SampleError, need
 from shardmill.media.image.decode import from_16_bits
-from shardmill.media.image.header import picture_format
+from shardmill.media.image.header import image_format
 from shardmill.media.sizes import audio_format, probe
 from shardmill.media.video.file import BlobPart, broken_as, open_video
 from shardmill.media.video.header import video_format
@@ -82,15 +82,15 @@ def find_medium(folder: Folder, number: int, name: str) -> Place:
 def media_type(head: bytes) -> str:
     """Return the type to declare for a medium that begins with these bytes."""
     try:
-        ext = picture_format(head) or video_format(head) or audio_format(head) or ""
+        ext = image_format(head) or video_format(head) or audio_format(head) or ""
     except (IndexError, ValueError):
         ext = ""
     return TYPES.get(ext, UNKNOWN)
 
 
 @lru_cache(maxsize=1024)
-def small_picture(place: Place, width: int) -> bytes | None:
-    """Return a picture as a JPEG at most so wide, or None if it is best shown as it is."""
+def small_image(place: Place, width: int) -> bytes | None:
+    """Return an image as a JPEG at most so wide, or None if it is best shown as it is."""
     if place.size > MAX_THUMB_BYTES:
         return None
     content = place.read()
@@ -109,8 +109,8 @@ def small_picture(place: Place, width: int) -> bytes | None:
 @lru_cache(maxsize=256)
 def frame(place: Place, time_s: float, width: int) -> bytes | None:
     """Return the frame of a video at a time, as a JPEG; None if it cannot be decoded."""
-    picture = _decode_frame(place, time_s)
-    return None if picture is None else _as_jpeg(picture, width)
+    image = _decode_frame(place, time_s)
+    return None if image is None else _as_jpeg(image, width)
 
 
 def as_png(pixels: Any) -> bytes:
@@ -121,7 +121,7 @@ def as_png(pixels: Any) -> bytes:
 
 
 def known_width(width: int) -> int:
-    """Return the next width in which small pictures are made: few, so that they are kept."""
+    """Return the next width in which small images are made: few, so that they are kept."""
     return next((known for known in WIDTHS if known >= width), WIDTHS[-1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError
-from shardmill.view.codes import codebook_counts, find_pictures, show_codes
+from shardmill.view.codes import codebook_counts, find_images, show_codes
 from shardmill.view.context import Desk
 from shardmill.view.counts import find_rejects, unit_books, unit_rows
 from shardmill.view.folder import Folder
@@ -112,13 +112,13 @@ def _codes(desk: Desk, query: Query) -> dict[str, Any]:
         )
         at, count = query.number("at", 0), query.number("count", 24, most=100)
         shown = [
-            {**asdict(p), **show_codes(folder, p.shard, p.picture)} for p in ranked[at : at + count]
+            {**asdict(p), **show_codes(folder, p.shard, p.image)} for p in ranked[at : at + count]
         ]
     samples = desk.library.samples_of(id)
-    for picture in shown:
-        shard = folder.entries()[picture["shard"]].name
-        found = None if samples is None else sample_place(samples, picture["key"], shard)
-        picture["sample_at"] = found
+    for image in shown:
+        shard = folder.entries()[image["shard"]].name
+        found = None if samples is None else sample_place(samples, image["key"], shard)
+        image["sample_at"] = found
     return {
         "total": len(ranked),
         "at": at,
@@ -127,7 +127,7 @@ def _codes(desk: Desk, query: Query) -> dict[str, Any]:
         "num_codes": len(counts),
         "dead": int((counts == 0).sum()),
         "decodes": desk.decodes,
-        "pictures": shown,
+        "images": shown,
     }
 
 
@@ -145,7 +145,7 @@ def _page(folder: Folder, query: Query, find: Callable[..., dict[str, Any]]) -> 
 
 
 def _uses(desk: Desk, id: str, key: str, shard: str) -> list[dict[str, Any]]:
-    """Return where a sample went: the rows and pictures that were made from it."""
+    """Return where a sample went: the rows and images that were made from it."""
     uses: list[dict[str, Any]] = []
     for item, folder in desk.library.made_from(id):
         if folder.content == "tokens":
@@ -157,9 +157,9 @@ def _uses(desk: Desk, id: str, key: str, shard: str) -> list[dict[str, Any]]:
                     uses.append({"kind": "row", "id": item.id, "number": number})
         elif folder.content == "codes":
             with folder.lock:
-                pictures = find_pictures(folder, key)
+                images = find_images(folder, key)
             uses += [
-                {"kind": "codes", "id": item.id, "shard": s, "picture": p} for s, p in pictures[:1]
+                {"kind": "codes", "id": item.id, "shard": s, "image": p} for s, p in images[:1]
             ]
         elif folder.content == "samples":
             found = find_sample(folder, key, shard)

@@ -1,4 +1,4 @@
-"""The report: one HTML file that carries the page, the answers it needs and its pictures.
+"""The report: one HTML file that carries the page, the answers it needs and its images.
 
 It holds the same modules and styles that the server hands out, joined into one script, and the
 answers that its views ask for, collected from the same functions. A view that is not in it says so.
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from shardmill.errors import ShardmillError
 from shardmill.storage.text import dump_line
 from shardmill.view.context import Desk
-from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, small_picture
+from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, small_image
 from shardmill.view.queries import answer
 from shardmill.view.server import static_files
 
@@ -160,10 +160,10 @@ def _keep_media(desk: Desk, bundle: Bundle, id: str, request: str, found: dict[s
     elif request == "pack":
         _keep_pack(desk, bundle, found)
     elif request == "codes":
-        for picture in found["pictures"]:
-            at = picture["sample_at"]
+        for image in found["images"]:
+            at = image["sample_at"]
             if at is not None:
-                _keep(desk, bundle, at["id"], at["number"], picture["medium"], "image")
+                _keep(desk, bundle, at["id"], at["number"], image["medium"], "image")
 
 
 def _keep_pack(desk: Desk, bundle: Bundle, pack: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def _keep_pack(desk: Desk, bundle: Bundle, pack: dict[str, Any]) -> None:
 
 
 def _keep(desk: Desk, bundle: Bundle, id: str, number: int, name: str, kind: str) -> None:
-    """Carry a small picture of a medium, if one can be made."""
+    """Carry a small image of a medium, if one can be made."""
     if kind == "audio":
         return
     place = find_medium(desk.library.folder(id, "samples", "packs"), number, name)
@@ -186,7 +186,7 @@ def _keep(desk: Desk, bundle: Bundle, id: str, number: int, name: str, kind: str
         asked["ms"] = str(FILM_MS)
         content = frame(place, FILM_MS / 1000, THUMB)
     else:
-        content = small_picture(place, THUMB)
+        content = small_image(place, THUMB)
     if content is not None:
         kind_ = media_type(content[:HEAD_BYTES])
         encoded = base64.b64encode(content).decode()

@@ -1,6 +1,6 @@
 """The server: a page of static files, answers as JSON, and media by ranges. It only reads.
 
-Pictures decoded from their codes beside the originals, for who started the page with weights.
+Images decoded from their codes beside the originals, for who started the page with weights.
 
 What every request must pass, and what every response carries.
 
@@ -49,21 +49,21 @@ from shardmill.view.media import (
     frame,
     known_width,
     media_type,
-    small_picture,
+    small_image,
 )
 from shardmill.view.queries import answer
 from shardmill.view.query import Query
 
 
 def decode_codes(desk: Desk, folder: Folder, key: str, medium: str) -> bytes:
-    """Return a PNG: the picture as it was encoded on the left, as its codes decode to it right."""
+    """Return a PNG: the image as it was encoded on the left, as its codes decode to it right."""
     if not desk.decodes:
         raise ConfigError("start with --reconstruct to load the weights and decode codes")
 
     def make() -> bytes:
-        for picture in reconstruct(folder.path, [key]):
-            if picture.medium == medium:
-                return as_png(picture.side_by_side())
+        for image in reconstruct(folder.path, [key]):
+            if image.medium == medium:
+                return as_png(image.side_by_side())
         raise NotHere(f"sample {key!r} has no codes of {medium!r}")
 
     return desk.keep(("decoded", str(folder.path), key, medium), make)
@@ -256,7 +256,7 @@ def _media(desk: Desk, request: Request) -> Response:
             raise NotHere("this frame cannot be shown: is shardmill[video] installed?")
         return Response(shot, media_type="image/jpeg", headers=_kept(600))
     if width:
-        small = small_picture(place, known_width(width))
+        small = small_image(place, known_width(width))
         if small is not None:
             return Response(small, media_type="image/jpeg", headers=_kept(600))
     return _ranged(place, request.headers.get("range", ""))

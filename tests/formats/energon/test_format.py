@@ -74,7 +74,7 @@ def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], message: st
 
 
 def test_captioning_needs_pairs(mixed: Mixed, tmp_path: Path) -> None:
-    for source, message in ((mixed.tokens, "holds tokens"), (mixed.samples, "not a picture and a")):
+    for source, message in ((mixed.tokens, "holds tokens"), (mixed.samples, "not an image and a")):
         stage = Export(input_dir=source, format=EnergonFormat(sample_type="captioning"))
         with pytest.raises(ConfigError, match=message):
             list(stage.units())

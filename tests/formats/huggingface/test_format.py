@@ -35,13 +35,13 @@ ALL = ("key", "input_ids", "loss_mask", "labels", "modality", "lengths")
 def make_row(number: int) -> TokenRow:
     length = 6 + number * 5 % 17
     kind = ("image", "video")[number % 2]
-    picture = MediaSpan(name="x", kind=kind, position=1, num_tokens=3)
+    image = MediaSpan(name="x", kind=kind, position=1, num_tokens=3)
     loss = np.array([[0, 1], [2, length - 2]]) if number % 3 else np.empty((0, 2), np.int64)
     return TokenRow(
         key=f"web-{number:04d}",
         ids=(np.arange(length) * 211 + number) % SPACE.size,
         loss=loss,
-        media=(picture,) if number % 4 == 0 or number == 7 else (),
+        media=(image,) if number % 4 == 0 or number == 7 else (),
     )
 
 

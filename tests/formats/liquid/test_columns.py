@@ -137,14 +137,14 @@ def test_what_is_no_pair_is_in_the_books(tmp_path: Path) -> None:
     run(folders, tmp_path / "out")
     assert open_manifest(tmp_path / "out").skipped == {
         "no image codes": 1,
-        "not one picture and text": 1,
+        "not one image and text": 1,
     }
     folders = store_coded(tmp_path / "more", [video], per_shard=1, without=["v"])
     run(folders, tmp_path / "video")
     assert open_manifest(tmp_path / "video").num_kept == 0
 
 
-def test_texts_need_no_codes_and_pictures_do(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_texts_need_no_codes_and_images_do(folders: tuple[Path, Path], tmp_path: Path) -> None:
     found = datasets.load_from_disk(str(run((folders[0], None), tmp_path / "texts")))
     texts = [sample for sample in SAMPLES if not sample.media]
     assert list(found) == [expected(sample) for sample in texts]

@@ -15,12 +15,12 @@ from shardmill.storage.background import Room
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
-@given(pictures=st.lists(st.lists(st.integers(0, 5_000_000), max_size=40), max_size=6))
-def test_the_text_is_that_of_json(dtype: Any, pictures: list[list[int]]) -> None:
-    pictures = [np.array(codes, np.int64).astype(dtype).tolist() for codes in pictures]
-    flat = np.array([code for codes in pictures for code in codes], dtype)
-    found = code_texts(flat, np.cumsum([0, *map(len, pictures)]))
-    wanted = [json.dumps(codes) if codes else "no" for codes in pictures]
+@given(images=st.lists(st.lists(st.integers(0, 5_000_000), max_size=40), max_size=6))
+def test_the_text_is_that_of_json(dtype: Any, images: list[list[int]]) -> None:
+    images = [np.array(codes, np.int64).astype(dtype).tolist() for codes in images]
+    flat = np.array([code for codes in images for code in codes], dtype)
+    found = code_texts(flat, np.cumsum([0, *map(len, images)]))
+    wanted = [json.dumps(codes) if codes else "no" for codes in images]
     assert [str(found[row], "ascii") for row in range(len(found))] == wanted
     assert found.data.tobytes() == "".join(wanted).encode()  # one after the other, as Arrow wants
 

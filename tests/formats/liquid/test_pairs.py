@@ -1,4 +1,4 @@
-"""Liquid's map-style rows: lines of JSON with codes, or with the files of pictures."""
+"""Liquid's map-style rows: lines of JSON with codes, or with the files of images."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_codes_are_lists_of_numbers(tmp_path: Path) -> None:
     assert len(found) == 10
 
 
-def test_pictures_lie_beside_the_lines(tmp_path: Path) -> None:
+def test_images_lie_beside_the_lines(tmp_path: Path) -> None:
     samples, _ = store_coded(tmp_path, SAMPLES, per_shard=4)
     rows = run(tmp_path / "out", input_dir=samples, num_shards=2)
     for row, sample in zip(rows, SAMPLES, strict=True):
         if sample.media:
-            picture = tmp_path / "out" / "shards" / row["image_path"]
-            assert picture.read_bytes() == sample.media["jpg"]
+            image = tmp_path / "out" / "shards" / row["image_path"]
+            assert image.read_bytes() == sample.media["jpg"]
         else:
             assert "image_path" not in row
     assert check_folder(tmp_path / "out").sound

@@ -112,7 +112,7 @@ def test_codes_in_another_order_are_found_by_key(tmp_path: Path, ways: dict[str,
     assert ways["_bulk"] == 0
 
 
-def test_pictures_of_another_size_are_in_the_books(tmp_path: Path) -> None:
+def test_images_of_another_size_are_in_the_books(tmp_path: Path) -> None:
     folders = store_coded(tmp_path, PAIRS, per_shard=30, size=(16, 16))
     rows, tally = read(folders, (512, 512))
     assert rows == [] and dict(tally.skipped) == {"not 512 x 512 pixels": 25}

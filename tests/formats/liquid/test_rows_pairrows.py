@@ -1,4 +1,4 @@
-"""Samples as pairs: what has no picture is text, and what has more is in the books."""
+"""Samples as pairs: what has no image is text, and what has more is in the books."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def test_rows_with_and_without_codes(tmp_path: Path) -> None:
         assert [row.codes is not None for row in rows] == [codes_dir is not None, False] + [
             codes_dir is not None
         ]
-        assert dict(tally.skipped) == {"not one picture and text": 1} and tally.num_in == 4
+        assert dict(tally.skipped) == {"not one image and text": 1} and tally.num_in == 4

@@ -25,11 +25,11 @@ SPACE = TokenSpace(text_size=32_000, added=("boi", "eoi"), num_codes=16_384)
 
 
 def make_pair(number: int, num_codes: int = 6) -> tuple[TokenRow, list[int], list[int]]:
-    """A row with text on both sides of a picture between delimiters; its text; its codes."""
+    """A row with text on both sides of an image between delimiters; its text; its codes."""
     before, after = list(range(number % 4)), list(range(900, 901 + number % 3))
     codes = [(number * 77 + i * 1000) % 16_384 for i in range(num_codes)]
     ids = [*before, 32_000, *SPACE.code_ids(np.array(codes)), 32_001, *after]
-    picture = MediaSpan(
+    image = MediaSpan(
         name="jpg",
         kind="image",
         position=len(before) + 1,
@@ -37,7 +37,7 @@ def make_pair(number: int, num_codes: int = 6) -> tuple[TokenRow, list[int], lis
         before=1,
         after=1,
     )
-    row = TokenRow(key=f"k{number}", ids=np.array(ids), media=(picture,))
+    row = TokenRow(key=f"k{number}", ids=np.array(ids), media=(image,))
     return row, before + after, codes
 
 
@@ -61,7 +61,7 @@ def run(tokens: Path, out: Path, **fields: Any) -> TensorDict:
 
 
 @pytest.mark.parametrize("form", ["raw", "shifted"])
-def test_picture_and_text_are_apart(tmp_path: Path, form: str) -> None:
+def test_image_and_text_are_apart(tmp_path: Path, form: str) -> None:
     rows = [row for row, _, _ in PAIRS]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:7], rows[7:]], SPACE)
     found = run(tokens, tmp_path / "out", img_length=6, txt_length=8, pad_id=2, codes=form)
@@ -79,7 +79,7 @@ def test_other_rows_are_dropped_and_long_texts_cut(tmp_path: Path) -> None:
     rows = [TEXT, *(row for row, _, _ in PAIRS), OTHER_SIZE, TWO_HALVES]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:9], rows[9:]], SPACE)
     fields = {"img_length": 6, "txt_length": 3, "pad_id": 2, "overlong": "cut"}
-    with pytest.raises(ConfigError, match=r"'text' is not one picture of 6 codes.*others=drop"):
+    with pytest.raises(ConfigError, match=r"'text' is not one image of 6 codes.*others=drop"):
         run(tokens, tmp_path / "refused", **fields)
     found = run(tokens, tmp_path / "out", **fields, others="drop")
     assert found["idx"].squeeze(1).tolist() == list(range(1, 21))

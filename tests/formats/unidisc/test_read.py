@@ -1,4 +1,4 @@
-"""UniDisc's rows become rows of the token space: shifted, without padding, pictures marked."""
+"""UniDisc's rows become rows of the token space: shifted, without padding, images marked."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def records(reader: UnidiscReader) -> list[Record]:
 
 def test_codes_move_behind_the_text_and_padding_goes(tmp_path: Path) -> None:
     write_interleaved(tmp_path / "train_0", [2, 3])
-    picture, text = records(UnidiscReader(dir=str(tmp_path)))
+    image, text = records(UnidiscReader(dir=str(tmp_path)))
     ids, modality = map(np.array, sample_tokens(2))
-    assert np.array_equal(picture.ids(), ids + 32001 * (modality == 1))
-    assert np.array_equal(picture.modality(), modality)
-    assert picture.loss_mask().all()
-    assert np.array_equal(picture.codes[0], ids[modality == 1])
-    (span,) = picture.rows[0].media
+    assert np.array_equal(image.ids(), ids + 32001 * (modality == 1))
+    assert np.array_equal(image.modality(), modality)
+    assert image.loss_mask().all()
+    assert np.array_equal(image.codes[0], ids[modality == 1])
+    (span,) = image.rows[0].media
     assert (span.num_tokens, span.grid, span.before) == (NUM_CODES, (1, 4, 4), 1)
     assert text.ids().tolist() == sample_tokens(3)[0]
     assert text.key == "train-00000003"
@@ -42,7 +42,7 @@ def test_pairs_become_text_marker_codes_end(tmp_path: Path) -> None:
     assert np.array_equal(second.codes[0], codes[1])
 
 
-def test_a_picture_with_code_zero_is_kept(tmp_path: Path) -> None:
+def test_an_image_with_code_zero_is_kept(tmp_path: Path) -> None:
     codes = write_paired(tmp_path / "train_0", [[1]])
     assert 0 in codes
     assert len(records(UnidiscReader(dir=str(tmp_path)))) == 1

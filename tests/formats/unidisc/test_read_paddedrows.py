@@ -115,10 +115,10 @@ def test_ids_are_copied_and_runs_shifted(
     [
         (150, 2, "the id 150 among its tokens, the token space has 150"),
         (-1, 0, "the id -1 among its tokens"),
-        (50, 1, "the code 50 in a picture, the token space has 50"),
-        (-2, 1, "the code -2 in a picture"),
+        (50, 1, "the code 50 in an image, the token space has 50"),
+        (-2, 1, "the code -2 in an image"),
         # In 16 bits it would be an id again, this one with the shift.
-        (65_530, 1, "the code 65530 in a picture"),
+        (65_530, 1, "the code 65530 in an image"),
         (65_537, 2, "the id 65537 among its tokens"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_space_without_codes_has_rows_of_text() -> None:
     out, to = np.empty(2, "<u2"), np.array([0])
     copy_ids(ids, rows, np.empty((0, 3), np.int64), rule, out, to)
     assert out.tolist() == [8, 7]
-    with pytest.raises(FormatError, match="the code 8 in a picture, the token space has 0"):
+    with pytest.raises(FormatError, match="the code 8 in an image, the token space has 0"):
         copy_ids(ids, rows, np.array([[0, 0, 1]]), rule, out, to)
 
 

@@ -60,5 +60,5 @@ def test_a_pair_is_text_marker_codes_end(
 
 def test_a_code_that_is_none_is_refused() -> None:
     table = {"txt_input_ids": np.ones((1, 2), "int32"), "img_input_ids": np.array([[3, 50]])}
-    with pytest.raises(FormatError, match="the code 50 in a picture, the token space has 50"):
+    with pytest.raises(FormatError, match="the code 50 in an image, the token space has 50"):
         paired_rows(table, np.array([0]), SPACES[0], "raw", end=True)

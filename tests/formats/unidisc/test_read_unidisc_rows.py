@@ -41,7 +41,7 @@ def tables(draw: DrawFn) -> dict[str, Any]:
 
 
 def one_by_one(table: dict[str, Any]) -> list[list[tuple[list[int], list[tuple[int, int, int]]]]]:
-    """Return documents of each row: ids, and (position, length, before) of pictures."""
+    """Return documents of each row: ids, and (position, length, before) of images."""
     rows = []
     for number in range(len(table["input_ids"])):
         mask = table["attention_mask"][number]

@@ -38,8 +38,8 @@ def make_row(number: int) -> TokenRow:
         return TokenRow(key=f"k{number}", ids=ids)
     codes = SPACE.code_ids(np.array([0, number, 16_383, 9]))
     ids = np.concatenate([ids[:2], [32_000], codes, ids[2:]])
-    picture = MediaSpan(name="jpg", kind="image", position=3, num_tokens=4, before=1)
-    return TokenRow(key=f"k{number}", ids=ids, media=(picture,))
+    image = MediaSpan(name="jpg", kind="image", position=3, num_tokens=4, before=1)
+    return TokenRow(key=f"k{number}", ids=ids, media=(image,))
 
 
 ROWS = [make_row(number) for number in range(25)]
@@ -99,12 +99,12 @@ def test_long_rows_are_cut_or_dropped_and_counted(
     assert sum(manifest.skipped.values()) == 25 - len(kept)
 
 
-def test_a_picture_is_never_cut(tokens: Path, tmp_path: Path) -> None:
+def test_an_image_is_never_cut(tokens: Path, tmp_path: Path) -> None:
     found = run(tokens, tmp_path / "out", length=4, pad_id=2, overlong="cut")
-    with_picture = set(range(0, 25, 2))
-    assert found["idx"].squeeze(1).tolist() == [n for n in range(25) if n not in with_picture]
+    with_image = set(range(0, 25, 2))
+    assert found["idx"].squeeze(1).tolist() == [n for n in range(25) if n not in with_image]
     manifest = open_manifest(tmp_path / "out")
-    assert manifest.skipped == {"media longer than a row": len(with_picture)}
+    assert manifest.skipped == {"media longer than a row": len(with_image)}
 
 
 def test_padding_is_no_code_whatever_its_id(tokens: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tars of packed samples are read with their pictures; broken samples have a reason."""
+"""Tars of packed samples are read with their images; broken samples have a reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from make_media import picture
+from make_media import image
 from tars import tar_bytes
 from video_tars import packed_members, write_video_tar
 
@@ -19,7 +19,7 @@ def records(reader: TarReader) -> list[Record]:
     return [record for part in reader.parts() for record in reader.read(part.input)]
 
 
-def test_packs_come_back_with_mask_and_pictures(tmp_path: Path) -> None:
+def test_packs_come_back_with_mask_and_images(tmp_path: Path) -> None:
     tar = write_video_tar(tmp_path / "shard_0-0-50.tar", [2, 0, 1])
     found = records(TarReader(files=(str(tar),)))
     assert [record.key for record in found] == [f"shard_0-0-50/0-{n}" for n in range(3)]
@@ -27,11 +27,11 @@ def test_packs_come_back_with_mask_and_pictures(tmp_path: Path) -> None:
     assert found[0].num_tokens == 1 + 2 * 258 + 3
     assert found[0].loss_mask()[-2:].all()
     assert found[0].loss_mask().sum() == 2
-    wanted = [xxhash.xxh3_64_hexdigest(picture("JPEG", 64, 48, seed=n)) for n in (0, 1)]
+    wanted = [xxhash.xxh3_64_hexdigest(image("JPEG", 64, 48, seed=n)) for n in (0, 1)]
     assert list(found[0].media) == wanted
 
 
-def test_more_than_nine_pictures_keep_their_order(tmp_path: Path) -> None:
+def test_more_than_nine_images_keep_their_order(tmp_path: Path) -> None:
     members = packed_members("k", 0, 12)
     tar = tmp_path / "x.tar"
     tar.write_bytes(tar_bytes([members[0], *sorted(members[1:])]))

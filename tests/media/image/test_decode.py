@@ -1,4 +1,4 @@
-"""Colours and orientation are right for every kind of picture, and broken ones give reasons."""
+"""Colours and orientation are right for every kind of image, and broken ones give reasons."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.media.image.decode import decode_picture, resize_crop
+from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Square
 
 Image = pytest.importorskip("PIL.Image")
 PHOTOS = Path(__file__).parents[3] / "demo" / "data" / "photos"
 
 
-def saved(picture: Any, format: str, **options: Any) -> bytes:
+def saved(image: Any, format: str, **options: Any) -> bytes:
     file = io.BytesIO()
-    picture.save(file, format, **options)
+    image.save(file, format, **options)
     return file.getvalue()
 
 
@@ -30,7 +30,7 @@ def solid(mode: str, colour: Any, size: tuple[int, int] = (40, 24)) -> Any:
 
 
 def middle(content: bytes, **options: Any) -> list[int]:
-    pixels = decode_picture(content, **options)
+    pixels = decode_image(content, **options)
     assert pixels.dtype == np.uint8
     assert pixels.shape == (24, 40, 3)
     return [int(value) for value in pixels[12, 20]]
@@ -67,10 +67,10 @@ def test_colours(mode: str, colour: Any, format: str, expected: tuple[int, int, 
 
 
 def test_a_palette_with_a_transparent_colour_shows_white() -> None:
-    picture = solid("P", 1)
-    picture.putpalette([10, 20, 30, 200, 30, 60])
-    assert_near(middle(saved(picture, "PNG")), (200, 30, 60))
-    assert_near(middle(saved(picture, "PNG", transparency=1)), (255, 255, 255))
+    image = solid("P", 1)
+    image.putpalette([10, 20, 30, 200, 30, 60])
+    assert_near(middle(saved(image, "PNG")), (200, 30, 60))
+    assert_near(middle(saved(image, "PNG", transparency=1)), (255, 255, 255))
 
 
 def test_an_animation_shows_its_first_frame() -> None:
@@ -84,23 +84,23 @@ def test_orientation_is_applied(orientation: int) -> None:
     ops = pytest.importorskip("PIL.ImageOps")
     pixels = np.zeros((32, 48, 3), np.uint8)
     pixels[:16, :16] = (255, 0, 0)
-    picture = Image.fromarray(pixels)
+    image = Image.fromarray(pixels)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = saved(picture, "JPEG", exif=exif, quality=95)
+    content = saved(image, "JPEG", exif=exif, quality=95)
     expected = np.asarray(ops.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
-    assert np.array_equal(decode_picture(content), expected)
+    assert np.array_equal(decode_image(content), expected)
 
 
 def test_jpeg_pixels_are_those_of_pillow() -> None:
     for name in ("cat.jpg", "camera.jpg", "palace.jpg"):
         content = (PHOTOS / name).read_bytes()
         expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-        assert np.array_equal(decode_picture(content), expected)
+        assert np.array_equal(decode_image(content), expected)
 
 
 def test_resizing_is_pillows_lanczos_up_to_rounding() -> None:
-    pixels = decode_picture((PHOTOS / "palace.jpg").read_bytes())
+    pixels = decode_image((PHOTOS / "palace.jpg").read_bytes())
     fit = Square(resolution=256).fit(pixels.shape[1], pixels.shape[0])
     box = (fit.left, fit.top, fit.left + fit.width, fit.top + fit.height)
     resized = Image.fromarray(pixels).resize(fit.resized, Image.Resampling.LANCZOS)
@@ -112,24 +112,24 @@ def test_resizing_is_pillows_lanczos_up_to_rounding() -> None:
 
 
 def test_without_lanczos_in_torch_pillow_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = decode_picture((PHOTOS / "cat.jpg").read_bytes())
+    pixels = decode_image((PHOTOS / "cat.jpg").read_bytes())
     fit = Square(resolution=128).fit(pixels.shape[1], pixels.shape[0])
     fast = resize_crop(pixels, fit).astype(int)
     monkeypatch.setattr("shardmill.media.image.decode._torch_lanczos", lambda: None)
     assert np.abs(resize_crop(pixels, fit) - fast).max() <= 1
 
 
-def test_a_truncated_picture_is_refused_or_tolerated() -> None:
+def test_a_truncated_image_is_refused_or_tolerated() -> None:
     content = (PHOTOS / "cat.jpg").read_bytes()
-    whole = decode_picture(content)
+    whole = decode_image(content)
     half = content[: len(content) // 2]
-    with pytest.raises(SampleError, match="truncated picture"):
-        decode_picture(half)
-    tolerated = decode_picture(half, allow_truncated=True)
+    with pytest.raises(SampleError, match="truncated image"):
+        decode_image(half)
+    tolerated = decode_image(half, allow_truncated=True)
     assert tolerated.shape == whole.shape
     assert np.array_equal(tolerated[:20], whole[:20])
-    with pytest.raises(SampleError, match="truncated picture"):
-        decode_picture(half)
+    with pytest.raises(SampleError, match="truncated image"):
+        decode_image(half)
 
 
 def png_bomb() -> bytes:
@@ -143,17 +143,17 @@ def png_bomb() -> bytes:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "not a picture"),
-        (b"just text in a .jpg", "not a picture"),
-        (b"\xff\xd8\xff\xe0 no jpeg at all", "not a picture"),
-        (saved(solid("RGB", 0), "PNG")[:30], "broken picture"),
-        (saved(solid("RGB", 0), "PNG")[:45], "truncated picture"),
+        (b"", "not an image"),
+        (b"just text in a .jpg", "not an image"),
+        (b"\xff\xd8\xff\xe0 no jpeg at all", "not an image"),
+        (saved(solid("RGB", 0), "PNG")[:30], "broken image"),
+        (saved(solid("RGB", 0), "PNG")[:45], "truncated image"),
         (png_bomb(), "too many pixels"),
     ],
 )
-def test_what_is_no_picture_says_why(content: bytes, reason: str) -> None:
+def test_what_is_no_image_says_why(content: bytes, reason: str) -> None:
     with pytest.raises(SampleError, match=reason):
-        decode_picture(content)
+        decode_image(content)
 
 
 def test_damage_anywhere_is_a_reason_and_never_a_crash() -> None:
@@ -165,6 +165,6 @@ def test_damage_anywhere_is_a_reason_and_never_a_crash() -> None:
             for at in rng.integers(0, len(content), 20):
                 damaged[at] = int(rng.integers(0, 256))
             try:
-                decode_picture(bytes(damaged))
+                decode_image(bytes(damaged))
             except SampleError as error:
                 assert error.reason

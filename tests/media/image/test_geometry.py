@@ -37,7 +37,7 @@ def test_a_photo_becomes_the_middle_square() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 499), (1, 20000), (20000, 1)])
-def test_a_long_picture_is_left_out(width: int, height: int) -> None:
+def test_a_long_image_is_left_out(width: int, height: int) -> None:
     with pytest.raises(Filtered, match="aspect ratio over 2"):
         Square().fit(width, height)
 
@@ -90,7 +90,7 @@ def test_native_sizes_are_whole_codes_within_the_limit(width: int, height: int) 
         assert fit.resized == (width, height)
 
 
-def test_a_picture_smaller_than_a_code_is_refused() -> None:
+def test_an_image_smaller_than_a_code_is_refused() -> None:
     with pytest.raises(SampleError, match="too small"):
         Native().fit(15, 20)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_media import PICTURE_FORMATS, encode, picture, pixels
+from make_media import IMAGE_FORMATS, encode, image, pixels
 from PIL import Image, ImageOps
 
 from shardmill.errors import SampleError
@@ -43,12 +43,12 @@ def sides(medium: Medium) -> tuple[int, int]:
     return medium.size.width, medium.size.height
 
 
-@pytest.mark.parametrize("format", PICTURE_FORMATS)
+@pytest.mark.parametrize("format", IMAGE_FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (640, 480), (17, 3000)])
 def test_sizes_are_those_of_pillow(format: str, size: tuple[int, int]) -> None:
-    content = picture(format, *size)
+    content = image(format, *size)
     medium = probe("image", content)
-    assert medium.ext == PICTURE_FORMATS[format]
+    assert medium.ext == IMAGE_FORMATS[format]
     assert sides(medium) == shown(content) == size
     assert probe("image", memoryview(content)) == medium
     assert medium.size.num_frames == 1
@@ -62,7 +62,7 @@ def test_every_encoding_has_its_size(format: str, array: np.ndarray, options: di
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_turned_picture_has_the_size_it_is_shown_in(format: str, orientation: int) -> None:
+def test_a_turned_image_has_the_size_it_is_shown_in(format: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[274] = orientation
     content = encode(format, pixels(33, 21), exif=exif)
@@ -70,7 +70,7 @@ def test_a_turned_picture_has_the_size_it_is_shown_in(format: str, orientation: 
 
 
 def test_a_png_may_say_at_its_end_how_it_is_turned() -> None:
-    content = picture("PNG", 33, 21)
+    content = image("PNG", 33, 21)
     exif = Image.Exif()
     exif[274] = 5
     block = exif.tobytes().removeprefix(b"Exif\0\0")
@@ -81,14 +81,14 @@ def test_a_png_may_say_at_its_end_how_it_is_turned() -> None:
 
 
 @pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG", "AVIF"])
-def test_a_moving_picture_has_the_size_of_its_canvas(format: str) -> None:
+def test_a_moving_image_has_the_size_of_its_canvas(format: str) -> None:
     frames = [Image.fromarray(pixels(40, 30, seed)) for seed in range(3)]
     buffer = io.BytesIO()
     frames[0].save(buffer, format, save_all=True, append_images=frames[1:])
     assert sides(probe("image", buffer.getvalue())) == (40, 30)
 
 
-def test_an_exif_block_that_is_broken_does_not_spoil_the_picture() -> None:
+def test_an_exif_block_that_is_broken_does_not_spoil_the_image() -> None:
     exif = Image.Exif()
     exif[274] = 6
     content = encode("JPEG", pixels(33, 21), exif=exif)
@@ -98,20 +98,20 @@ def test_an_exif_block_that_is_broken_does_not_spoil_the_picture() -> None:
         assert sides(probe("image", spoiled)) == (33, 21)
 
 
-def test_a_picture_without_width_is_none() -> None:
-    content = picture("PNG")
+def test_an_image_without_width_is_none() -> None:
+    content = image("PNG")
     with pytest.raises(SampleError, match="its header says 0 x 48 pixels"):
         probe("image", content[:16] + bytes(4) + content[20:])
 
 
-@pytest.mark.parametrize("format", PICTURE_FORMATS)
-def test_a_picture_cut_anywhere_is_read_or_rejected(format: str) -> None:
-    content = picture(format)
+@pytest.mark.parametrize("format", IMAGE_FORMATS)
+def test_an_image_cut_anywhere_is_read_or_rejected(format: str) -> None:
+    content = image(format)
     for length in range(0, min(len(content), 700), 3):
         try:
             assert sides(probe("image", content[:length])) == (64, 48)
         except SampleError as error:
-            assert error.reason == "not a picture"
+            assert error.reason == "not an image"
 
 
 @pytest.mark.parametrize("path", sorted((DEMO / "photos").iterdir()), ids=lambda path: path.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from make_media import picture
+from make_media import image
 from numbered_video import huge_stream, numbered_clip
 
 from shardmill.errors import FormatError, SampleError
@@ -14,7 +14,7 @@ from shardmill.media.video.file import BlobPart, check_size, open_video, read_pa
 
 
 def sound(cover: bool = False) -> bytes:
-    """Return an MP4 with sound, and perhaps a picture of its cover."""
+    """Return an MP4 with sound, and perhaps an image of its cover."""
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("aac", rate=16000)
@@ -29,7 +29,7 @@ def sound(cover: bool = False) -> bytes:
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
         if cover:
-            packet = av.Packet(picture())
+            packet = av.Packet(image())
             packet.stream, packet.pts, packet.dts = front, 0, 0
             container.mux(packet)
     return file.getvalue()
@@ -45,7 +45,7 @@ def test_each_kind_of_what_is_no_video_has_its_reason() -> None:
     clip = numbered_clip()
     assert reason(b"") == "empty video"
     assert reason(b"not at all " * 100) == "not a video"
-    assert reason(picture()) == "not a video"
+    assert reason(image()) == "not a video"
     assert reason(clip[: len(clip) // 2]) == "not a video"  # its index is at the end
     assert reason(sound()) == "no video stream"
     assert reason(sound(cover=True)) == "no video stream"

@@ -12,7 +12,7 @@ from shardmill.shards.ledger.rejects import read_rejects
 
 
 def test_rejects_are_read_as_they_were_written(tmp_path: Path) -> None:
-    rejects = [Reject("a", "not a picture", "3 bytes", False), Reject("é", "too long", "", True)]
+    rejects = [Reject("a", "not an image", "3 bytes", False), Reject("é", "too long", "", True)]
     path = tmp_path / "000000.jsonl"
     path.write_bytes(b"".join(orjson.dumps(asdict(reject)) + b"\n" for reject in rejects))
     assert list(read_rejects(path)) == rejects

@@ -18,9 +18,9 @@ from shardmill.shards.samples.dataset import SampleSet, most_open_shards, open_s
 def make_set(folder: Path, num: int = 23) -> list[Sample]:
     """Write samples to a folder, five a shard, and return them."""
     text = [Segment(kind="text", text=f"text {i}") for i in range(num)]
-    picture = Segment(kind="image", media="jpg")
+    image = Segment(kind="image", media="jpg")
     samples = [
-        Sample(key=f"d/k{i}", document=Document((picture, text[i])), media={"jpg": b"%d" % i})
+        Sample(key=f"d/k{i}", document=Document((image, text[i])), media={"jpg": b"%d" % i})
         for i in range(num)
     ]
     store_samples(folder, samples, per_shard=5)

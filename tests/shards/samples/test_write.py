@@ -19,7 +19,7 @@ from shardmill.shards.tar.names import Layout
 
 
 def page(key: str, *media: bytes, texts: tuple[str, ...] = ("hello",), **more: object) -> Sample:
-    """Return a document of texts and pictures, as ingest names them."""
+    """Return a document of texts and images, as ingest names them."""
     names = ["jpg"] if len(media) == 1 else [f"{i}.jpg" for i in range(len(media))]
     segments = [Segment(kind="text", text=text) for text in texts]
     segments += [Segment(kind="image", media=name) for name in names]
@@ -94,7 +94,7 @@ def test_the_hash_is_of_the_content_alone() -> None:
     assert len({content_hash(sample) for sample in [*same, *other, *calls]}) == 7
 
 
-# Two samples of 4608 bytes (json, txt, picture with their headers) and the end take 10240 bytes.
+# Two samples of 4608 bytes (json, txt, image with their headers) and the end take 10240 bytes.
 @pytest.mark.parametrize(("max_bytes", "counts"), [(10_240, [2, 2]), (10_239, [1, 1, 1, 1])])
 def test_a_byte_limit_begins_new_shards(tmp_path: Path, max_bytes: int, counts: list[int]) -> None:
     samples = [page(f"{i}", b"x" * 2000) for i in range(4)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_media import picture
+from make_media import image
 from web_server import serving
 
 from shardmill.errors import SampleError
@@ -22,7 +22,7 @@ from shardmill.sources.media.fetch import (
 )
 from shardmill.sources.part import Row
 
-PHOTO = picture("PNG", 90, 70)
+PHOTO = image("PNG", 90, 70)
 
 
 @pytest.fixture

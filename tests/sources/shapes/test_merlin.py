@@ -11,8 +11,8 @@ TEXT = (
     "<image><image>#0.0-4.5# A man opens a box. <image>#4.5-9# He takes a saw. "
     "<image>#12# Done. Summary: Woodwork for all."
 )
-PICTURES = ["a.jpg", "Black background: 64, 48", "s3://b/data//c.jpg", "d.jpg"]
-ROW = {"image_info": [{"image_name": name} for name in PICTURES], "text_list": TEXT, "id": 3}
+IMAGES = ["a.jpg", "Black background: 64, 48", "s3://b/data//c.jpg", "d.jpg"]
+ROW = {"image_info": [{"image_name": name} for name in IMAGES], "text_list": TEXT, "id": 3}
 
 
 def said(row: dict[str, Any], **options: Any) -> list[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.media.image.decode import decode_picture
+from shardmill.media.image.decode import decode_image
 from shardmill.media.sizes import probe
 from shardmill.sources.shapes.merlin import black_frame
 
@@ -16,7 +16,7 @@ def test_it_is_black_and_of_its_size(width: int, height: int) -> None:
     content = black_frame(width, height)
     found = probe("image", content)
     assert (found.ext, found.size.width, found.size.height) == ("png", width, height)
-    pixels = decode_picture(content)
+    pixels = decode_image(content)
     assert pixels.shape == (height, width, 3) and not pixels.any()
 
 

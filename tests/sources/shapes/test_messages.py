@@ -47,7 +47,7 @@ def test_placeholders_take_the_media_in_order() -> None:
     [
         ("<image> and <image>", ["a"], "1 images, 2 placeholders"),
         ("<image>", ["a", "b"], "2 images, 1 placeholders"),
-        ("no picture", ["a"], "1 images, 0 placeholders"),
+        ("no image", ["a"], "1 images, 0 placeholders"),
         ("<image>", [], "0 images, 1 placeholders"),
         ("<video>", ["a"], "1 images, 0 placeholders"),
     ],
@@ -64,7 +64,7 @@ def test_an_answer_that_speaks_of_a_placeholder_takes_no_medium() -> None:
     assert said(MessagesShape().shape(row))[-1] == (1, "assistant", "Use <image>.")
 
 
-def test_an_answer_with_pictures_must_be_asked_for() -> None:
+def test_an_answer_with_images_must_be_asked_for() -> None:
     row = talk(("user", "Draw a cat."), ("assistant", "Here: <image>"), images=["a"])
     with pytest.raises(SampleError, match="1 more in assistant turns count as text"):
         MessagesShape().shape(row)

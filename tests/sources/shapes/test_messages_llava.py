@@ -25,7 +25,7 @@ def test_llava_rows() -> None:
         assert shaped.extra == {"id": "7"}
 
 
-def test_cambrian_rows_may_have_no_picture() -> None:
+def test_cambrian_rows_may_have_no_image() -> None:
     turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
     for image in (None, "", []):
         shaped = LlavaShape().shape({"image": image, "conversations": turns})

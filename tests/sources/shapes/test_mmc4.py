@@ -12,7 +12,7 @@ def info(name: str, at: Any) -> dict[str, Any]:
     return {"image_name": name, "raw_url": f"http://x/{name}", "matched_text_index": at}
 
 
-def test_a_picture_stands_before_its_sentence_and_shares_its_turn() -> None:
+def test_an_image_stands_before_its_sentence_and_shares_its_turn() -> None:
     infos = [info("b", 1), info("a", 0), info("c", 1)]
     shaped = Mmc4Shape().shape({"text_list": ["one", "two"], "image_info": infos, "url": "page"})
     assert [(p.turn, p.text or p.media) for p in shaped.pieces] == [
@@ -26,7 +26,7 @@ def test_a_picture_stands_before_its_sentence_and_shares_its_turn() -> None:
     assert all(p.role is None for p in shaped.pieces)
 
 
-def test_a_page_without_pictures_is_text() -> None:
+def test_a_page_without_images_is_text() -> None:
     assert len(Mmc4Shape().shape({"text_list": ["one"], "image_info": None}).pieces) == 1
 
 
@@ -38,9 +38,9 @@ def test_a_page_without_pictures_is_text() -> None:
         ({"text_list": []}, "empty document"),
         ({"text_list": ["one"], "image_info": {}, "x": 1}, None),
         ({"text_list": ["one"], "image_info": "x"}, "missing field"),
-        ({"text_list": ["one"], "image_info": [info("a", 1)]}, "picture without sentence"),
-        ({"text_list": ["one"], "image_info": [info("a", None)]}, "picture without sentence"),
-        ({"text_list": ["one"], "image_info": ["a"]}, "picture without sentence"),
+        ({"text_list": ["one"], "image_info": [info("a", 1)]}, "image without sentence"),
+        ({"text_list": ["one"], "image_info": [info("a", None)]}, "image without sentence"),
+        ({"text_list": ["one"], "image_info": ["a"]}, "image without sentence"),
         ({"text_list": ["one"], "image_info": [{"matched_text_index": 0}]}, "missing field"),
     ],
 )

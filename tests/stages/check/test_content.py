@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_media import picture
+from make_media import image
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 from video_tars import write_video_tar
@@ -33,14 +33,14 @@ from shardmill.stages.pack import Materialize
 # Larger than the space that packs of others have, so that it matters whose is used.
 SPACE = TokenSpace(text_size=40_000, added=("im_patch", "im_start", "im_end"))
 PATCH, START, END = 40_000, 40_001, 40_002
-PICTURE = MediaSpan(
+IMAGE = MediaSpan(
     name="jpg", kind="image", position=2, num_tokens=4, grid=(1, 2, 2), before=1, after=1
 )
 
 
 def row(number: int) -> TokenRow:
     ids = np.array([1, START, PATCH, PATCH, PATCH, PATCH, END, 7, 2])
-    return TokenRow(key=f"k{number}", ids=ids, loss=np.array([[7, 2]]), media=(PICTURE,))
+    return TokenRow(key=f"k{number}", ids=ids, loss=np.array([[7, 2]]), media=(IMAGE,))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def tokens(tmp_path: Path) -> Path:
 def samples(tmp_path: Path) -> Path:
     document = Document((Segment(kind="image", media="jpg"), Segment(kind="text", text="hi")))
     made = [
-        (Sample(key=f"k{n}", document=document, media={"jpg": picture(seed=n)}), {})
+        (Sample(key=f"k{n}", document=document, media={"jpg": image(seed=n)}), {})
         for n in range(12)
     ]
     return write_sample_folder(tmp_path / "samples", [made[:6], made[6:]])
@@ -94,7 +94,7 @@ def test_samples_are_counted(samples: Path) -> None:
 def test_packs_are_measured_by_their_own_plan_and_space(packs: Path) -> None:
     report = check_content(packs)
     assert report.num_faults == 0
-    assert report.counts["pictures"] == report.counts["media"] == 12
+    assert report.counts["images"] == report.counts["media"] == 12
     assert check_content(packs, Limits(max_tokens=20)).num_faults == report.counts["packs"]
 
 
@@ -106,7 +106,7 @@ def test_exports_are_checked_by_the_space_of_their_tokens(
     run_stage(Export(input_dir=tokens, format=format), tmp_path / "export", workers=0)
     report = check_content(tmp_path / "export")
     assert report.num_faults == 0
-    assert (report.counts["packs"], report.counts["pictures"]) == (12, 12)
+    assert (report.counts["packs"], report.counts["images"]) == (12, 12)
     assert check_content(tmp_path / "export", Limits(num_patches=5)).num_faults == 12
 
 
@@ -115,7 +115,7 @@ def test_foreign_tars_are_checked_where_they_lie(tmp_path: Path) -> None:
         write_video_tar(tmp_path / "tars" / f"{number}.tar", [1, 2, 0])
     run_stage(IndexTars(tars=(str(tmp_path / "tars"),)), tmp_path / "index", workers=0)
     report = check_content(tmp_path / "index", Limits(num_patches=256, max_tokens=8000))
-    assert (report.num_faults, report.counts["packs"], report.counts["pictures"]) == (0, 9, 9)
+    assert (report.num_faults, report.counts["packs"], report.counts["images"]) == (0, 9, 9)
 
 
 def test_remote_tars_are_read_only_if_wanted(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ def write_shard(folder: Path, name: str, keys: list[str], *, text: str = "text")
     with SampleWriter(draft, lambda split: name) as writer:
         for key in keys:
             segment = Segment(kind="text", text=text)
-            picture = Segment(kind="image", media="jpg")
+            image = Segment(kind="image", media="jpg")
             media = {"jpg": b"\xff\xd8" + key.encode()}
-            document = Document((picture, segment))
+            document = Document((image, segment))
             writer.add(Sample(key=key, document=document, media=media))
     return draft
 

@@ -15,8 +15,8 @@ from shardmill.stages.check.findings import Findings, Limits
 from shardmill.stages.check.packs import check_pack, fields_of
 
 
-def pack(num_pictures: int = 2) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    members = packed_members("0-0", 0, num_pictures)
+def pack(num_images: int = 2) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    members = packed_members("0-0", 0, num_images)
     raw = {name.partition("-0-")[2] or name: content for name, content in members}
     exts = {name.rpartition("0-0-")[2]: memoryview(raw[name]) for name in raw if ".jpg" in name}
     return json.loads(members[0][1]), exts
@@ -38,11 +38,11 @@ def test_packs_of_other_pipelines_are_understood() -> None:
         "loss tokens": 2,
         "visual tokens": 512,
         "media": 2,
-        "pictures": 2,
+        "images": 2,
     }
 
 
-def test_a_pack_without_pictures_beside_it_is_fine() -> None:
+def test_a_pack_without_images_beside_it_is_fine() -> None:
     plain, _ = pack(0)
     assert check(plain, {}).faults == []
 
@@ -53,11 +53,11 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, memoryview]], Any], 
     "no ids": (lambda plain, _: plain.update(input_ids="x"), "not a packed sample"),
     "strange id": (lambda plain, _: plain["input_ids"].append(99999), "out of range"),
     "lost opening": (lambda plain, _: plain["input_ids"].__setitem__(1, 7), "do not match"),
-    "picture too many": (lambda plain, _: plain["image"].append("7"), "do not match"),
-    "lost picture": (lambda _, members: members.pop("1.jpg"), "pictures do not match"),
-    "not a picture": (
+    "image too many": (lambda plain, _: plain["image"].append("7"), "do not match"),
+    "lost image": (lambda _, members: members.pop("1.jpg"), "images do not match"),
+    "not an image": (
         lambda _, members: members.update({"1.jpg": memoryview(b"text")}),
-        "not a picture",
+        "not an image",
     ),
     "bad lengths": (lambda plain, _: plain.update(lengths=[3], keys=["a"]), "do not match"),
     "bad media": (lambda plain, _: plain.update(media=[{}]), "its media"),
@@ -73,7 +73,7 @@ def test_damage_is_named(name: str) -> None:
     assert len(faults) == 1 and faults[0].key == "0-0" and says in faults[0].what
 
 
-def test_a_cut_picture_is_found_by_its_number_of_tokens() -> None:
+def test_a_cut_image_is_found_by_its_number_of_tokens() -> None:
     plain, members = pack()
     at = plain["input_ids"].index(PATCH)
     del plain["input_ids"][at], plain["loss_mask"][at]
@@ -86,7 +86,7 @@ def test_limits() -> None:
     plain, members = pack()
     assert "too long" in check(plain, members, max_tokens=100).faults[0].what
     other = TokenSpace(text_size=50000)
-    assert "2 pictures" in check(plain, members, space=other).faults[0].what
+    assert "2 images" in check(plain, members, space=other).faults[0].what
 
 
 def test_arrays_beside_the_json_are_its_fields() -> None:

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from make_media import picture
+from make_media import image
 
 from shardmill.stages.check.findings import Findings
 from shardmill.stages.check.samples import check_sample
 
-JPEG = memoryview(picture())
+JPEG = memoryview(image())
 
 
 def check(plain: Any, *, pairs: bool = True, **members: Any) -> Findings:
@@ -50,14 +50,14 @@ def test_jpg_and_txt_are_a_pair() -> None:
     [
         (PAIR, {}, "missing media"),
         (PAIR, {"jpg": b""}, "empty file"),
-        (PAIR, {"jpg": b"a text"}, "not a picture"),
+        (PAIR, {"jpg": b"a text"}, "not an image"),
         ({"segments": [{"smell": "x"}]}, {}, "not a document"),
         ({"segments": [{"image": "jpg"}]}, {"jpg": JPEG}, "no text"),
         ({"segments": [{"image": "jpg"}, {"text": " "}]}, {"jpg": JPEG}, "no text"),
         ({"segments": [{"text": "x"}]}, {}, "no medium"),
         ({"image_name_list": ["0"]}, {"jpg": JPEG}, "no text"),
         (None, {"txt": b"x"}, "no medium"),
-        ({"caption": "x"}, {"jpg": b"a text"}, "not a picture"),
+        ({"caption": "x"}, {"jpg": b"a text"}, "not an image"),
     ],
 )
 def test_what_is_no_pair_is_named(plain: Any, members: dict[str, Any], says: str) -> None:
@@ -71,7 +71,7 @@ def test_without_pairs_only_what_is_broken_is_a_fault() -> None:
     assert check({"segments": [{"image": "jpg"}]}, pairs=False, jpg=JPEG).faults == []
 
 
-def test_codes_that_stand_for_a_picture_need_no_header() -> None:
+def test_codes_that_stand_for_an_image_need_no_header() -> None:
     plain = {"segments": [{"image": "codes_npy"}, {"text": "x"}]}
     findings = Findings()
     raw = {"codes_npy": memoryview(b"\x93NUMPY")}

@@ -1,4 +1,4 @@
-"""Pictures that are cut off are found by decoding, and named with their place."""
+"""Images that are cut off are found by decoding, and named with their place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardmill.stages.check import samples as checkdecode
 from shardmill.stages.check.samples import _spread, check_decoding
 
 
-def picture(seed: int) -> bytes:
+def image(seed: int) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (40, 50, 3), np.uint8)
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "jpeg")
@@ -26,8 +26,8 @@ def picture(seed: int) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return ten samples in shards of four: a text, then pictures; 3 and 8 are cut off."""
-    contents = {n: picture(n) for n in range(1, 10)}
+    """Return ten samples in shards of four: a text, then images; 3 and 8 are cut off."""
+    contents = {n: image(n) for n in range(1, 10)}
     for n in (3, 8):
         contents[n] = contents[n][: len(contents[n]) // 2]
     pairs = [make_pair(f"k{n}", "words", content) for n, content in contents.items()]
@@ -36,16 +36,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_every_picture_that_is_cut_off_is_named(
+def test_every_image_that_is_cut_off_is_named(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkdecode, "BATCH", 2)
     report = check_decoding(folder, 100, workers=workers)
-    assert (report.num_pictures, report.num_decoded, report.num_broken) == (9, 9, 2)
+    assert (report.num_images, report.num_decoded, report.num_broken) == (9, 9, 2)
     samples = open_samples(folder)
     for broken, number in zip(report.broken, (3, 8), strict=True):
         assert (broken.key, broken.medium) == (f"k{number}", "jpg")
-        assert "truncated picture" in broken.what
+        assert "truncated image" in broken.what
         content = samples.copies(number)["jpg"]
         with Path(broken.tar).open("rb") as tar:
             tar.seek(broken.offset)
@@ -55,7 +55,7 @@ def test_every_picture_that_is_cut_off_is_named(
 
 def test_as_many_are_decoded_as_asked(folder: Path) -> None:
     report = check_decoding(folder, 4)
-    assert (report.num_pictures, report.num_decoded) == (9, 4)
+    assert (report.num_images, report.num_decoded) == (9, 4)
 
 
 @pytest.mark.parametrize(("total", "count"), [(0, 3), (9, 4), (9, 9), (9, 12), (1000, 999)])

@@ -15,7 +15,7 @@ from shardmill.stages.check.specimens import Collection, open_collection
 from shardmill.stages.index import IndexTars
 
 
-def test_a_pack_of_others_has_its_text_and_pictures(tmp_path: Path) -> None:
+def test_a_pack_of_others_has_its_text_and_images(tmp_path: Path) -> None:
     write_video_tar(tmp_path / "a.tar", [1, 2])
     run_stage(IndexTars(tars=(str(tmp_path / "a.tar"),)), tmp_path / "index", workers=0)
     with open_collection(tmp_path / "index", VIDEO_SPACE) as collection:

@@ -1,4 +1,4 @@
-"""Specimens as people read them: the text that went in, all tokens, those learned, pictures."""
+"""Specimens as people read them: the text that went in, all tokens, those learned, images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_media import picture
+from make_media import image
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 from video_tars import write_video_tar
@@ -39,7 +39,7 @@ def sample(number: int) -> Sample:
         Segment(kind="image", media="1.jpg", time_s=(1.5, 1.5)),
         Segment(kind="text", text=f"cat number {number}"),
     )
-    media = {f"{n}.jpg": picture(seed=2 * number + n) for n in (0, 1)}
+    media = {f"{n}.jpg": image(seed=2 * number + n) for n in (0, 1)}
     return Sample(key=f"k{number}", document=Document(segments), media=media)
 
 
@@ -78,8 +78,8 @@ def test_a_row(made: Path, tmp_path: Path) -> None:
     tokens = (first / "detokenized_tokens.txt").read_text()
     assert tokens.startswith("<s><im_start>[image 0.jpg: 1 x 2 x 2, 4 tokens]<im_end>")
     assert (first / "unmasked_tokens.txt").read_text().strip() == "cat number 1</s>"
-    pictures = sorted((first / "images").iterdir())
-    assert [path.read_bytes() for path in pictures] == [picture(seed=2), picture(seed=3)]
+    images = sorted((first / "images").iterdir())
+    assert [path.read_bytes() for path in images] == [image(seed=2), image(seed=3)]
 
 
 @pytest.mark.parametrize("form", ["packs", "tars"])

@@ -19,12 +19,12 @@ from shardmill.stages.check.findings import Limits
 from shardmill.stages.check.tokens import check_token_shard
 
 SPACE = TokenSpace(text_size=100, added=("patch",))
-PICTURE = MediaSpan(name="jpg", kind="image", position=1, num_tokens=4, grid=(1, 2, 2))
+IMAGE = MediaSpan(name="jpg", kind="image", position=1, num_tokens=4, grid=(1, 2, 2))
 
 
 def row(number: int, *, stray: bool = False) -> TokenRow:
     ids = np.array([1, 100, 100, 100, 100, *range(number % 7), 100 if stray else 2])
-    return TokenRow(key=f"k{number}", ids=ids, loss=np.array([[len(ids) - 1, 1]]), media=(PICTURE,))
+    return TokenRow(key=f"k{number}", ids=ids, loss=np.array([[len(ids) - 1, 1]]), media=(IMAGE,))
 
 
 def shard_of(tmp_path: Path, rows: list[TokenRow]) -> TokenShard:

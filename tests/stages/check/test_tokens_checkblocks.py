@@ -18,8 +18,8 @@ SPACE = TokenSpace(text_size=100, added=("patch", "start", "end", "row"), num_co
 PATCH, START, END, ROW_END = 100, 101, 102, 103
 
 
-def picture(kind: str, height: int, width: int) -> tuple[list[int], tuple[int, int, int]]:
-    """Return the body of a picture and its grid."""
+def image(kind: str, height: int, width: int) -> tuple[list[int], tuple[int, int, int]]:
+    """Return the body of an image and its grid."""
     if kind == "patches":
         return [PATCH] * (height * width), (1, height, width)
     if kind == "merged":
@@ -32,7 +32,7 @@ def picture(kind: str, height: int, width: int) -> tuple[list[int], tuple[int, i
 
 
 def row_of(parts: Sequence[int | tuple[str, int, int]]) -> TokenRow:
-    """Return a row of runs of text and pictures between delimiters, with loss on the texts."""
+    """Return a row of runs of text and images between delimiters, with loss on the texts."""
     ids: list[int] = []
     loss, media = [], []
     for part in parts:
@@ -43,7 +43,7 @@ def row_of(parts: Sequence[int | tuple[str, int, int]]) -> TokenRow:
                 loss.append([len(ids), part])
             ids += [7] * part
             continue
-        body, grid = picture(*part)
+        body, grid = image(*part)
         span = MediaSpan(
             name="jpg",
             kind="image",
@@ -86,7 +86,7 @@ def parts(kinds: Sequence[str]) -> st.SearchStrategy[list[int | tuple[str, int, 
     return st.lists(st.integers(1, 5) | sizes, min_size=1, max_size=6)
 
 
-# A space has one way to show a picture, so a shard holds one kind.
+# A space has one way to show an image, so a shard holds one kind.
 made = st.sampled_from(
     [["patches"], ["merged"], ["codes"], ["rows"], ["patches", "codes"]]
 ).flatmap(lambda kinds: st.lists(parts(kinds), min_size=1, max_size=5))
@@ -122,7 +122,7 @@ DAMAGE: dict[str, tuple[Callable[[TokenRow], TokenRow], str]] = {
     "no opening": (lambda row: changed(row, row.media[0].position - 1, 7), "unlike the others"),
     "no closing": (lambda row: changed(row, row.media[0].end - 1, 7), "unlike the others"),
     "other grid": (lambda row: with_medium(row, grid=(1, 3, 3)), "not as large as its grid"),
-    "half a picture": (lambda row: with_medium(row, num_tokens=5), "not as large as its grid"),
+    "half an image": (lambda row: with_medium(row, num_tokens=5), "not as large as its grid"),
     "empty": (lambda row: with_medium(row, num_tokens=0), "media that overlap"),
     "overlap": (lambda row: with_medium(row, num_tokens=11), "media that overlap"),
     "before the row": (lambda row: with_medium(row, position=0), "media that overlap"),

@@ -35,13 +35,13 @@ MARKED = """\
 {%- endfor %}"""
 
 
-def picture_block(*_: object) -> list[Block]:
+def image_block(*_: object) -> list[Block]:
     return [Block(np.array([7]), np.array([9, 9]), np.array([8]), (1, 1, 2))]
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:
     render = chat.bind(tokenizer, SPACE)
-    return assemble([prepare(sample, render(sample, DICE), picture_block)], tokenizer)[0].row
+    return assemble([prepare(sample, render(sample, DICE), image_block)], tokenizer)[0].row
 
 
 def learned(row: TokenRow, tokenizer: TextTokenizer) -> list[str]:
@@ -156,7 +156,7 @@ def image_chat(text: str = "What?") -> Sample:
     )
 
 
-def test_pictures_stand_in_line(qwen: TextTokenizer) -> None:
+def test_images_stand_in_line(qwen: TextTokenizer) -> None:
     row = row_of(Chat(), image_chat(), qwen)
     assert [m.name for m in row.media] == ["0.jpg", "1.jpg"]
     for span in row.media:
@@ -172,7 +172,7 @@ VISION = (
 )
 
 
-def test_a_template_may_write_the_pictures(qwen: TextTokenizer, tmp_path: Path) -> None:
+def test_a_template_may_write_the_images(qwen: TextTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "vision.jinja"
     path.write_text(VISION, encoding="utf-8")
     row = row_of(Chat(template=path, media="template"), image_chat("<|image_pad|>"), qwen)

@@ -1,4 +1,4 @@
-"""A page keeps its order; pictures may change sides with their sentence, as dice say."""
+"""A page keeps its order; images may change sides with their sentence, as dice say."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_segment_stays_in_its_place(bundled: TextTokenizer) -> None:
     ]
 
 
-def test_a_picture_moves_behind_its_sentence(bundled: TextTokenizer) -> None:
+def test_an_image_moves_behind_its_sentence(bundled: TextTokenizer) -> None:
     behind = render(Interleaved(image_first=0.0, separator=" "), bundled)
     assert [type(piece) for piece in behind] == [Text, Medium, Medium]
     assert behind[0] == Text((("a b c", True),))

@@ -15,8 +15,8 @@ from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=32_768, added=("boi", "eoi", "unconditional"), num_codes=8)
-PICTURE, CAPTION = Segment(kind="image", media="jpg"), Segment(kind="text", text="a cat")
-PAIR = Sample(key="k", document=Document((PICTURE, CAPTION)))
+IMAGE, CAPTION = Segment(kind="image", media="jpg"), Segment(kind="text", text="a cat")
+PAIR = Sample(key="k", document=Document((IMAGE, CAPTION)))
 BOS, EOS = Token(1), Token(2, True)
 
 
@@ -25,9 +25,9 @@ def render(template: Any, tokenizer: TextTokenizer, key: str = "k", epoch: int =
     return pieces
 
 
-def test_text_to_image_learns_the_picture_and_its_end(bundled: TextTokenizer) -> None:
+def test_text_to_image_learns_the_image_and_its_end(bundled: TextTokenizer) -> None:
     asked = TextToImage(instructions=("Draw it.",))
-    expected = [BOS, Text((("a cat Draw it.", False),)), Medium(PICTURE, loss=True), EOS]
+    expected = [BOS, Text((("a cat Draw it.", False),)), Medium(IMAGE, loss=True), EOS]
     assert render(asked, bundled) == expected
     assert render(TextToImage(instructions=()), bundled)[1] == Text((("a cat", False),))
 
@@ -36,7 +36,7 @@ def test_image_to_text_learns_the_caption_and_its_end(bundled: TextTokenizer) ->
     answer = Text((("Caption:", False), (" a cat", True)))
     assert render(ImageToText(prompts=("Caption:",)), bundled) == [
         BOS,
-        Medium(PICTURE),
+        Medium(IMAGE),
         answer,
         EOS,
     ]
@@ -44,16 +44,16 @@ def test_image_to_text_learns_the_caption_and_its_end(bundled: TextTokenizer) ->
 
 
 def test_a_caption_pair_is_learned_whole(bundled: TextTokenizer) -> None:
-    bos, text, picture, eos = render(CaptionPair(), bundled)
+    bos, text, image, eos = render(CaptionPair(), bundled)
     assert (bos, eos) == (Token(1, True), EOS)
     assert text == Text((("a cat", True),))
-    assert picture == Medium(PICTURE, loss=True, loss_on_start=True)
-    assert render(CaptionPair(first="image"), bundled)[1:3] == [picture, text]
+    assert image == Medium(IMAGE, loss=True, loss_on_start=True)
+    assert render(CaptionPair(first="image"), bundled)[1:3] == [image, text]
 
 
 def test_unconditional_takes_the_place_of_all_text(bundled: TextTokenizer) -> None:
     always = TextToImage(unconditional=1.0)
-    assert render(always, bundled) == [BOS, Token(32_770), Medium(PICTURE, loss=True), EOS]
+    assert render(always, bundled) == [BOS, Token(32_770), Medium(IMAGE, loss=True), EOS]
     share = sum(
         render(TextToImage(unconditional=0.1), bundled, key=str(n))[1] == Token(32_770)
         for n in range(1000)
@@ -83,8 +83,8 @@ def test_a_text_only_row_is_plain_text(bundled: TextTokenizer) -> None:
     assert pieces == [Token(1, True), Text((("a cat", True),)), EOS]
 
 
-def test_two_pictures_are_no_pair(bundled: TextTokenizer) -> None:
-    row = Sample(key="k", document=Document((PICTURE, PICTURE, CAPTION)))
+def test_two_images_are_no_pair(bundled: TextTokenizer) -> None:
+    row = Sample(key="k", document=Document((IMAGE, IMAGE, CAPTION)))
     with pytest.raises(SampleError, match="not a pair"):
         TextToImage().bind(bundled, SPACE)(row, Dice(0, 0, "k"))
 

@@ -28,10 +28,10 @@ def test_text_stands_between_its_ends(bundled: TextTokenizer) -> None:
     assert both(sample(""), DICE) == [Token(1, True), Text((("", True),)), Token(2, True)]
 
 
-def test_a_picture_in_plain_text_is_a_reject(bundled: TextTokenizer) -> None:
-    picture = Sample(key="k", document=Document((Segment(kind="image", media="jpg"),)))
+def test_an_image_in_plain_text_is_a_reject(bundled: TextTokenizer) -> None:
+    image = Sample(key="k", document=Document((Segment(kind="image", media="jpg"),)))
     with pytest.raises(SampleError, match="media in plain text"):
-        PlainText().bind(bundled, SPACE)(picture, DICE)
+        PlainText().bind(bundled, SPACE)(image, DICE)
 
 
 def test_a_space_may_name_another_end(qwen: TextTokenizer) -> None:

@@ -34,14 +34,14 @@ def test_answers_end_with_eos_and_are_learned(
     ]
 
 
-def test_pictures_stand_where_they_were_said(bundled: TextTokenizer) -> None:
-    picture = Segment(kind="image", media="0.jpg", role="user")
+def test_images_stand_where_they_were_said(bundled: TextTokenizer) -> None:
+    image = Segment(kind="image", media="0.jpg", role="user")
     words = Segment(kind="text", text="#0 what?", role="user")
-    sample = Sample(key="k", document=Document((picture, words, picture)))
+    sample = Sample(key="k", document=Document((image, words, image)))
     assert Turns(bos=False).bind(bundled, SPACE)(sample, DICE) == [
-        Medium(picture),
+        Medium(image),
         Text((("#0 what?", False),)),
-        Medium(picture),
+        Medium(image),
     ]
 
 

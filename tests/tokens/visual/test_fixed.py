@@ -11,15 +11,15 @@ from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.fixed import Gemma3, Llava
 
 
-def picture(rng: random.Random) -> MediaSize:
+def image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(3, 400), height=rng.randint(3, 400))
 
 
 def test_llava_equals_its_processor() -> None:
     processor = llava_processor()
-    compare(Llava(height=42, width=42), processor, image=picture, num_chats=200)
+    compare(Llava(height=42, width=42), processor, image=image, num_chats=200)
     processor.vision_feature_select_strategy = "full"
-    compare(Llava(height=42, width=42, select="full"), processor, image=picture, num_chats=50)
+    compare(Llava(height=42, width=42, select="full"), processor, image=image, num_chats=50)
 
 
 def test_llava_has_576_tokens() -> None:
@@ -31,7 +31,7 @@ def test_llava_has_576_tokens() -> None:
 def test_gemma3_equals_its_processor(pan_and_scan: bool) -> None:
     rule = Gemma3(num_tokens=4, pan_and_scan=pan_and_scan, min_crop_size=90)
     settings = {"do_pan_and_scan": pan_and_scan, "pan_and_scan_min_crop_size": 90}
-    compare(rule, gemma3_processor(), image=picture, num_chats=200, image_settings=settings)
+    compare(rule, gemma3_processor(), image=image, num_chats=200, image_settings=settings)
 
 
 def test_crops_of_gemma3_equal_those_of_its_processor() -> None:

@@ -39,7 +39,7 @@ def sample(length: int, first: int = 0, **extra: Any) -> dict[str, Any]:
     }
 
 
-def picture(num: int = 1) -> dict[str, Any]:
+def image(num: int = 1) -> dict[str, Any]:
     return {
         "pixel_values": torch.ones(4 * num, 6),
         "image_grid_thw": torch.tensor([[1, 2, 2]] * num),
@@ -48,7 +48,7 @@ def picture(num: int = 1) -> dict[str, Any]:
 
 def test_shift_moves_labels_and_leaves_media() -> None:
     types = torch.tensor([[0, 1, 1, 0, 0]])
-    shifted = shift_sample(sample(5, mm_token_type_ids=types, other=3, **picture()))
+    shifted = shift_sample(sample(5, mm_token_type_ids=types, other=3, **image()))
     assert shifted["input_ids"].tolist() == [0, 1, 2, 3]
     assert shifted["labels"].tolist() == [1, 2, 3, 4]
     assert shifted["mm_token_type_ids"].tolist() == [0, 1, 1, 0]
@@ -88,19 +88,19 @@ def test_alignment_pads_inside_documents() -> None:
 
 def test_media_of_all_samples_are_joined_and_counted() -> None:
     video = {"pixel_values_videos": torch.ones(8, 6), "video_grid_thw": torch.tensor([[2, 2, 2]])}
-    samples = [shift_sample(sample(5, **picture(2))), shift_sample(sample(4, **picture(), **video))]
+    samples = [shift_sample(sample(5, **image(2))), shift_sample(sample(4, **image(), **video))]
     packed = build_packed_sample(samples, 16, 9)
     assert (packed["n_images"], packed["n_videos"]) == (3, 1)
     assert packed["pixel_values"].shape == (12, 6)
     assert packed["image_grid_thw"].shape == (3, 3)
 
 
-def test_pictures_of_many_sizes_stay_a_list_and_do_not_mix_with_tensors() -> None:
+def test_images_of_many_sizes_stay_a_list_and_do_not_mix_with_tensors() -> None:
     lists = [shift_sample(sample(5, pixel_values=[torch.ones(3, n, 4)])) for n in (4, 8)]
     packed = build_packed_sample(lists, 16, 9)
     assert [tuple(one.shape) for one in packed["pixel_values"]] == [(3, 4, 4), (3, 8, 4)]
     with pytest.raises(TypeError, match="pixel_values must be tensors"):
-        build_packed_sample([lists[0], shift_sample(sample(5, **picture()))], 16, 9)
+        build_packed_sample([lists[0], shift_sample(sample(5, **image()))], 16, 9)
 
 
 def test_mask_of_a_sample_survives_packing() -> None:
@@ -147,5 +147,5 @@ def test_function_gets_only_the_arguments_it_has() -> None:
     def old(input_ids: Any, image_grid_thw: Any = None, attention_mask: Any = None) -> Any:
         return torch.zeros(3, 1, input_ids.shape[1], dtype=torch.int64), None
 
-    assert mrope_position_ids(sample(5, **picture()), old).shape == (3, 5)
+    assert mrope_position_ids(sample(5, **image()), old).shape == (3, 5)
     assert mrope_position_ids(sample(5), lambda input_ids: None) is None

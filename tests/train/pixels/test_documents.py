@@ -63,7 +63,7 @@ def test_what_was_measured_is_what_the_processor_makes(reader: Any, tmp_path: Pa
     assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
 
-def test_packs_have_the_pictures_of_their_documents(reader: Any) -> None:
+def test_packs_have_the_images_of_their_documents(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
     packs = PackedDataset(
@@ -83,7 +83,7 @@ def test_packs_have_the_pictures_of_their_documents(reader: Any) -> None:
     assert total == sum(len(reader.read(n).row.media) for n in range(len(reader)))
 
 
-def test_a_dummy_picture_stands_where_there_is_none(reader: Any) -> None:
+def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=int(table.num_tokens.max())), engine="plain")
     packs = PackedDataset(plan, reader, lengths=table, build=BuildSpec(mrope=QWEN2_VL))
@@ -103,7 +103,7 @@ def test_a_dummy_picture_stands_where_there_is_none(reader: Any) -> None:
     places = slice(size, size + len(dummy.ids))
     assert (batch["input_ids"][0, places] == image_id).all()
     assert (batch["labels"][0, places] == -100).all()
-    # No document sees the picture's tokens.
+    # No document sees the image's tokens.
     assert not batch["attention_mask"][0, 0, :size, places].any()
     with pytest.raises(ConfigError, match=rf"capacity of at most .*{len(dummy.ids)} places"):
         Collate(dummy=dummy, length=size)([bare])
@@ -119,7 +119,7 @@ def test_an_empty_batch_of_packs_still_runs_the_tower(reader: Any) -> None:
     assert (batch["labels"] == -100).all()
 
 
-def test_a_broken_picture_is_left_out(reader: Any, tmp_path: Path) -> None:
+def test_a_broken_image_is_left_out(reader: Any, tmp_path: Path) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
     folder = write_pixel_folder(tmp_path / "samples")

@@ -22,7 +22,7 @@ from shardmill.train.pixels import documents as pixels
 from shardmill.train.pixels.documents import PixelReader
 from shardmill.train.pixels.processor import Medium, PixelProcessor, rule_of
 
-PICTURE = Segment(kind="image", media="jpg")
+IMAGE = Segment(kind="image", media="jpg")
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +38,10 @@ def white(width: int, height: int) -> Any:
     return Image.new("RGB", (width, height))
 
 
-def test_pictures_alone_are_what_the_whole_processor_makes(asked: PixelProcessor) -> None:
+def test_images_alone_are_what_the_whole_processor_makes(asked: PixelProcessor) -> None:
     shown = [white(60, 40), white(30, 80)]
-    alone = asked.make_media([PICTURE, PICTURE], shown)
-    whole = asked.make(asked.marks([PICTURE, PICTURE]), shown)
+    alone = asked.make_media([IMAGE, IMAGE], shown)
+    whole = asked.make(asked.marks([IMAGE, IMAGE]), shown)
     assert set(alone) == {"pixel_values", "image_grid_thw"}
     assert all((alone[name] == whole[name]).all() for name in alone)
 
@@ -49,9 +49,9 @@ def test_pictures_alone_are_what_the_whole_processor_makes(asked: PixelProcessor
 def test_a_rule_that_counts_otherwise_is_found_out(asked: PixelProcessor) -> None:
     assert asked.rule is not None
     shown = [white(60, 40)]
-    right = Medium(PICTURE, asked.rule.count("image", MediaSize(width=60, height=40)))
-    wrong = Medium(PICTURE, asked.rule.count("image", MediaSize(width=40, height=90)))
-    for made in (asked.make_media([PICTURE], shown), asked.make(asked.marks([PICTURE]), shown)):
+    right = Medium(IMAGE, asked.rule.count("image", MediaSize(width=60, height=40)))
+    wrong = Medium(IMAGE, asked.rule.count("image", MediaSize(width=40, height=90)))
+    for made in (asked.make_media([IMAGE], shown), asked.make(asked.marks([IMAGE]), shown)):
         asked.check_media([right], made)
         with pytest.raises(SampleError, match="processor and visual rule differ"):
             asked.check_media([wrong], made)
@@ -83,9 +83,9 @@ def test_encoding_is_that_of_the_tokenizer(asked: PixelProcessor) -> None:
 
 def test_what_a_processor_refuses_is_the_fault_of_the_sample(asked: PixelProcessor) -> None:
     with pytest.raises(SampleError, match=r"refused by the processor: .*aspect ratio"):
-        asked.make_media([PICTURE], [white(600, 2)])
+        asked.make_media([IMAGE], [white(600, 2)])
     with pytest.raises(SampleError, match="refused by the processor"):
-        asked.make(asked.marks([PICTURE]), [white(600, 2)])
+        asked.make(asked.marks([IMAGE]), [white(600, 2)])
     strict = make_processor()
     strict.chat_template = "{{ raise_exception('no roles here') }}"
     with pytest.raises(SampleError, match="no roles here"):
@@ -102,7 +102,7 @@ def test_a_processor_that_is_not_known_has_no_rule(tmp_path: Path) -> None:
     assert rule_of(tmp_path) is None
 
 
-def test_without_a_rule_pictures_are_still_served(tmp_path: Path, asked: PixelProcessor) -> None:
+def test_without_a_rule_images_are_still_served(tmp_path: Path, asked: PixelProcessor) -> None:
     folder = write_pixel_folder(tmp_path / "samples", count=12)
     known = PixelReader.open(folder, asked.processor)
     unknown = PixelReader(known.samples, asked.processor)

@@ -40,7 +40,7 @@ IMAGE = 7
 
 
 def llava() -> Any:
-    return llava_processor(mark="<image>")  # two pictures side by side, so that their runs touch
+    return llava_processor(mark="<image>")  # two images side by side, so that their runs touch
 
 
 def gemma3() -> Any:
@@ -56,7 +56,7 @@ OTHERS = {llava: Llava, gemma3: Gemma3, internvl: InternVL}
 
 
 @pytest.mark.parametrize("make", OTHERS)
-def test_other_processors_serve_pictures(make: Any, tmp_path: Path) -> None:
+def test_other_processors_serve_images(make: Any, tmp_path: Path) -> None:
     transformers()
     processor = make()
     reader = PixelReader.open(write_pixel_folder(tmp_path / "samples", count=24), processor)

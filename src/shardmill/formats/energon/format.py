@@ -37,14 +37,14 @@ META_DIR = ".nv-meta"
 LOADER_NAME = "sample_loader.py"
 VERSION = "7.4.1"
 LOADER_PATH = Path(__file__).with_name("energon_loader.py")
-PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tiff")
+IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tiff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergonFormat(WebDatasetFormat):
     """`val` and `test` are the shares of tars that belong to them; they are the last ones.
 
-    `sample_type` "captioning" is for folders of samples that are all pairs of a picture and a text.
+    `sample_type` "captioning" is for folders of samples that are all pairs of an image and a text.
     """
 
     arrays: bool = True
@@ -100,7 +100,7 @@ class EnergonFormat(WebDatasetFormat):
         name = f"{self.sample_type.capitalize()}Sample"
         made = {"sample_type": {"__module__": "megatron.energon", "__class__": name}}
         if self.sample_type == "captioning":
-            return {**made, "field_map": {"image": ",".join(PICTURES), "caption": "txt"}}
+            return {**made, "field_map": {"image": ",".join(IMAGES), "caption": "txt"}}
         functions = ("sample_loader", "part_filter")
         return {**made, **{function: f"{LOADER_NAME}:{function}" for function in functions}}
 
@@ -118,9 +118,9 @@ class EnergonFormat(WebDatasetFormat):
 def _check_pairs(index: ShardIndex) -> None:
     for number in range(len(index)):
         exts = {member.ext for member in index.members(number)}
-        if "txt" not in exts or not exts & {*PICTURES}:
+        if "txt" not in exts or not exts & {*IMAGES}:
             raise ConfigError(
-                f"sample {index.keys[number]!r} has {', '.join(sorted(exts))}, not a picture and a "
+                f"sample {index.keys[number]!r} has {', '.join(sorted(exts))}, not an image and a "
                 "txt: filter the samples, or export them as interleaved ones"
             )
 

@@ -73,7 +73,7 @@ class LiquidReader:
     has_codes: bool = True
 
     def holds(self) -> frozenset[Aspect]:
-        """Return text, and codes or pictures."""
+        """Return text, and codes or images."""
         return frozenset({"text", "codes"} if self.has_codes else {"text", "media"})
 
     def token_space(self) -> None:
@@ -91,7 +91,7 @@ class LiquidReader:
                 key=f"{path.stem}-{number:08d}",
                 text=fields["text"],
                 codes=tuple(_codes_of(fields)),
-                media=tuple(_pictures_of(fields, path.parent)),
+                media=tuple(_images_of(fields, path.parent)),
             )
 
     def inputs(self) -> Mapping[str, Any]:
@@ -175,6 +175,6 @@ def _codes_of(fields: Mapping[str, Any]) -> Iterator[Any]:
             yield np.array(orjson.loads(value) if isinstance(value, str) else value, np.int64)
 
 
-def _pictures_of(fields: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def _images_of(fields: Mapping[str, Any], folder: Path) -> Iterator[str]:
     if "image_path" in fields:
         yield xxhash.xxh3_64_hexdigest((folder / fields["image_path"]).read_bytes())

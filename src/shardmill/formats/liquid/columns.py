@@ -3,13 +3,13 @@
     data_type        "image_text" or "text_pretrain"
     text             the caption or the text
     length           characters of the text, and 4 for each code
-    vqcode_512       the codes of a picture of 512 x 512 as JSON text, or "no"
-    vqcode_multi768  the codes of a picture of any size as JSON text, or "no"
-    width, height    of that picture in pixels, as text, or "no"
+    vqcode_512       the codes of an image of 512 x 512 as JSON text, or "no"
+    vqcode_multi768  the codes of an image of any size as JSON text, or "no"
+    width, height    of that image in pixels, as text, or "no"
 
 Files are Arrow, parquet or jsonl (`hf_files`), with the same rows in each.
 
-Codes as JSON text, "[12, 7, 4095]", for many pictures at once; "no" where there are none.
+Codes as JSON text, "[12, 7, 4095]", for many images at once; "no" where there are none.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ FEATURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidFormat(Format):
-    """Rows of Liquid; `column` says where codes go, and with it which sizes pictures may have."""
+    """Rows of Liquid; `column` says where codes go, and with it which sizes images may have."""
 
     files: Literal["arrow", "parquet", "jsonl"] = "arrow"
     column: Literal["vqcode_512", "vqcode_multi768"] = "vqcode_512"

@@ -1,10 +1,10 @@
-"""Liquid's rows for map-style data sets, as jsonl: a picture by its codes, or by its file.
+"""Liquid's rows for map-style data sets, as jsonl: an image by its codes, or by its file.
 
     {"data_type": "image_text", "text": T, "vq_code": [12, 7, ...]}           with codes
     {"data_type": "image_text", "text": T, "image_path": "00000.000042.jpg"}  without
     {"data_type": "text_pretrain", "text": T}
 
-Without codes the pictures are written beside the jsonl, and their paths count from its folder.
+Without codes the images are written beside the jsonl, and their paths count from its folder.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class LiquidPairsFormat(Format):
         yield from ({} for _ in ranges)
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        """Write the rows of a unit, and their pictures if there are no codes."""
+        """Write the rows of a unit, and their images if there are no codes."""
         path = draft.file(piece.name, ROLE)
         if source.codes is None:
             with path.open("wb", buffering=1 << 20) as file:
-                file.writelines(_pictured_lines(source, piece, draft, tally))
+                file.writelines(_lines_with_images(source, piece, draft, tally))
         else:
             batches, rooms = pair_batches(source, piece, tally, None), in_turns(Room)
             write_rows(path, (_coded_lines(batch, next(rooms)) for batch in batches))
@@ -75,7 +75,7 @@ def _coded_lines(batch: PairBatch, room: Room) -> list[Column]:
     ]
 
 
-def _pictured_lines(
+def _lines_with_images(
     source: ExportInput, piece: Piece, draft: Draft, tally: Tally
 ) -> Iterator[bytes]:
     numbers = count()
@@ -84,7 +84,7 @@ def _pictured_lines(
         with source.sample_shard(part.shard) as shard:
             for row in iter_pairs(source, name, shard, range(part.start, part.stop), tally):
                 try:
-                    line = _pictured_line(row, piece.name, next(numbers), draft)
+                    line = _line_with_image(row, piece.name, next(numbers), draft)
                 except SampleError as error:
                     tally.skip(row.key, error)
                 else:
@@ -92,7 +92,7 @@ def _pictured_lines(
                     yield line
 
 
-def _pictured_line(row: PairRow, shard: str, number: int, draft: Draft) -> bytes:
+def _line_with_image(row: PairRow, shard: str, number: int, draft: Draft) -> bytes:
     if row.medium is None:
         return _line("text_pretrain", row.text)
     if row.medium not in row.raw:

@@ -1,9 +1,9 @@
-"""Texts with the codes of at most one picture each, a thousand at a time as flat arrays.
+"""Texts with the codes of at most one image each, a thousand at a time as flat arrays.
 
 Where the samples of a batch are caption pairs, and the code shard has the same keys in the same
 order, all is taken from the indexes at once; else each sample is looked at by itself.
 
-Samples as rows of a text with at most one picture: its codes, or its bytes.
+Samples as rows of a text with at most one image: its codes, or its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shardmill.errors import SampleError
 from shardmill.formats.format import ExportInput, Piece
 from shardmill.formats.rows import continues, is_utf8
 from shardmill.model.stage import Tally
-from shardmill.shards.codejoin import CodeJoin, Picture
+from shardmill.shards.codejoin import CodedImage, CodeJoin
 from shardmill.shards.codes import CodeShard
 from shardmill.shards.samples.shard import Raw, SampleShard, parse_sample
 from shardmill.shards.weave import Column, between, weave
@@ -27,11 +27,11 @@ from shardmill.shards.weave import Column, between, weave
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairRow:
-    """A text, and the codes of its picture or its name in `raw`; neither for plain text."""
+    """A text, and the codes of its image or its name in `raw`; neither for plain text."""
 
     key: str
     text: str
-    codes: Picture | None
+    codes: CodedImage | None
     medium: str | None
     raw: Raw
 
@@ -67,24 +67,24 @@ def _row(source: ExportInput, shard_name: str, key: str, raw: Raw) -> PairRow:
         return PairRow(key, document.text, _codes_alone(source, shard_name, key), None, raw)
     if len(media) > 1 or media[0].kind != "image":
         kinds = ", ".join(segment.kind for segment in media)
-        raise SampleError("not one picture and text", f"it has {kinds}")
+        raise SampleError("not one image and text", f"it has {kinds}")
     if source.codes is None:
         return PairRow(key, document.text, None, media[0].media, raw)
-    pictures = source.codes.pictures(key, shard_name)
-    if len(pictures) != 1:
-        raise SampleError("no image codes", f"{key!r} has {len(pictures)} pictures in codes")
-    return PairRow(key, document.text, pictures[0], media[0].media, raw)
+    images = source.codes.images(key, shard_name)
+    if len(images) != 1:
+        raise SampleError("no image codes", f"{key!r} has {len(images)} images in codes")
+    return PairRow(key, document.text, images[0], media[0].media, raw)
 
 
-def _codes_alone(source: ExportInput, shard_name: str, key: str) -> Picture | None:
-    """Return the codes of a picture that the sample itself does not hold any more."""
+def _codes_alone(source: ExportInput, shard_name: str, key: str) -> CodedImage | None:
+    """Return the codes of an image that the sample itself does not hold any more."""
     if source.codes is None:
         return None
     try:
-        pictures = source.codes.pictures(key, shard_name)
+        images = source.codes.images(key, shard_name)
     except SampleError:  # a plain text of which the codes do not know
         return None
-    return pictures[0] if len(pictures) == 1 else None
+    return images[0] if len(images) == 1 else None
 
 
 BATCH_ROWS = 2000
@@ -131,7 +131,7 @@ def pair_batches(
 ) -> Iterator[PairBatch]:
     """Yield the rows of a unit and keep its books.
 
-    Pictures without codes, or of another size, are skipped; plain texts need no codes.
+    Images without codes, or of another size, are skipped; plain texts need no codes.
     """
     for part in piece.slices:
         name = source.shards[part.shard].name
@@ -162,7 +162,7 @@ def _aligned(codes: CodeJoin | None, name: str, shard: SampleShard) -> CodeShard
 
 
 def _bulk(shard: SampleShard, codes: CodeShard, rows: range) -> PairBatch | None:
-    """Return the rows if each is one picture with codes and a text, else None."""
+    """Return the rows if each is one image with codes and a text, else None."""
     places = _caption_members(shard, rows)
     first = codes.arrays["first"][rows.start : rows.stop + 1].astype(np.int64)
     if places is None or (np.diff(first) != 1).any():
@@ -172,14 +172,14 @@ def _bulk(shard: SampleShard, codes: CodeShard, rows: range) -> PairBatch | None
         return None
     text_bounds = np.concatenate([[0], np.cumsum(captions.lengths)])
     starts = codes.arrays["start"][first[0] : first[-1] + 1].astype(np.int64)
-    pictures = slice(int(first[0]), int(first[-1]))
+    images = slice(int(first[0]), int(first[-1]))
     batch = PairBatch(
         weave([captions]).data.tobytes(),
         text_bounds,
         codes.codes[starts[0] : starts[-1]],
         np.diff(starts),
-        codes.arrays["width"][pictures].astype(np.int64) * codes.factor,
-        codes.arrays["height"][pictures].astype(np.int64) * codes.factor,
+        codes.arrays["width"][images].astype(np.int64) * codes.factor,
+        codes.arrays["height"][images].astype(np.int64) * codes.factor,
     )
     return batch if is_utf8(batch.text, batch.text_bounds[:-1]) else None
 

@@ -1,11 +1,11 @@
-"""UniDisc's pairs of a picture and a text from token shards, as a memory-mapped TensorDict.
+"""UniDisc's pairs of an image and a text from token shards, as a memory-mapped TensorDict.
 
-    img_input_ids       int16 or int32 [rows, img_length]   the codes of the one picture
+    img_input_ids       int16 or int32 [rows, img_length]   the codes of the one image
     txt_input_ids       int32          [rows, txt_length]   padded with pad_id
     txt_attention_mask  bool           [rows, txt_length]   False where padded
     idx                 int32          [rows, 1]            the number of the row in the input
 
-The text is what stands outside the picture and its delimiters. A row that has not just one picture
+The text is what stands outside the image and its delimiters. A row that has not just one image
 of `img_length` codes is refused, or dropped with its reason.
 """
 
@@ -34,12 +34,12 @@ from shardmill.model.stage import Tally
 from shardmill.shards.weave import Column, weave
 from shardmill.storage.background import in_turns
 
-NOT_A_PAIR = "not one picture of this size"
+NOT_A_PAIR = "not one image of this size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsFormat(TensorRowsFormat):
-    """Pictures of `img_length` codes with texts of `txt_length` tokens.
+    """Images of `img_length` codes with texts of `txt_length` tokens.
 
     `overlong` is for texts; `others` says what happens to rows that are no such pair.
     """
@@ -81,8 +81,8 @@ class PairsFormat(TensorRowsFormat):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pictures:
-    """Among all tokens, the first of each picture, and the edges around its delimiters."""
+class Images:
+    """Among all tokens, the first of each image, and the edges around its delimiters."""
 
     begins: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -91,7 +91,7 @@ class Pictures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairBatch:
-    """Rows of which `is_pair` says whether they are one picture of the right size and a text."""
+    """Rows of which `is_pair` says whether they are one image of the right size and a text."""
 
     spec: PairsFormat
     part: TokenSlice
@@ -109,7 +109,7 @@ class PairBatch:
         keys, where = KeysOfRows(self.part), self.part.shard.path
         if self.spec.others == "refuse" and not self.is_pair.all():
             raise ConfigError(
-                f"{where}: {keys[int(np.argmin(self.is_pair))]!r} is not one picture of "
+                f"{where}: {keys[int(np.argmin(self.is_pair))]!r} is not one image of "
                 f"{self.spec.img_length} codes and a text: set img_length, or others=drop"
             )
         # A row that is dropped anyway has any length.
@@ -121,41 +121,41 @@ class PairBatch:
         account(tally, self.kept(), KeysOfRows(self.part), self._explain)
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Return pictures, and padded texts: what stands before a picture, then what follows it."""
+        """Return images, and padded texts: what stands before an image, then what follows it."""
         ids, kept, most = self.part.ids, self.kept(), self.spec.txt_length
-        bounds, pictures = self.part.bounds, self._pictures(kept)
+        bounds, images = self.part.bounds, self._images(kept)
         begins, ends = bounds[:-1][kept], bounds[1:][kept]
-        before = np.minimum(pictures.begins - begins, most)
-        after = np.minimum(ends - pictures.ends, most - before)
+        before = np.minimum(images.begins - begins, most)
+        after = np.minimum(ends - images.ends, most - before)
         wide = ids.astype(np.int32)
-        texts = [_cut(wide, begins, before), _cut(wide, pictures.ends, after)]
+        texts = [_cut(wide, begins, before), _cut(wide, images.ends, after)]
         return {
-            "img_input_ids": self._codes(ids, pictures.first),
+            "img_input_ids": self._codes(ids, images.first),
             "txt_input_ids": self.desk.padded(texts, self.spec.pad_id or 0),
             "txt_attention_mask": self.desk.filled(before + after),
         }
 
-    def _pictures(self, kept: NDArray[np.bool_]) -> Pictures:
-        """Return where the pictures of the kept rows lie."""
+    def _images(self, kept: NDArray[np.bool_]) -> Images:
+        """Return where the images of the kept rows lie."""
         first, _, rows = self.part.media()
         begins, ends = (edge[kept[rows]] for edge in self.part.media_edges())
         bounds = self.part.bounds
         if (begins < bounds[:-1][kept]).any() or (ends > bounds[1:][kept]).any():
             path = self.part.shard.spans.path
-            raise FormatError("has a picture outside of its row", path=path)
-        return Pictures(begins, first[kept[rows]], ends)
+            raise FormatError("has an image outside of its row", path=path)
+        return Images(begins, first[kept[rows]], ends)
 
     def _codes(self, ids: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the codes of pictures, raw if the spec says so; all their ids must be codes."""
+        """Return the codes of images, raw if the spec says so; all their ids must be codes."""
         space, length = self.part.shard.space, self.spec.img_length
         woven = weave([_cut(ids, first, np.full(len(first), length))])
-        picture = woven.data.view(ids.dtype).reshape(-1, length)
-        codes = is_code(picture, space)
+        image = woven.data.view(ids.dtype).reshape(-1, length)
+        codes = is_code(image, space)
         if not codes.all():
-            raise FormatError("has a picture with ids that are no codes", path=self.part.shard.path)
+            raise FormatError("has an image with ids that are no codes", path=self.part.shard.path)
         if self.spec.codes == "raw":
-            make_raw(picture, codes, space)
-        return picture
+            make_raw(image, codes, space)
+        return image
 
     def _explain(self, row: int) -> Filtered:
         if self.is_pair[row]:
@@ -169,7 +169,7 @@ def _cut(flat: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int6
 
 
 def pair_batch(spec: PairsFormat, part: TokenSlice, desk: Desk) -> PairBatch:
-    """Return the batch, after a look at the lengths of rows and pictures."""
+    """Return the batch, after a look at the lengths of rows and images."""
     _, lengths, rows = part.media()
     count = np.bincount(rows, minlength=len(part))
     size = np.bincount(rows, weights=lengths, minlength=len(part))

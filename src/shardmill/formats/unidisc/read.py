@@ -1,9 +1,9 @@
 """Reads UniDisc's memory maps, several parts as one data set (see unidisc_parts.py).
 
 Codes move behind the text ids of the space, padding goes, everything else is learned, as UniDisc
-does. A pair becomes its text without end, the picture's marker, the codes and the end.
+does. A pair becomes its text without end, the image's marker, the codes and the end.
 
-Padded rows without their padding: the ids of many rows copied, those of pictures shifted.
+Padded rows without their padding: the ids of many rows copied, those of images shifted.
 
 A row is named by the place of its first value in a flat array, which may be a whole mapped file, so
 that rows are copied once, from where they lie to where they are written from. The three loops are
@@ -17,12 +17,12 @@ UniDisc's padded rows as flat documents of a token space, many rows at a time.
     packs          sample_ids [N, L] besides: the number of each token's document in its pack
 
 A row is copied once, without its padding and with its codes shifted (paddedrows.py); everything
-else is arithmetic on the places where documents and pictures begin.
+else is arithmetic on the places where documents and images begin.
 
 UniDisc's pairs as flat documents of a token space: text without end, marker, codes, end.
 
 txt_input_ids, txt_attention_mask [N, T]    padded text; without a mask, ids below 0 are padding
-img_input_ids [N, I]                        the codes of one picture, raw or shifted
+img_input_ids [N, I]                        the codes of one image, raw or shifted
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IdRule:
 
     @classmethod
     def of(cls, space: TokenSpace, *, is_shifted: bool) -> IdRule:
-        """Return the rule of a space, for pictures of shifted ids or of codes that count from 0."""
+        """Return the rule of a space, for images of shifted ids or of codes that count from 0."""
         if is_shifted:
             return cls(size=space.size, run_size=space.size, shift=0)
         return cls(size=space.size, run_size=space.num_codes, shift=space.code_offset)
@@ -178,7 +178,7 @@ def plain_copy(
     begins = starts[runs[:, 0]] + runs[:, 1]
     pieces = [slice(*ends) for ends in zip(begins.tolist(), (begins + runs[:, 2]).tolist())]
     for piece in pieces:
-        _check(joined[piece], rule.run_size, "code", "in a picture")
+        _check(joined[piece], rule.run_size, "code", "in an image")
     _check(joined, rule.size, "id", "among its tokens")
     joined = joined.astype(out.dtype)
     for piece in pieces:
@@ -220,9 +220,9 @@ def interleaved_rows(
     codes: CodeForm,
     room: NDArray[Any] | None = None,
 ) -> FlatRows:
-    """Return rows of text and pictures; the ids lie in `room` if they have room there."""
+    """Return rows of text and images; the ids lie in `room` if they have room there."""
     rows, flat = without_padding(table, numbers)
-    runs = _pictures(table, numbers, rows, flat)
+    runs = _images(table, numbers, rows, flat)
     starts, per_row, total = rows.starts, np.ones_like(rows.lengths), int(rows.lengths.sum())
     ids = place_for(total, space, room)
     rule = IdRule.of(space, is_shifted=codes == "shifted")
@@ -289,14 +289,12 @@ def _wide_columns(table: Table) -> Table:
     return wide
 
 
-def _pictures(
-    table: Table, numbers: NDArray[np.int64], rows: Rows, flat: Table
-) -> NDArray[np.int64]:
+def _images(table: Table, numbers: NDArray[np.int64], rows: Rows, flat: Table) -> NDArray[np.int64]:
     """Return the runs of codes in the rows: row, start and length."""
     if "modality" in flat:
         return find_runs(flat["modality"], rows, IMAGE)
-    is_picture = (table["modality"][numbers, 0] == IMAGE) & (rows.lengths > 0)
-    owner = np.flatnonzero(is_picture)
+    is_image = (table["modality"][numbers, 0] == IMAGE) & (rows.lengths > 0)
+    owner = np.flatnonzero(is_image)
     return np.stack([owner, np.zeros_like(owner), rows.lengths[owner]], axis=1)
 
 
@@ -320,7 +318,7 @@ def _media_of(
     ends: NDArray[np.int64],
     space: TokenSpace,
 ) -> MediaColumns:
-    """Return the pictures as media of the documents that begin at `starts`."""
+    """Return the images as media of the documents that begin at `starts`."""
     owner = np.searchsorted(starts, first, side="right") - 1
     counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
     position = first - starts[owner]
@@ -334,7 +332,7 @@ def media_columns(
     length: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> MediaColumns:
-    """Return pictures as media: `counts` of them in each row, square if they can be."""
+    """Return images as media: `counts` of them in each row, square if they can be."""
     side = np.floor(np.sqrt(length) + 0.5).astype(np.int64)
     is_square = side * side == length
     ones = np.ones_like(length)
@@ -354,25 +352,25 @@ def paired_rows(
     *,
     end: bool,
 ) -> FlatRows:
-    """Return pairs of text and picture, with `end` each with one end token."""
+    """Return pairs of text and image, with `end` each with one end token."""
     marker, last = space.names.get("image"), space.special("eos") if end else None
     text, words = _words(table, numbers, last)
-    pictures = _pair_images(table, numbers)
+    images = _pair_images(table, numbers)
     position = words.lengths + (marker is not None)
-    lengths = position + pictures.lengths + end
+    lengths = position + images.lengths + end
     starts = np.cumsum(lengths) - lengths
     ids = place_for(int(lengths.sum()), space, room)
     rule = IdRule.of(space, is_shifted=codes == "shifted")
     copy_ids(text, words, np.empty((0, 3), np.int64), rule, ids, starts)
-    images, codes_at = table["img_input_ids"].reshape(-1), starts + position
-    copy_ids(images, pictures, _whole_runs(pictures), rule, ids, codes_at)
+    image_ids, codes_at = table["img_input_ids"].reshape(-1), starts + position
+    copy_ids(image_ids, images, _whole_runs(images), rule, ids, codes_at)
     if marker is not None:
         ids[codes_at - 1] = marker
     if last is not None:
         ids[starts + lengths - 1] = last
     ones = np.ones_like(lengths)
     before = ones * (marker is not None)
-    media = media_columns(ones, position, pictures.lengths, before)
+    media = media_columns(ones, position, images.lengths, before)
     return FlatRows(ids, lengths, ones, media)
 
 
@@ -414,7 +412,7 @@ TOKENS_AT_ONCE = 1 << 22
 class UnidiscReader:
     """A folder of parts or one TensorDict; `ids` as in unidisc_parts.py.
 
-    `codes` says whether pictures hold codes that count from 0, or ids of the space. With `end` a
+    `codes` says whether images hold codes that count from 0, or ids of the space. With `end` a
     pair ends with the end token, whether its text did or not, as UniDisc trains it.
     """
 

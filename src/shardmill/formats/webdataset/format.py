@@ -32,9 +32,9 @@ from shardmill.formats.packedrows import (
     lengths_json,
     mask_json,
     media_json,
-    open_pictures,
+    open_images,
     packed_batches,
-    read_pictures,
+    read_images,
 )
 from shardmill.formats.webdataset.wids import write_wids_index
 from shardmill.model.manifest import Manifest
@@ -62,7 +62,7 @@ NPY_HEAD = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebDatasetFormat(Format):
-    """Tars; `samples` is the folder whose pictures and videos are copied into packed samples."""
+    """Tars; `samples` is the folder whose images and videos are copied into packed samples."""
 
     samples: Path | None = None
     layout: Layout = "dotted"
@@ -93,7 +93,7 @@ class WebDatasetFormat(Format):
         write_wids_index(out_dir, name=out_dir.name, shards=manifest.shards)
 
     def _write_packed(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        samples = None if self.samples is None else open_pictures(self.samples)
+        samples = None if self.samples is None else open_images(self.samples)
         with TarWriter(draft.file(piece.name, "tar")) as tar:
             sink = _Sink(tar, IndexRows(), tally)
             for batch in packed_batches(source, piece):
@@ -124,7 +124,7 @@ class WebDatasetFormat(Format):
         fields = [(ext, weave(columns)) for ext, columns in members]
         for row, key in enumerate(batch.keys):
             with sink.tally.sample(key):
-                found = [] if samples is None else read_pictures(batch, row, samples)
+                found = [] if samples is None else read_images(batch, row, samples)
                 media = [(f"{n}.{ext}", content) for n, (ext, content) in enumerate(found)]
                 contents = [*((ext, column[row]) for ext, column in fields), *media]
                 start, planned = sink.tar.add(key, contents, self.layout)

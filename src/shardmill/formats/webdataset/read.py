@@ -1,6 +1,6 @@
 """Reads tars of packed samples: those of video pipelines at 8k, and those that shardmill writes.
 
-`K.json` is a packed sample (see packed.py), `K-0.jpg` ... are its pictures. A sample of a foreign
+`K.json` is a packed sample (see packed.py), `K-0.jpg` ... are its images. A sample of a foreign
 tar has the key `{tar's name}/{K}`, as everywhere.
 """
 
@@ -32,20 +32,20 @@ VIDEO_SPACE = TokenSpace(text_size=32000, added=("im_patch", "im_start", "im_end
 class TarReader:
     """Tars by path, folder, glob or braces.
 
-    `ours` says that shardmill wrote them, with documents and keys, and `pictures` that media were
+    `ours` says that shardmill wrote them, with documents and keys, and `images` that media were
     copied into them, as they always are by others.
     """
 
     files: tuple[str, ...]
     space: TokenSpace = VIDEO_SPACE
     ours: bool = False
-    pictures: bool = True
+    images: bool = True
     name: str = "tars"
 
     def holds(self) -> frozenset[Aspect]:
         """Return tokens, loss, media; documents and keys only if we wrote the tars."""
         known: set[Aspect] = {"tokens", "words", "loss", "modality"}
-        known |= {"media"} if self.pictures else set()
+        known |= {"media"} if self.images else set()
         known |= {"documents", "keys"} if self.ours else set()
         known |= {"codes"} if self.space.num_codes else set()
         return frozenset(known)
@@ -135,7 +135,7 @@ def _array(content: memoryview, name: str) -> Any:
 
 
 def _checksums(raw: Raw) -> tuple[str, ...]:
-    """Return the checksums of the pictures in the order of their numbers."""
+    """Return the checksums of the images in the order of their numbers."""
     numbered = {ext: ext.partition(".")[0] for ext in raw}
     names = sorted((int(n), ext) for ext, n in numbered.items() if n.isdecimal())
     return tuple(xxhash.xxh3_64_hexdigest(raw[ext]) for _, ext in names)

@@ -1,4 +1,4 @@
-"""Pictures to pixels with the right colours: RGB bytes [height, width, 3], as displayed.
+"""Images to pixels with the right colours: RGB bytes [height, width, 3], as displayed.
 
 EXIF orientation is applied, transparency is blended on white, CMYK is converted, 16 bits are scaled
 to 8, palettes and grey become RGB, of an animation the first frame is taken. JPEG goes through
@@ -30,8 +30,8 @@ HEADER_BYTES = 1 << 16
 LANCZOS = 1  # Pillow's number for it
 
 
-def decode_picture(content: Content, *, allow_truncated: bool = False) -> Pixels:
-    """Return the pixels of a picture; what is none, or too large, is a `SampleError`."""
+def decode_image(content: Content, *, allow_truncated: bool = False) -> Pixels:
+    """Return the pixels of an image; what is none, or too large, is a `SampleError`."""
     medium = probe("image", content)
     if medium.size.width * medium.size.height > MAX_PIXELS:
         detail = f"{medium.size.width} x {medium.size.height}, the limit is {MAX_PIXELS}"
@@ -44,7 +44,7 @@ def decode_picture(content: Content, *, allow_truncated: bool = False) -> Pixels
 
 
 def resize_crop(pixels: Pixels, fit: Fit) -> Pixels:
-    """Return the middle of the picture resized by Lanczos, as its fit says.
+    """Return the middle of the image resized by Lanczos, as its fit says.
 
     torch's resampling is equal to Pillow's up to one unit of rounding, at a third of the time;
     a torch that has no Lanczos leaves the work to Pillow.
@@ -90,38 +90,38 @@ def _formats() -> tuple[str, ...]:
 def _is_turned(data: bytes) -> bool:
     if EXIF_MARK not in data[:HEADER_BYTES]:
         return False
-    image = need("PIL.Image", extra="image")
-    with image.open(io.BytesIO(data), formats=_formats()) as picture:
-        return picture.getexif().get(ORIENTATION_TAG, 1) not in (0, 1)
+    pillow = need("PIL.Image", extra="image")
+    with pillow.open(io.BytesIO(data), formats=_formats()) as image:
+        return image.getexif().get(ORIENTATION_TAG, 1) not in (0, 1)
 
 
 def _decode_any(content: Content, allow_truncated: bool) -> Pixels:
-    image, ops = need("PIL.Image", extra="image"), need("PIL.ImageOps", extra="image")
+    pillow, ops = need("PIL.Image", extra="image"), need("PIL.ImageOps", extra="image")
     files = need("PIL.ImageFile", extra="image")
     # Pillow knows this as a setting of the process; a stage has one value for all its threads.
     files.LOAD_TRUNCATED_IMAGES = allow_truncated
     try:
-        with image.open(io.BytesIO(content), formats=_formats()) as picture:
-            picture.load()
-            return _to_rgb(ops.exif_transpose(picture))
-    except image.DecompressionBombError as error:
+        with pillow.open(io.BytesIO(content), formats=_formats()) as image:
+            image.load()
+            return _to_rgb(ops.exif_transpose(image))
+    except pillow.DecompressionBombError as error:
         raise SampleError("too many pixels", str(error)) from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
-        reason = "truncated picture" if "truncated" in str(error) else "broken picture"
+        reason = "truncated image" if "truncated" in str(error) else "broken image"
         raise SampleError(reason, str(error)) from error
 
 
-def _to_rgb(picture: Any) -> Pixels:
-    mode = picture.mode
-    if mode == "RGB" and "transparency" not in picture.info:
-        return np.array(picture, np.uint8)
-    if mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
-        return _blend_on_white(np.asarray(picture.convert("RGBA"), np.uint8))
+def _to_rgb(image: Any) -> Pixels:
+    mode = image.mode
+    if mode == "RGB" and "transparency" not in image.info:
+        return np.array(image, np.uint8)
+    if mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        return _blend_on_white(np.asarray(image.convert("RGBA"), np.uint8))
     if mode == "I" or mode.startswith("I;16"):
-        return from_16_bits(np.asarray(picture))
+        return from_16_bits(np.asarray(image))
     if mode == "F":
-        raise SampleError("unknown range of values", "the picture holds floating point numbers")
-    return np.array(picture.convert("RGB"), np.uint8)
+        raise SampleError("unknown range of values", "the image holds floating point numbers")
+    return np.array(image.convert("RGB"), np.uint8)
 
 
 def _blend_on_white(rgba: Pixels) -> Pixels:

@@ -1,7 +1,7 @@
-"""To which size a picture is brought: pure functions of its width and height.
+"""To which size an image is brought: pure functions of its width and height.
 
 `fit` is what the planner asks for the size and what the encoder follows, so that both always agree.
-A picture is resized to cover its target, never to less, and the middle is cut out:
+An image is resized to cover its target, never to less, and the middle is cut out:
 
     1024 x 768 to 512 x 512: resized to 682 x 512, cut at left 85, top 0
 """
@@ -31,10 +31,10 @@ class Fit:
 
 @runtime_checkable
 class Geometry(Protocol):
-    """A frozen dataclass that says how pictures are brought to size."""
+    """A frozen dataclass that says how images are brought to size."""
 
     def fit(self, width: int, height: int) -> Fit:
-        """Return the fit of a picture; one that is not wanted is `Filtered`."""
+        """Return the fit of an image; one that is not wanted is `Filtered`."""
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Return all (width, height) that can come out, or () if there are too many to list."""
@@ -94,7 +94,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native:
-    """The picture's own size, cut down to multiples of `factor`; larger ones shrink to fit."""
+    """The image's own size, cut down to multiples of `factor`; larger ones shrink to fit."""
 
     factor: int = 16
     max_pixels: int = 1024 * 1024
@@ -111,7 +111,7 @@ class Native:
         resized = shrink(width, height, self.max_pixels)
         wide, tall = (side // self.factor * self.factor for side in resized)
         if not wide or not tall:
-            raise SampleError("picture too small", f"{width} x {height}, a code is {self.factor}")
+            raise SampleError("image too small", f"{width} x {height}, a code is {self.factor}")
         return _cut(resized, wide, tall)
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -145,14 +145,14 @@ def bucket_table(pixels: int, step: int, max_aspect: float) -> tuple[tuple[int, 
     return tuple(largest[shape] for shape in sorted(largest))
 
 
-def likeness(size: tuple[int, int], picture: tuple[int, int]) -> float:
-    """Return the share of one side that stays when `picture` covers `size`; 1 is one shape."""
-    across, down = size[0] / picture[0], size[1] / picture[1]
+def likeness(size: tuple[int, int], image: tuple[int, int]) -> float:
+    """Return the share of one side that stays when `image` covers `size`; 1 is one shape."""
+    across, down = size[0] / image[0], size[1] / image[1]
     return min(across, down) / max(across, down)
 
 
 def check_aspect(width: int, height: int, max_aspect: float) -> None:
-    """Leave out a picture that is longer than `max_aspect` times its width, or the reverse."""
+    """Leave out an image that is longer than `max_aspect` times its width, or the reverse."""
     if max(width, height) > max_aspect * min(width, height):
         raise Filtered(f"aspect ratio over {max_aspect:g}", f"{width} x {height}")
 

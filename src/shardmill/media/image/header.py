@@ -1,7 +1,7 @@
-"""Width and height of a picture from its header, as displayed: turned when EXIF says so.
+"""Width and height of an image from its header, as displayed: turned when EXIF says so.
 
 JPEG, PNG, GIF, WebP (VP8, VP8L, VP8X), BMP, TIFF and AVIF are read, nothing is decoded. A header
-that is cut off raises `struct.error` or `IndexError`; the caller says which picture it was.
+that is cut off raises `struct.error` or `IndexError`; the caller says which image it was.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))
 
 
-def picture_format(head: bytes) -> str | None:
-    """Return the extension of the picture format that these first 16 bytes begin, or None."""
+def image_format(head: bytes) -> str | None:
+    """Return the extension of the image format that these first 16 bytes begin, or None."""
     if head.startswith(b"\xff\xd8\xff"):
         return "jpg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -38,7 +38,7 @@ def picture_format(head: bytes) -> str | None:
     return None
 
 
-def picture_size(format: str, data: Bytes) -> Size | None:
+def image_size(format: str, data: Bytes) -> Size | None:
     """Return (width, height) as displayed, or None if the header holds none."""
     return READERS[format](data)
 
@@ -171,7 +171,7 @@ def _inside(data: Bytes, wanted: bytes) -> Bytes:
 
 
 def _exif_orientation(exif: Bytes) -> int:
-    # A broken EXIF block does not spoil the picture: every viewer ignores it.
+    # A broken EXIF block does not spoil the image: every viewer ignores it.
     if len(exif) < 8 or exif[:4] not in (b"II*\0", b"MM\0*"):
         return 1
     return dict(_tiff_tags(exif)).get(ORIENTATION_TAG, 1)
@@ -192,7 +192,7 @@ def _tiff_tags(data: Bytes) -> Iterator[tuple[int, int]]:
 
 
 def _turned(size: Size, orientation: int) -> Size:
-    # Orientations 5 to 8 turn the picture by a quarter.
+    # Orientations 5 to 8 turn the image by a quarter.
     return (size[1], size[0]) if 5 <= orientation <= 8 else size
 
 

@@ -1,6 +1,6 @@
 """Decodes chosen frames: seeks to key frames, decodes from there on, passes over what none needs.
 
-Frames of one group of pictures are taken in one pass. Frames that no other frame refers to are not
+Frames of one group of images are taken in one pass. Frames that no other frame refers to are not
 decoded unless they are wanted, which saves a quarter to a half of the work of H.264. A frame is
 known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one. Decoders mark a
 damaged frame, but none of those that are predicted from it: all up to the next key frame are.
@@ -13,7 +13,7 @@ right order: the frame with number n is the one that n others came before.
 
 How much each frame differs from the one before, for finding scenes; decodes every frame.
 
-Frames are compared as grey pictures of 64 x 36. What moves all the time (a pan, water) changes
+Frames are compared as grey images of 64 x 36. What moves all the time (a pan, water) changes
 much from frame to frame, but not more than before, so the lesser of the difference and its own
 change counts: differences of 0.2, 0.2, 0.7, 0.2 are changes of 0, 0.5 and 0.2.
 """

@@ -85,7 +85,7 @@ class OpenVideo:
 
 @contextmanager
 def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
-    """Open the first video stream that is no cover picture; what has none is a `SampleError`."""
+    """Open the first video stream that is no cover image; what has none is a `SampleError`."""
     with _as_part(video) as part:
         if part.num_bytes == 0:
             raise SampleError("empty video", "it has no bytes")
@@ -138,7 +138,7 @@ def _video_stream(container: Any) -> Any:
     if not len(container.streams):
         raise SampleError("not a video", "it holds nothing")
     if not streams:
-        kinds = {"a cover picture" if s.type == "video" else s.type for s in container.streams}
+        kinds = {"a cover image" if s.type == "video" else s.type for s in container.streams}
         raise SampleError("no video stream", f"it holds {', '.join(sorted(kinds))}")
     stream = streams[0]
     if stream.codec_context is None:
@@ -147,7 +147,7 @@ def _video_stream(container: Any) -> Any:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raise `SampleError` unless frames of this size fit into memory and into any picture file."""
+    """Raise `SampleError` unless frames of this size fit into memory and into any image file."""
     if width < 1 or height < 1:
         raise SampleError("no frame size", "its header has none, or one that FFmpeg refuses")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:

@@ -1,6 +1,6 @@
 """Reads frames of a video: opened, probed, chosen by a sampler, decoded, as they are displayed.
 
-Decoded frames to pictures as they are displayed: turned, scaled, encoded.
+Decoded frames to images as they are displayed: turned, scaled, encoded.
 
 A phone's video lies on its side and says so in its display matrix, which is applied here. A JPEG is
 made from the planes of a frame directly, scaled and brought to JPEG's colours in one step; only
@@ -48,7 +48,7 @@ MAX_PIXEL_ASPECT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureFormat:
+class ImageFormat:
     """How frames are written: "jpg" or "webp", at a quality, at most `long_side` pixels long."""
 
     format: Literal["jpg", "webp"] = "jpg"
@@ -63,7 +63,7 @@ class PictureFormat:
 
 
 class FramePainter:
-    """Makes pictures of the frames of one video; keeps what scaling needs from frame to frame."""
+    """Makes images of the frames of one video; keeps what scaling needs from frame to frame."""
 
     def __init__(self, long_side: int | None = None, pixel_aspect: Fraction | None = None) -> None:
         """`pixel_aspect`, if given, says how much wider than tall the pixels are: made square."""
@@ -86,8 +86,8 @@ class FramePainter:
         """Return the pixels [height, width, 3], within rounding of those that `encode` stores."""
         return self._planes(frame, self._quick)[0]
 
-    def encode(self, frame: Any, format: PictureFormat) -> tuple[bytes, MediaSize]:
-        """Return the picture as a file, and its size."""
+    def encode(self, frame: Any, format: ImageFormat) -> tuple[bytes, MediaSize]:
+        """Return the image as a file, and its size."""
         width, height = self._size(frame)
         if format.format == "jpg" and width % 2 == height % 2 == 0:
             planes = self._planes(frame, self._jpeg)
@@ -150,7 +150,7 @@ def _pixels(plane: Any, depth: int) -> Pixels:
     return pixels if depth == 1 else pixels.reshape(plane.height, plane.width, depth)
 
 
-def _encode(pixels: Pixels, format: PictureFormat) -> bytes:
+def _encode(pixels: Pixels, format: ImageFormat) -> bytes:
     if format.format == "jpg":
         simplejpeg = need("simplejpeg", extra="image")
         content: bytes = simplejpeg.encode_jpeg(

@@ -208,7 +208,7 @@ def _is_counted(video: OpenVideo) -> bool:
 
 
 def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
-    """Return when players begin to count: at the first sound or picture, whichever is first."""
+    """Return when players begin to count: at the first sound or image, whichever is first."""
     first = int(pts.min()) * base if len(pts) else 0.0
     start = video.container.start_time
     return first if start is None else min(first, start / MICROSECONDS)

@@ -53,7 +53,7 @@ class WholeVideo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllFrames:
-    """Every frame as a picture; for short clips, and for lists of frames taken by others."""
+    """Every frame as an image; for short clips, and for lists of frames taken by others."""
 
     def times(self, video: VideoTable) -> Seconds:
         return video.times_s

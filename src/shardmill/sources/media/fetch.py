@@ -1,6 +1,6 @@
 """The bytes of a medium, however a row refers to it.
 
-    b"..."  {"bytes": b"..."}            bytes in the table, as Hugging Face stores pictures
+    b"..."  {"bytes": b"..."}            bytes in the table, as Hugging Face stores images
     "data:image/png;base64,..."          a data url, or base64 of a known format
     "photos/1.jpg"  {"path": ...}        a file, relative to the row's media folder or absolute
     "photos.tar::1.jpg"                  a member of a tar

@@ -1,4 +1,4 @@
-"""UniControl: a picture of a condition and a prompt ask for the picture that they describe."""
+"""UniControl: an image of a condition and a prompt ask for the image that they describe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UniControlShape:
     text: tuple[str, ...] = ("value", "prompt", "caption")
 
     def shape(self, fields: Mapping[str, Any]) -> Shaped:
-        """Return the document of a pair of pictures."""
+        """Return the document of a pair of images."""
         prompt = first_of(fields, self.text)
         missing = [n for n in (self.source, self.target) if is_missing(fields.get(n))]
         if prompt is None or missing:

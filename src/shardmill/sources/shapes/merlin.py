@@ -4,9 +4,9 @@
 
 Each group asks with its frames and its mark, the text after it answers; a last question asks for
 the summary. The mark stays text, as the model reads it, and is the time of frames and answer too.
-"Black background: 640, 360" among the pictures is a black frame of that size, which no file holds.
+"Black background: 640, 360" among the images is a black frame of that size, which no file holds.
 
-A black picture of any size: a PNG of one bit a pixel, the same bytes on every machine.
+A black image of any size: a PNG of one bit a pixel, the same bytes on every machine.
 
 The pixels are not compressed: compressors differ from version to version, and 640 x 360 pixels are
 29 kB as they are.
@@ -38,7 +38,7 @@ MAX_BLOCK = 0xFFFF  # of deflate, stored
 
 
 def black_frame(width: int, height: int) -> bytes:
-    """Return a black picture; a size that no picture has is a `SampleError`."""
+    """Return a black image; a size that no image has is a `SampleError`."""
     if width < 1 or height < 1 or width * height > MAX_PIXELS:
         raise SampleError("bad size of a black frame", f"{width} x {height} pixels")
     one_bit_grey = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
@@ -85,19 +85,19 @@ class MerlinShape:
 
     def shape(self, fields: Mapping[str, Any]) -> Shaped:
         """Return the conversation of a marked text and its frames."""
-        pictures = [_picture(info) for info in _list(fields, "image_info")]
+        images = [_image(info) for info in _list(fields, "image_info")]
         text = "".join(map(str, _list(fields, "text_list")))
-        pieces = tuple(self._pieces(text, pictures))
+        pieces = tuple(self._pieces(text, images))
         return Shaped(pieces=pieces, extra=unused(fields, {"image_info", "text_list"}))
 
-    def _pieces(self, text: str, pictures: list[Any]) -> Iterator[Piece]:
+    def _pieces(self, text: str, images: list[Any]) -> Iterator[Piece]:
         said, _, summary = text.partition(self.summary)
         lead, *groups = GROUP.split(said)
         num_shown = sum(map(count_placeholders, groups[::5]))
-        if not groups or count_placeholders(text) != num_shown or num_shown != len(pictures):
+        if not groups or count_placeholders(text) != num_shown or num_shown != len(images):
             detail = f"{count_placeholders(text)} <image>, {num_shown} of them before a #time# mark"
-            raise SampleError(MISMATCH, f"{detail}, {len(pictures)} pictures")
-        frames = iter(pictures)
+            raise SampleError(MISMATCH, f"{detail}, {len(images)} images")
+        frames = iter(images)
         for turn, at in enumerate(range(0, len(groups), 5)):
             shown, mark, start, end, answer = groups[at : at + 5]
             time_s = self._time(start, end)
@@ -120,10 +120,10 @@ class MerlinShape:
         return first, last
 
 
-def _picture(info: Any) -> Any:
+def _image(info: Any) -> Any:
     name = info.get("image_name") if isinstance(info, Mapping) else info
     if not isinstance(name, str) or not name:
-        raise SampleError("missing field", f"a picture has no image_name: {info!r:.100}")
+        raise SampleError("missing field", f"an image has no image_name: {info!r:.100}")
     black = BLACK.fullmatch(name)
     if black is not None:
         return black_frame(int(black[1]), int(black[2]))

@@ -1,7 +1,7 @@
 """Conversations: role and content a turn, media by placeholder or as typed parts of the content.
 
 Placeholders count in every turn but the assistant's, where `<image>` is as likely to be a word of
-the answer; `assistant_media` lets them count there too, for models that answer with pictures.
+the answer; `assistant_media` lets them count there too, for models that answer with images.
 
 Tool calls, and which call a tool answers, stay with their turn (`model.turnfields`); such a turn
 stands in the document even if it says nothing.
@@ -162,7 +162,7 @@ def _names(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaShape(MessagesShape):
-    """A conversation whose pictures are `image` or `images`; without them it is text only."""
+    """A conversation whose images are `image` or `images`; without them it is text only."""
 
     messages: str = "conversations"
     role_tag: str = "from"

@@ -1,7 +1,7 @@
-"""MMC4: a page as a list of sentences, and pictures each matched to one of them.
+"""MMC4: a page as a list of sentences, and images each matched to one of them.
 
-A picture stands just before its sentence and shares its turn, so that a template can put it after
-the sentence instead. Pictures of one sentence keep their order.
+An image stands just before its sentence and shares its turn, so that a template can put it after
+the sentence instead. Images of one sentence keep their order.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Mmc4Shape:
         sentences = fields.get("text_list")
         if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
             raise SampleError("missing field", "text_list must be a list of texts")
-        pictures = self._by_sentence(fields.get("image_info") or [], len(sentences))
+        images = self._by_sentence(fields.get("image_info") or [], len(sentences))
         pieces: list[Piece] = []
         for turn, sentence in enumerate(sentences):
-            pieces += [Piece(kind="image", media=m, turn=turn) for m in pictures.get(turn, ())]
+            pieces += [Piece(kind="image", media=m, turn=turn) for m in images.get(turn, ())]
             pieces.append(Piece(kind="text", text=sentence, turn=turn))
         if not pieces:
             raise SampleError("empty document", "text_list is empty")
@@ -41,11 +41,11 @@ class Mmc4Shape:
         for number, info in enumerate(infos):
             at = info.get("matched_text_index") if isinstance(info, dict) else None
             if not isinstance(at, int) or not 0 <= at < num_sentences:
-                detail = f"picture {number} is matched to sentence {at!r} of {num_sentences}"
-                raise SampleError("picture without sentence", detail)
+                detail = f"image {number} is matched to sentence {at!r} of {num_sentences}"
+                raise SampleError("image without sentence", detail)
             name = first_of(info, self.media)
             if name is None:
                 wanted = ", ".join(self.media)
-                raise SampleError("missing field", f"picture {number} has none of {wanted}")
+                raise SampleError("missing field", f"image {number} has none of {wanted}")
             found.setdefault(at, []).append(info[name])
         return found

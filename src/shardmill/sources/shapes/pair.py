@@ -29,7 +29,7 @@ TEXT_FIELDS = ("text", "caption", "text_prompt", "captions")
 class PairShape:
     """Media first, then the text; each is the first of these fields that holds something.
 
-    A row without text is a picture without caption, which is kept; one without media is not a
+    A row without text is an image without caption, which is kept; one without media is not a
     pair. Of a list of captions the first is taken, the others stay in the row's other fields.
     """
 
@@ -42,7 +42,7 @@ class PairShape:
         """Return the document of a caption pair."""
         videos, used = media_list(fields, self.video)
         audios, used_audio = media_list(fields, self.audio)
-        # A `url` beside a video is where it came from, not a picture.
+        # A `url` beside a video is where it came from, not an image.
         is_only = not videos and not audios
         images, used_image = media_list(fields, [n for n in self.image if is_only or n != "url"])
         if not images and not videos and not audios:
@@ -61,9 +61,9 @@ class PairShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidShape:
-    """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without a picture.
+    """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without an image.
 
-    A row that holds codes needs no picture any more; the codes stay among its other fields.
+    A row that holds codes needs no image any more; the codes stay among its other fields.
     """
 
     def shape(self, fields: Mapping[str, Any]) -> Shaped:
@@ -73,9 +73,9 @@ class LiquidShape:
             raise SampleError("missing field", "neither text nor text_prompt holds anything")
         pieces = [Piece(kind="text", text=text_of(fields, text))]
         has_codes = any(fields.get(name) not in NO_CODES for name in CODE_FIELDS)
-        has_picture = not is_missing(fields.get("image_path"))
-        if fields.get("data_type") != "text_pretrain" and not (has_codes and not has_picture):
-            if not has_picture:
+        has_image = not is_missing(fields.get("image_path"))
+        if fields.get("data_type") != "text_pretrain" and not (has_codes and not has_image):
+            if not has_image:
                 raise SampleError("missing field", "image_path holds nothing")
             pieces.insert(0, Piece(kind="image", media=fields["image_path"]))
         return Shaped(pieces=tuple(pieces), extra=unused(fields, {text, "image_path"}))

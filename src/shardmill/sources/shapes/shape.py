@@ -6,7 +6,7 @@ url, bytes or a mapping that holds one of them.
 `<image>` and `<video>` in a text: where they stand, and which medium each one means.
 
 Media are taken in order and every one exactly once; too many or too few placeholders are a
-`SampleError`, because a guess would train on the wrong picture.
+`SampleError`, because a guess would train on the wrong image.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], s
     """Yield ("text", words) and ("medium", kind) in order.
 
     Line breaks next to a placeholder only set it apart and are left out, as is text that is
-    nothing but white space: "<image>\\nWhat is it?" gives a picture and "What is it?".
+    nothing but white space: "<image>\\nWhat is it?" gives an image and "What is it?".
     """
     pieces = PLACEHOLDER.split(text)
     for number, piece in enumerate(pieces):

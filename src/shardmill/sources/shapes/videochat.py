@@ -1,4 +1,4 @@
-"""VideoChat2 and other tuning sets: a video or pictures, and questions with their answers."""
+"""VideoChat2 and other tuning sets: a video or images, and questions with their answers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Findings:
 class Limits:
     """What content is measured by, besides the rules that always hold.
 
-    `max_tokens` is for a row or pack, `num_patches` the number of tokens of every picture in a
+    `max_tokens` is for a row or pack, `num_patches` the number of tokens of every image in a
     pack, `space` the token space of packs whose folder does not tell it. `pairs` asks every sample
     for a medium and for text. Tars in a store or on the web are read only if `remote`.
     """

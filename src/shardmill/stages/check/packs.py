@@ -1,7 +1,7 @@
-"""Packs in tars: ids, mask, document lengths and pictures of each `K.json` against each other.
+"""Packs in tars: ids, mask, document lengths and images of each `K.json` against each other.
 
 What a pack says is read as `formats.packed` reads it, ours and those of other video pipelines, and
-held against the rules of `checkblocks`. Of pictures only the header is read.
+held against the rules of `checkblocks`. Of images only the header is read.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_pack(
         row = packed_row(key, plain, space, Origin(source="", path="", row=key))
         if "lengths" in plain:
             packed_documents(row, plain)
-        num_pictures = _check_pictures(plain, members)
-        _check_numbers(row, num_pictures, limits)
+        num_images = _check_images(plain, members)
+        _check_numbers(row, num_images, limits)
     except SampleError as error:
         findings.blame(key, str(error))
         return
@@ -48,7 +48,7 @@ def check_pack(
     findings.count("loss tokens", row.num_loss)
     findings.count("visual tokens", row.num_visual)
     findings.count("media", len(row.media))
-    findings.count("pictures", num_pictures)
+    findings.count("images", num_images)
 
 
 def fields_of(members: Raw) -> dict[str, Any] | None:
@@ -67,27 +67,27 @@ def fields_of(members: Raw) -> dict[str, Any] | None:
     return {**plain, **arrays} if isinstance(plain, dict) else None
 
 
-def _check_pictures(plain: Mapping[str, Any], members: Raw) -> int:
+def _check_images(plain: Mapping[str, Any], members: Raw) -> int:
     """Return how many media lie beside the pack; each must be one, and all must be named."""
     found = {ext.partition(".")[0]: ext for ext in members if media_kind(ext) is not None}
     named = plain.get("image", [])
     if not isinstance(named, list) or sorted(map(str, named)) != sorted(found):
-        raise SampleError("pictures do not match", f"it names {named!r:.80}, has {sorted(found)}")
+        raise SampleError("images do not match", f"it names {named!r:.80}, has {sorted(found)}")
     for ext in found.values():
         probe(str(media_kind(ext)), members[ext])
     return len(found)
 
 
-def _check_numbers(row: TokenRow, num_pictures: int, limits: Limits) -> None:
-    if num_pictures and len(row.media) != num_pictures:
-        detail = f"{len(row.media)} blocks of tokens, {num_pictures} pictures"
-        raise SampleError("pictures do not match", detail)
+def _check_numbers(row: TokenRow, num_images: int, limits: Limits) -> None:
+    if num_images and len(row.media) != num_images:
+        detail = f"{len(row.media)} blocks of tokens, {num_images} images"
+        raise SampleError("images do not match", detail)
     if limits.max_tokens is not None and len(row.ids) > limits.max_tokens:
         raise SampleError("too long", f"{len(row.ids)} tokens, more than {limits.max_tokens}")
     for span in row.media:
         if limits.num_patches not in (None, span.num_tokens):
             detail = f"{span.num_tokens} tokens at {span.position}, not {limits.num_patches}"
-            raise SampleError("broken picture block", detail)
+            raise SampleError("broken image block", detail)
 
 
 def _as_rows(row: TokenRow) -> Rows:

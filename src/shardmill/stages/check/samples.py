@@ -3,9 +3,9 @@
 Every medium that a document names must be there and be what it is called, by its header; nothing is
 decoded. Samples of other pipelines are looked at through the fields that they have.
 
-Decodes the pictures of sample shards and names those that are cut off or broken.
+Decodes the images of sample shards and names those that are cut off or broken.
 
-Nothing before training decodes a picture, so that one whose end is missing is found nowhere else;
+Nothing before training decodes an image, so that one whose end is missing is found nowhere else;
 loaders that forgive it show grey instead. Bytes are as the receipts say: this asks what they are.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.image.decode import decode_picture
+from shardmill.media.image.decode import decode_image
 from shardmill.media.sizes import probe
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Sample, sample_from_plain
@@ -82,7 +82,7 @@ def _check_medium(kind: str, name: str, members: Raw) -> None:
     if not len(members[name]):
         raise SampleError("empty file", name)
     if name.rpartition(".")[2] not in MEDIA_KINDS:
-        return  # codes that stand for a picture
+        return  # codes that stand for an image
     try:
         probe(kind, members[name])
     except SampleError as error:
@@ -90,13 +90,13 @@ def _check_medium(kind: str, name: str, members: Raw) -> None:
 
 
 MAX_LISTED = 1000
-# As many pictures are in memory at once.
+# As many images are in memory at once.
 BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenPicture:
-    """A picture that cannot be decoded, where its bytes begin, and why."""
+class BrokenImage:
+    """An image that cannot be decoded, where its bytes begin, and why."""
 
     tar: str
     key: str
@@ -107,25 +107,25 @@ class BrokenPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeReport:
-    """How many of a folder's pictures were decoded, and the first of those that are broken."""
+    """How many of a folder's images were decoded, and the first of those that are broken."""
 
-    num_pictures: int
+    num_images: int
     num_decoded: int
     num_broken: int
-    broken: tuple[BrokenPicture, ...]
+    broken: tuple[BrokenImage, ...]
 
 
 def check_decoding(folder: Path, count: int, *, workers: int = 1) -> DecodeReport:
-    """Decode `count` pictures of a finished folder, spread evenly, or all if there are fewer."""
+    """Decode `count` images of a finished folder, spread evenly, or all if there are fewer."""
     manifest = open_manifest(folder)
     if any("idx" not in shard.files or "spans" in shard.files for shard in manifest.shards):
         raise ConfigError(f"{folder} holds neither codes nor samples: there is nothing to decode")
-    # Counted first, and listed again later: the places of all pictures may not fit into memory.
-    counts = [len(_pictures(entry_index(folder, entry))) for entry in manifest.shards]
+    # Counted first, and listed again later: the places of all images may not fit into memory.
+    counts = [len(_images(entry_index(folder, entry))) for entry in manifest.shards]
     chosen = _spread(sum(counts), count)
     found = list(_broken(folder, manifest, counts, chosen, max(1, workers)))
     return DecodeReport(
-        num_pictures=sum(counts),
+        num_images=sum(counts),
         num_decoded=len(chosen),
         num_broken=len(found),
         broken=tuple(found[:MAX_LISTED]),
@@ -145,7 +145,7 @@ def _broken(
     counts: Sequence[int],
     chosen: NDArray[np.int64],
     workers: int,
-) -> Iterator[BrokenPicture]:
+) -> Iterator[BrokenImage]:
     bounds = np.cumsum([0, *counts])
     with ThreadPoolExecutor(workers) as pool:  # decoders leave Python's lock
         for entry, first, last in zip(manifest.shards, bounds, bounds[1:]):
@@ -153,12 +153,12 @@ def _broken(
             if not len(inside):
                 continue
             with open_entry(folder, entry) as shard:
-                yield from _broken_in(shard, _pictures(shard.index)[inside], pool)
+                yield from _broken_in(shard, _images(shard.index)[inside], pool)
 
 
 def _broken_in(
     shard: SampleShard, members: NDArray[np.intp], pool: ThreadPoolExecutor
-) -> Iterator[BrokenPicture]:
+) -> Iterator[BrokenImage]:
     index = shard.index
     for start in range(0, len(members), BATCH):
         batch = members[start : start + BATCH].tolist()
@@ -169,18 +169,18 @@ def _broken_in(
                 sample = int(np.searchsorted(index.arrays["first"], member, side="right")) - 1
                 medium = index.exts[index.ext[member]]
                 key = index.keys[sample]
-                yield BrokenPicture(shard.blob.url, key, medium, offset, problem)
+                yield BrokenImage(shard.blob.url, key, medium, offset, problem)
 
 
 def _problem(content: memoryview) -> str | None:
     try:
-        decode_picture(content)
+        decode_image(content)
     except SampleError as error:
         return str(error)
     return None
 
 
-def _pictures(index: ShardIndex) -> NDArray[np.intp]:
-    """Return the numbers of the members that are pictures by their names."""
+def _images(index: ShardIndex) -> NDArray[np.intp]:
+    """Return the numbers of the members that are images by their names."""
     wanted = [number for number, ext in enumerate(index.exts) if media_kind(ext) == "image"]
     return np.flatnonzero(np.isin(index.arrays["ext"], wanted))

@@ -10,7 +10,7 @@ A few samples, rows or packs of a folder as people read them, in a folder each:
     ground_truth.txt          the documents as they were ingested
     detokenized_tokens.txt    all tokens
     unmasked_tokens.txt       those that are learned
-    images/                   the pictures and videos
+    images/                   the images and videos
 
 They are spread over the shards by arithmetic, so that the same folder always shows the same ones.
 """
@@ -101,7 +101,7 @@ class Specimen:
 class Collection:
     """A finished folder; `samples` are those behind its tokens, None if they are not there.
 
-    `space` tells the pictures of packs that do not say where theirs lie.
+    `space` tells the images of packs that do not say where theirs lie.
     """
 
     folder: Path

@@ -46,7 +46,7 @@ class Chat:
     """A conversation as the chat template writes it.
 
     `template` is a file with the template; without it the tokenizer's own is used. `media` says
-    who writes pictures: "inline" puts their block where they stand in the message, "template"
+    who writes images: "inline" puts their block where they stand in the message, "template"
     hands them to the template as items and replaces `placeholders` (its token for each kind).
     `tools_field` names the field of the row that lists tools; tool calls come with their turns (see
     `model.turnfields`), and the template gets both as transformers hands them over. `today` is what

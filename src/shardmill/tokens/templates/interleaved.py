@@ -1,4 +1,4 @@
-"""Text and pictures in the order of the page, as in MMC4 and OBELICS."""
+"""Text and images in the order of the page, as in MMC4 and OBELICS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardmill.tokens.text.tokenizer import TextTokenizer
 class Interleaved:
     """Every segment in its place, texts joined by `separator`.
 
-    A picture belongs to the text that follows it. With `image_first` = 0.8 it stays before that
+    An image belongs to the text that follows it. With `image_first` = 0.8 it stays before that
     text in 8 of 10 cases and moves behind it in the others; None leaves all of them in place.
     """
 

@@ -1,10 +1,10 @@
-"""A picture and its caption: draw it from the text, or describe it, or by chance one of the two.
+"""An image and its caption: draw it from the text, or describe it, or by chance one of the two.
 
     t2i    [bos] caption instruction   boi | codes eoi [eos]     learned: right of the bar
     i2t    [bos] boi codes eoi prompt | caption [eos]
-    pair   [bos] caption boi codes eoi [eos], or the picture first; everything is learned
+    pair   [bos] caption boi codes eoi [eos], or the image first; everything is learned
 
-A sample without a picture is plain text, learned whole.
+A sample without an image is plain text, learned whole.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from shardmill.tokens.text.tokenizer import TextTokenizer
 INSTRUCTIONS = (
     "Generate an image based on this description.",
     "Create an image that captures the provided description.",
-    "Draw a picture of what is described here.",
+    "Draw an image of what is described here.",
     "Turn this text into an image.",
     "Paint the scene that these words describe.",
-    "Make a picture that shows this.",
+    "Make an image that shows this.",
     "Produce an image that matches the text above.",
     "Show this description as an image.",
     "Illustrate the text.",
@@ -44,7 +44,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextToImage:
-    """The caption with one of the instructions asks for the picture; the picture is learned.
+    """The caption with one of the instructions asks for the image; the image is learned.
 
     With probability `unconditional` the control token "unconditional" stands for all the text, for
     classifier-free guidance.
@@ -67,22 +67,22 @@ class TextToImage:
         nothing = Token(find("unconditional")) if self.unconditional > 0 else None
 
         def render(sample: Sample, dice: Dice) -> list[Piece]:
-            picture, caption = split_pair(sample)
-            if picture is None:
+            image, caption = split_pair(sample)
+            if image is None:
                 return plain(sample, dice)
             if self.instructions:
                 caption += " " + dice.choose("instruction", self.instructions)
             ask: Piece = text(caption)
             if nothing is not None and dice.throw("unconditional") < self.unconditional:
                 ask = nothing
-            return [*bos, ask, Medium(picture, loss=True), *eos]
+            return [*bos, ask, Medium(image, loss=True), *eos]
 
         return render
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageToText:
-    """The picture with the prompt asks for the caption; the caption is learned."""
+    """The image with the prompt asks for the caption; the caption is learned."""
 
     prompts: tuple[str, ...] = ("The caption of this image is:",)
     bos: bool = True
@@ -96,14 +96,14 @@ class ImageToText:
         eos = [Token(find("eos"), True)] if self.eos else []
 
         def render(sample: Sample, dice: Dice) -> list[Piece]:
-            picture, caption = split_pair(sample)
-            if picture is None:
+            image, caption = split_pair(sample)
+            if image is None:
                 return plain(sample, dice)
             answer: tuple[tuple[str, bool], ...] = ((caption, True),)
             if self.prompts:
                 prompt = dice.choose("prompt", self.prompts)
                 answer = ((prompt, False), (" " + caption, True))
-            return [*bos, Medium(picture), Text(answer), *eos]
+            return [*bos, Medium(image), Text(answer), *eos]
 
         return render
 
@@ -132,7 +132,7 @@ class MixedPairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionPair:
-    """Caption and picture side by side, all learned, as for diffusion over both."""
+    """Caption and image side by side, all learned, as for diffusion over both."""
 
     first: Literal["text", "image"] = "text"
     bos: bool = True
@@ -143,20 +143,20 @@ class CaptionPair:
         bos, eos = PlainText(bos=self.bos, eos=self.eos).ends(tokenizer, space)
 
         def render(sample: Sample, dice: Dice) -> list[Piece]:
-            picture, caption = split_pair(sample)
+            image, caption = split_pair(sample)
             parts: list[Piece] = [text(caption, True)]
-            if picture is not None:
-                parts.append(Medium(picture, loss=True, loss_on_start=True))
+            if image is not None:
+                parts.append(Medium(image, loss=True, loss_on_start=True))
             return [*bos, *(parts if self.first == "text" else parts[::-1]), *eos]
 
         return render
 
 
 def split_pair(sample: Sample) -> tuple[Segment | None, str]:
-    """Return the one picture, if any, and the text of a sample."""
+    """Return the one image, if any, and the text of a sample."""
     media = sample.document.media()
     if len(media) > 1 or any(segment.kind == "audio" for segment in media):
-        raise SampleError("not a pair", f"it has {len(media)} media, one picture was expected")
+        raise SampleError("not a pair", f"it has {len(media)} media, one image was expected")
     return (media[0] if media else None), sample.document.text
 
 

@@ -36,7 +36,7 @@ class Medium:
     """The block of one medium: delimiters, body, delimiters.
 
     `loss` is for the body and what follows it, `loss_on_start` for the opening delimiters: a model
-    that is told to draw need not learn to open a picture. `bare` leaves the delimiters out, where
+    that is told to draw need not learn to open an image. `bare` leaves the delimiters out, where
     a chat template has written them already.
     """
 

@@ -110,7 +110,7 @@ def with_roles(document: Document, question: str = "") -> Iterator[Segment]:
 
 
 def _is_mark(text: Segment, before: Segment | None) -> bool:
-    """Say whether a text only names the moment of the picture before it, as `frames` writes it."""
+    """Say whether a text only names the moment of the image before it, as `frames` writes it."""
     is_moment = text.time_s is not None and text.time_s[0] == text.time_s[1]
     return (
         before is not None

@@ -1,1 +1,1 @@
-"""What each model family's processor makes of pictures and videos, computed from sizes alone."""
+"""What each model family's processor makes of images and videos, computed from sizes alone."""

@@ -1,6 +1,6 @@
-"""Models that give every picture the same number of tokens: LLaVA and Gemma-3.
+"""Models that give every image the same number of tokens: LLaVA and Gemma-3.
 
-Gemma-3 can add crops of long pictures (pan and scan), each as large as the picture itself.
+Gemma-3 can add crops of long images (pan and scan), each as large as the image itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Llava:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma3:
-    """Gemma-3: 256 tokens a picture between start, end and blank lines; crops only if asked."""
+    """Gemma-3: 256 tokens an image between start, end and blank lines; crops only if asked."""
 
     num_tokens: int = 256
     start: str = "<start_of_image>"
@@ -58,13 +58,13 @@ class Gemma3:
     def count(self, kind: str, size: MediaSize) -> Visual:
         if kind != "image":
             raise refuse("Gemma-3", kind)
-        picture = f"\n\n{self.start}{self.token}{self.end}\n\n"
+        image = f"\n\n{self.start}{self.token}{self.end}\n\n"
         num_crops = self._num_crops(*need_size(size)) if self.pan_and_scan else 0
         if not num_crops:
-            return Visual(picture, self.num_tokens)
-        crops = " ".join([picture] * num_crops)
+            return Visual(image, self.num_tokens)
+        crops = " ".join([image] * num_crops)
         text = (
-            f"Here is the original image {picture} "
+            f"Here is the original image {image} "
             f"and here are some crops to help you see better {crops}"
         )
         return Visual(text, self.num_tokens * (num_crops + 1), num_runs=num_crops + 1)

@@ -43,7 +43,7 @@ class QwenImages:
         _check_sizes(self)
 
     def count(self, size: MediaSize) -> Visual:
-        """Return one picture."""
+        """Return one image."""
         tall, wide = fit_area(
             *need_size(size),
             factor=self.patch_size * self.merge_size,

@@ -11,7 +11,7 @@ holds to the token, even where delimiters are plain text that merges with its ne
 
 A user's own function from the size of a medium to a number of tokens.
 
-How processors choose the size, or the tiles, to which they resize a picture or a video.
+How processors choose the size, or the tiles, to which they resize an image or a video.
 
 All of them are pure functions of height and width; they are compared with the processors' own over
 thousands of sizes. Rounding matters: `round` is Python's, half to even, as theirs is.
@@ -149,7 +149,7 @@ MAX_ASPECT = 200
 def fit_area(
     height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int
 ) -> tuple[int, int]:
-    """Return the multiples of `factor` nearest to a picture whose area lies within the limits."""
+    """Return the multiples of `factor` nearest to an image whose area lies within the limits."""
     return fit_volume(1, 1, height, width, factor, min_pixels, max_pixels)
 
 
@@ -205,9 +205,9 @@ def choose_tiles(
     min_tiles: int,
     max_tiles: int,
 ) -> tuple[int, int]:
-    """Return (rows, columns) of the tiling whose shape is nearest to the picture's.
+    """Return (rows, columns) of the tiling whose shape is nearest to the image's.
 
-    Among equally near ones the larger wins while it covers less than twice the picture's area.
+    Among equally near ones the larger wins while it covers less than twice the image's area.
     """
     aspect, area = width / height, width * height
     best, best_distance = (1, 1), float("inf")

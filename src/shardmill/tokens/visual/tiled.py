@@ -1,4 +1,4 @@
-"""InternVL: a picture becomes equal tiles, and a thumbnail if there are several tiles."""
+"""InternVL: an image becomes equal tiles, and a thumbnail if there are several tiles."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""VQ image tokenizers: pictures to codes and back."""
+"""VQ image tokenizers: images to codes and back."""

@@ -138,7 +138,7 @@ def device_errors() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise UnitFailed(
-            "one picture alone does not fit into the GPU's memory: use smaller pictures"
+            "one image alone does not fit into the GPU's memory: use smaller images"
         ) from error
     except RuntimeError as error:
         if "CUDA error" not in str(error):

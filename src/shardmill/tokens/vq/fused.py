@@ -28,7 +28,7 @@ from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape
 Tensor = Any
 PITCH = 2  # zeros after each row
 MIN_CHANNELS = 64
-LINE = 256  # what the positions of a picture are rounded up to
+LINE = 256  # what the positions of an image are rounded up to
 NEAREST_ROWS, NEAREST_CODES, NEAREST_SIZE = 128, 128, 32
 
 
@@ -52,7 +52,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FeatureMap:
     """A batch of activations [batch, line, channels], and the moments of its boxes.
 
     A box is `box` positions, counted in rows of `run`; see kernels.py.
@@ -67,7 +67,7 @@ class Picture:
 
     @property
     def num_boxes(self) -> int:
-        """Boxes of one picture."""
+        """Boxes of one image."""
         return num_boxes(self.height, self.width, self.run, self.box)
 
     def inner(self) -> Tensor:
@@ -97,18 +97,18 @@ class FusedLayers:
             if t.ndim == 4
         }
 
-    def conv(self, name: str, x: Any) -> Picture:
+    def conv(self, name: str, x: Any) -> FeatureMap:
         if name == "encoder.conv_in":
             return self._conv_pixels(name, x)
         return self._conv(name, self._operand(name, x))
 
     def norm_silu_conv(
-        self, norm: str, conv: str, x: Picture, add: Picture | None = None
-    ) -> Picture:
+        self, norm: str, conv: str, x: FeatureMap, add: FeatureMap | None = None
+    ) -> FeatureMap:
         operand = self._norm(norm, x, self._format_of(conv).operand, silu=True)
         return self._conv(conv, operand, add=add)
 
-    def attention(self, name: str, x: Picture) -> Picture:
+    def attention(self, name: str, x: FeatureMap) -> FeatureMap:
         normed = self._norm(f"{name}.norm", x, self._format_of(f"{name}.q").operand, silu=False)
         query, key, value = (
             self._conv(f"{name}.{part}", normed).inner().flatten(1, 2) for part in ("q", "k", "v")
@@ -119,7 +119,7 @@ class FusedLayers:
         operand = self._operand(f"{name}.proj_out", replace(normed, pixels=spread_out(seen)))
         return self._conv(f"{name}.proj_out", operand, add=x)
 
-    def halve(self, name: str, x: Picture) -> Picture:
+    def halve(self, name: str, x: FeatureMap) -> FeatureMap:
         return self._conv(name, self._operand(name, x), stride=2)
 
     def _prepare(self, name: str, weight: Tensor) -> Tensor:
@@ -130,10 +130,10 @@ class FusedLayers:
         flat = fill_up(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 0)
         return (round_to_tf32(flat) if operand == torch.float32 else flat.to(operand)).contiguous()
 
-    def _operand(self, name: str, x: Picture) -> Picture:
+    def _operand(self, name: str, x: FeatureMap) -> FeatureMap:
         return replace(x, pixels=x.pixels.to(self._format_of(name).operand))
 
-    def _conv_pixels(self, name: str, pixels: Tensor) -> Picture:
+    def _conv_pixels(self, name: str, pixels: Tensor) -> FeatureMap:
         batch, height, width, _ = pixels.shape
         weight, bias = self._weights[name], self._params[f"{name}.bias"]
         channels = weight.shape[1]
@@ -144,7 +144,9 @@ class FusedLayers:
         )  # fmt: skip
         return out
 
-    def _conv(self, name: str, x: Picture, add: Picture | None = None, stride: int = 1) -> Picture:
+    def _conv(
+        self, name: str, x: FeatureMap, add: FeatureMap | None = None, stride: int = 1
+    ) -> FeatureMap:
         batch, line, channels = x.pixels.shape
         weight = self._weights[name]
         height, width, num_out = x.height // stride, x.width // stride, len(weight)
@@ -171,7 +173,7 @@ class FusedLayers:
         )  # fmt: skip
         return out
 
-    def _norm(self, name: str, x: Picture, operand: Any, *, silu: bool) -> Picture:
+    def _norm(self, name: str, x: FeatureMap, operand: Any, *, silu: bool) -> FeatureMap:
         batch, line, channels = x.pixels.shape
         weight, bias = self._params[f"{name}.weight"], self._params[f"{name}.bias"]
         scale, shift = torch.empty((2, batch, channels), device=weight.device).unbind(0)
@@ -189,13 +191,13 @@ class FusedLayers:
 
     def _empty(
         self, name: str, batch: int, height: int, width: int, channels: int, run: int, box: int
-    ) -> Picture:
+    ) -> FeatureMap:
         device, stream = self._params[f"{name}.bias"].device, self._format_of(name).stream
         boxes = batch * num_boxes(height, width, run, box)
         moments = torch.empty((boxes, 2, channels), device=device)
         dims = (batch, line_length(height, width), channels)
         pixels = torch.empty(dims, dtype=stream, device=device)
-        return Picture(pixels, moments, height, width, run, box)
+        return FeatureMap(pixels, moments, height, width, run, box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +247,12 @@ def choose_tiling(operand: Any, channels: int, num_out: int, stride: int) -> Til
 
 
 def line_length(height: int, width: int) -> int:
-    """Return the positions of a picture with its zeros."""
+    """Return the positions of an image with its zeros."""
     return round_up((height + 1) * (width + PITCH), LINE)
 
 
 def num_boxes(height: int, width: int, run: int, box: int) -> int:
-    """Return how many boxes cover a picture and its zeros, or its rows if they are of `run`."""
+    """Return how many boxes cover an image and its zeros, or its rows if they are of `run`."""
     if run == width + PITCH:
         return line_length(height, width) // box
     return (height + 1) * run // box

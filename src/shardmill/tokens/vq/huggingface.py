@@ -65,7 +65,7 @@ class HuggingFaceTokenizer:
 
     def decode(self, codes: Tensor) -> Tensor:
         if not hasattr(self._model, "decode"):
-            raise ConfigError("this model has no decoder, so codes cannot become pictures")
+            raise ConfigError("this model has no decoder, so codes cannot become images")
         flat = self._model.config.model_type == "janus_vqgan"
         with torch.inference_mode(), exact_fp32():
             pixels = self._model.decode(codes.flatten(1).long() if flat else codes.long())

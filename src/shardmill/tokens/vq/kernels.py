@@ -1,15 +1,15 @@
 # mypy: ignore-errors
 """Triton kernels of the encoder on a Hopper GPU.
 
-Activations are [batch, line, channels]: the rows of a picture one after the other, each followed by
+Activations are [batch, line, channels]: the rows of an image one after the other, each followed by
 two zeros, then a row of zeros, then zeros up to a multiple of 256. So the neighbour of position p
 in direction (dy, dx) is p + dy * pitch + dx with pitch = width + 2, and a convolution is nine
 matrix products whose left sides are the same positions, shifted: the tensor copy engine feeds them
 to the matrix units directly. The zeros after a row are also those before the next one; the zeros
-below a picture are also those above the next.
+below an image are also those above the next.
 
 A convolution's epilogue adds bias and residual in fp32 and leaves, for each box (a run of positions
-of one picture) and channel, the mean and the sum of squared deviations. The next group norm then
+of one image) and channel, the mean and the sum of squared deviations. The next group norm then
 costs one pass, and gives the same in every run, since nothing is added in the order of arrival.
 """
 
@@ -30,7 +30,7 @@ def convolve(
 
     `height` and `width` are those of the output. Positions are counted in rows of `run`: the pitch,
     or for stride 2, where a box stays in one row, the width rounded up to boxes; x is then seen as
-    pairs of pixels. `line_in` and `line_out` are the rows of a picture in the descriptors.
+    pairs of pixels. `line_in` and `line_out` are the rows of an image in the descriptors.
     """
     num_n: tl.constexpr = COUT // BN
     steps: tl.constexpr = CIN // BK
@@ -102,7 +102,7 @@ def convolve_pixels(
 def _store_moments(
     acc, moments, box, n, first, height, width, run, C: tl.constexpr, BM: tl.constexpr
 ):  # fmt: skip
-    # `acc` is 0 outside of the picture. Within one box the squares do not cancel out in fp32;
+    # `acc` is 0 outside of the image. Within one box the squares do not cancel out in fp32;
     # across boxes they could, so that fold_moments works with deviations.
     count = _count(first + BM, height, width, run) - _count(first, height, width, run)
     total = tl.sum(acc, 0)
@@ -114,7 +114,7 @@ def _store_moments(
 
 @triton.jit
 def _count(p, height, width, run):
-    """Pixels of the picture before position p."""
+    """Pixels of the image before position p."""
     y = tl.minimum(p // run, height)
     return y * width + tl.where(p // run < height, tl.minimum(p % run, width), 0)
 
@@ -124,7 +124,7 @@ def fold_moments(
     moments, weight, bias, scale, shift, height, width, run, num_boxes,
     C: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Turn a picture's moments into what group norm multiplies by and adds, for each channel."""
+    """Turn an image's moments into what group norm multiplies by and adds, for each channel."""
     image, group = tl.program_id(0), tl.program_id(1)
     c = group * GROUP + tl.arange(0, GROUP)
     base = moments + image.to(tl.int64) * num_boxes * 2 * C
@@ -160,7 +160,7 @@ def scale_silu(
     x, scale, shift, out, height, width, pitch, line,
     C: tl.constexpr, ROWS: tl.constexpr, SILU: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """out = silu(x * scale + shift) inside the picture, else 0; ROUND rounds to tf32."""
+    """out = silu(x * scale + shift) inside the image, else 0; ROUND rounds to tf32."""
     image = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, C)

@@ -25,7 +25,7 @@ Tensor = Any
 
 
 class LiveTokenizer(Protocol):
-    """What encodes and decodes pictures [batch, height, width, 3] of bytes on its device."""
+    """What encodes and decodes images [batch, height, width, 3] of bytes on its device."""
 
     factor: int
     num_codes: int
@@ -36,7 +36,7 @@ class LiveTokenizer(Protocol):
         """Return codes [batch, height / factor, width / factor] as int32."""
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Return pictures of bytes for codes."""
+        """Return images of bytes for codes."""
 
 
 class PlainTokenizer:
@@ -68,7 +68,7 @@ class PlainTokenizer:
 
     def decode(self, codes: Tensor) -> Tensor:
         if not self._has_decoder:
-            raise ConfigError("these weights have no decoder, so codes cannot become pictures")
+            raise ConfigError("these weights have no decoder, so codes cannot become images")
         with torch.inference_mode(), exact_fp32():
             vectors = self._codebook[codes.long()]
             if self.shape.normalised:

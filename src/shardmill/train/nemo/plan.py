@@ -58,7 +58,7 @@ def video_config(processor: Any) -> dict[str, Any] | None:
 
 
 def estimate_image_tokens(img_meta: Any, image_cfg: Config) -> int:
-    """Return the tokens of a picture from its [height, width]."""
+    """Return the tokens of an image from its [height, width]."""
     known = _counted(img_meta)
     if known is not None:
         return known

@@ -1,11 +1,11 @@
 """Documents for models that take pixels: a Hugging Face processor works in the worker.
 
-The sample is read from its tar, its pictures and the chosen frames of its videos are decoded, the
+The sample is read from its tar, its images and the chosen frames of its videos are decoded, the
 chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
 rule that counted the tokens (see `tokens.visual`) says which frames to take and how the processor
 writes media into the text, so that the answers, which carry loss, are found in its ids (see
 `serve.written`). What it says of media is compared with the processor for every sample, the whole
-text for the first samples of each process. Without a rule, pictures are served by processors that
+text for the first samples of each process. Without a rule, images are served by processors that
 write each placeholder as a run of itself.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import SampleError, need
-from shardmill.media.image.decode import decode_picture
+from shardmill.media.image.decode import decode_image
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fields
 from shardmill.model.tokenrow import TokenRow, spans_of
@@ -43,7 +43,7 @@ from shardmill.train.pixels.processor import (
 from shardmill.train.pixels.video import ChosenFrames, read_video
 from shardmill.train.samples import RawReader
 
-# Tokenizers of Hugging Face are not made for threads; decoding pictures is.
+# Tokenizers of Hugging Face are not made for threads; decoding images is.
 LOCK = threading.Lock()
 # Samples a process whose text is compared with the processor's; a wrong rule shows at once.
 NUM_CHECKED = 4
@@ -53,7 +53,7 @@ NOT_MEDIA = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids
 
 @dataclass(slots=True)
 class PixelReader:
-    """Samples with pictures and videos, through a processor.
+    """Samples with images and videos, through a processor.
 
     `rule` is the visual rule of the processor; `tools_field` names the tools of a chat.
     """
@@ -128,7 +128,7 @@ class PixelReader:
         if content is None:
             raise SampleError("missing media", segment.media)
         if segment.kind == "image":
-            return need("PIL.Image", extra="image").fromarray(decode_picture(content))
+            return need("PIL.Image", extra="image").fromarray(decode_image(content))
         if segment.kind != "video" or self.rule is None:
             raise SampleError(
                 f"cannot serve {segment.kind} as pixels", "the processor's rule is not known"
@@ -179,7 +179,7 @@ class PixelReader:
         if len(runs) != len(segments):
             raise SampleError(
                 "placeholders and media do not match",
-                f"{len(runs)} runs of image tokens for {len(segments)} pictures",
+                f"{len(runs)} runs of image tokens for {len(segments)} images",
             )
         grids = made.get("image_grid_thw")
         listed = [(0, 0, 0)] * len(runs) if grids is None else grids.tolist()

@@ -213,7 +213,7 @@ class PixelProcessor:
             return {}
         has_grids = isinstance(self.rule, Qwen2VL | Qwen3VL)
         if has_grids and all(segment.kind == "image" for segment in segments):
-            # Pictures alone need no text, which takes a tenth of the time.
+            # Images alone need no text, which takes a tenth of the time.
             images = self.processor.image_processor
             with _refused():
                 made: Mapping[str, Any] = images(images=list(shown), return_tensors="pt")
@@ -245,7 +245,7 @@ class PixelProcessor:
 
     def visual_ids(self) -> list[int]:
         """Return the ids that runs of visual tokens are made of."""
-        # To Gemma's processor the image token is what begins a picture; its tokenizer knows better.
+        # To Gemma's processor the image token is what begins an image; its tokenizer knows better.
         owners = (self.processor.tokenizer, self.processor)
         names = ("image_token_id", "video_token_id")
         found = [[getattr(owner, name, None) for owner in owners] for name in names]
@@ -283,13 +283,13 @@ def rule_of(processor: Any) -> VisualRule | None:
             processor.save_pretrained(folder)
             return rule_of_folder(Path(folder))
     except ConfigError as error:
-        log.warning("only pictures can be served: %s", error)
+        log.warning("only images can be served: %s", error)
         return None
 
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    # A picture of absurd shape, a chat that the template does not take: the sample's fault.
+    # An image of absurd shape, a chat that the template does not take: the sample's fault.
     try:
         yield
     except (ValueError, need("jinja2", extra="text").TemplateError) as error:
@@ -297,9 +297,9 @@ def _refused() -> Iterator[None]:
 
 
 def _media(shown: Sequence[Any]) -> dict[str, Any]:
-    pictures = [medium for medium in shown if not isinstance(medium, ChosenFrames)]
+    images = [medium for medium in shown if not isinstance(medium, ChosenFrames)]
     videos = [medium for medium in shown if isinstance(medium, ChosenFrames)]
-    options: dict[str, Any] = {"images": [pictures]} if pictures else {}
+    options: dict[str, Any] = {"images": [images]} if images else {}
     if videos:
         options |= {
             "videos": [video.pixels for video in videos],

@@ -1,4 +1,4 @@
-// Code pictures beside their originals, the strangest first.
+// Code images beside their originals, the strangest first.
 
 import { el } from "./dom.js";
 import { decoded } from "./net.js";
@@ -16,7 +16,7 @@ export async function codesView({ ask, route, page }) {
     return {
       title: page.name,
       body: [
-        empty("No pictures", "No shard of codes is done yet, or its samples have no pictures."),
+        empty("No images", "No shard of codes is done yet, or its samples have no images."),
       ],
     };
   return {
@@ -25,7 +25,7 @@ export async function codesView({ ask, route, page }) {
       numbers([
         [
           count(answer.total),
-          "pictures looked at",
+          "images looked at",
           answer.shards < answer.of
             ? `in ${count(answer.shards)} of ${count(answer.of)} shards`
             : null,
@@ -43,8 +43,8 @@ export async function codesView({ ask, route, page }) {
           at,
           step: STEP,
           total: answer.total,
-          shown: answer.pictures.length,
-          unit: "pictures",
+          shown: answer.images.length,
+          unit: "images",
         }),
         el("span", { class: "muted" }, "the strangest first: rare codes, or few different ones"),
       ),
@@ -52,41 +52,41 @@ export async function codesView({ ask, route, page }) {
       el(
         "div",
         { class: "codewall" },
-        answer.pictures.map((picture) => pictureOf(route.id, picture, answer.decodes)),
+        answer.images.map((image) => imageOf(route.id, image, answer.decodes)),
       ),
     ],
   };
 }
 
-function pictureOf(id, picture, decodes) {
-  const at = picture.sample_at;
+function imageOf(id, image, decodes) {
+  const at = image.sample_at;
   const original = at
     ? link(
         { id: at.id, view: "sample", name: String(at.number) },
         { class: "shot" },
-        thumb(at.id, at.number, picture.medium, "image"),
+        thumb(at.id, at.number, image.medium, "image"),
       )
-    : el("span", { class: "shot nopicture" }, "original not here");
-  const odd = picture.score > 4;
+    : el("span", { class: "shot noimage" }, "original not here");
+  const odd = image.score > 4;
   return el(
     "figure",
     { class: `codes ${odd ? "odd" : ""}` },
-    el("div", { class: "pair" }, original, grid(picture)),
+    el("div", { class: "pair" }, original, grid(image)),
     decodes &&
       el("img", {
         class: "back",
-        alt: "the picture as it was encoded, and as its codes give it back",
+        alt: "the image as it was encoded, and as its codes give it back",
         loading: "lazy",
-        src: decoded({ id, key: picture.key, medium: picture.medium }),
+        src: decoded({ id, key: image.key, medium: image.medium }),
       }),
     el(
       "figcaption",
       {},
-      key(picture.key),
+      key(image.key),
       el(
         "span",
         {},
-        `${picture.bits.toFixed(1)} bits a code, ${count(picture.distinct)} of ${count(picture.height * picture.width)} differ`,
+        `${image.bits.toFixed(1)} bits a code, ${count(image.distinct)} of ${count(image.height * image.width)} differ`,
       ),
       odd && el("span", { class: "tag warn" }, "outlier"),
     ),
@@ -94,17 +94,17 @@ function pictureOf(id, picture, decodes) {
 }
 
 // Each code gets a colour of its own, so that equal codes look equal; a flat sky shows as one.
-function grid(picture) {
+function grid(image) {
   const canvas = el("canvas", {
-    width: picture.width,
-    height: picture.height,
+    width: image.width,
+    height: image.height,
     class: "shot",
     role: "img",
-    "aria-label": `${picture.width} × ${picture.height} codes`,
+    "aria-label": `${image.width} × ${image.height} codes`,
   });
   const paint = canvas.getContext("2d");
-  const pixels = paint.createImageData(picture.width, picture.height);
-  picture.codes.flat().forEach((code, place) => {
+  const pixels = paint.createImageData(image.width, image.height);
+  image.codes.flat().forEach((code, place) => {
     const mixed = Math.imul(code + 1, 0x9e3779b1) >>> 0;
     const level = (shift) => 70 + (((mixed >>> shift) & 255) * 150) / 255;
     pixels.data.set([level(0), level(9), level(19), 255], place * 4);

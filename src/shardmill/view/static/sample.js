@@ -177,7 +177,7 @@ function medium(id, sample, segment) {
     loading: "lazy",
   });
   image.addEventListener("error", () =>
-    image.replaceWith(el("span", { class: "nopicture" }, "this picture cannot be shown")),
+    image.replaceWith(el("span", { class: "noimage" }, "this image cannot be shown")),
   );
   return el("figure", { class: "medium" }, image, caption);
 }

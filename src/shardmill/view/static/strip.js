@@ -1,4 +1,4 @@
-// A pack as a strip: pictures in place, documents with their borders, modality, loss, positions
+// A pack as a strip: images in place, documents with their borders, modality, loss, positions
 // that restart, and padding.
 
 import { el, svg } from "./dom.js";
@@ -7,7 +7,7 @@ import { count, short } from "./words.js";
 
 const WIDTH = 1000;
 const LANES = {
-  pictures: [0, 74],
+  images: [0, 74],
   documents: [80, 26],
   modality: [110, 12],
   loss: [126, 12],
@@ -15,7 +15,7 @@ const LANES = {
   axis: [184, 14],
 };
 const HEIGHT = 200;
-const MIN_PICTURE = 16;
+const MIN_IMAGE = 16;
 let numStrips = 0;
 
 export function strip(pack, { selected = -1, onselect = null } = {}) {
@@ -58,7 +58,7 @@ export function strip(pack, { selected = -1, onselect = null } = {}) {
         .filter(([name]) => name !== "axis")
         .map(([name, [top, height]]) => [
           svg("text", { class: "lane", x: -8, y: top + height / 2 + 3.5 }, name),
-          name !== "pictures" &&
+          name !== "images" &&
             svg("rect", { class: "track", x: 0, y: top, width: WIDTH, height, rx: 3 }),
         ]),
       drawn,
@@ -150,10 +150,10 @@ function visualLane(document, start, x) {
 function mediumOf(document, medium, start, x) {
   const left = x(start + medium.position);
   const width = Math.max(0.8, x(medium.tokens));
-  const [top, height] = LANES.pictures;
+  const [top, height] = LANES.images;
   const at = document.media_at ?? document.sample_at;
   const source =
-    at && medium.kind !== "audio" && width >= MIN_PICTURE
+    at && medium.kind !== "audio" && width >= MIN_IMAGE
       ? media(
           medium.kind === "video"
             ? { id: at.id, n: at.number, name: medium.name, ms: 500, w: 320 }
@@ -228,7 +228,7 @@ function padding(from, to, x, hatch) {
     width > 54 &&
       svg(
         "text",
-        { class: "lane middle", x: x(from) + width / 2, y: LANES.pictures[0] + 44 },
+        { class: "lane middle", x: x(from) + width / 2, y: LANES.images[0] + 44 },
         `${count(to - from)} padding`,
       ),
   );

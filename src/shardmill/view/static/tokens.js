@@ -27,7 +27,7 @@ export function tokenLegend() {
     sign("learned", "learned (carries loss)"),
     sign("text", "not learned"),
     sign("control", "control token"),
-    sign("image", "picture"),
+    sign("image", "image"),
     sign("video", "video"),
   );
 }
@@ -103,7 +103,7 @@ function mediaRun(run, row, firstPlace) {
         { class: "shot" },
         thumb(at.id, at.number, run.name, run.kind),
       )
-    : el("span", { class: "shot nopicture" }, run.kind);
+    : el("span", { class: "shot noimage" }, run.kind);
   return el(
     "span",
     {
