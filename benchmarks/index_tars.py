@@ -34,7 +34,7 @@ def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
     from shardmill.shards.tar import read as tarscan
     from shardmill.shards.tar.grouping import group_members
     from shardmill.shards.tar.read import walk_tar
-    from shardmill.storage.globs import open_blob
+    from shardmill.storage.blob import open_blob
 
     if compiled and tarscan._tarscan is None:
         raise SystemExit("the compiled scanner is not built: pip install -e .")

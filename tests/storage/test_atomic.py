@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from crash_states import TracingDisk
 
-from shardmill.storage.atomic import Disk, made_file, make_dirs, remove_files, write_file
+from shardmill.storage.atomic import (
+    Disk,
+    link_or_copy,
+    made_file,
+    make_dirs,
+    remove_files,
+    write_file,
+)
 
 
 def replaced_file_states(folder: Path, skip: frozenset[str]) -> set[bytes | None]:
@@ -71,3 +78,17 @@ def test_whoever_cannot_make_a_file_leaves_no_litter(tmp_path: Path) -> None:
         draft_path.write_bytes(b"half")
         raise KeyError("mine")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("content")
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").samefile(tmp_path / "a")
+    other = Path("/dev/shm") / f"shardmill-{tmp_path.name}"
+    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    try:
+        link_or_copy(tmp_path / "a", other)
+        assert other.read_text() == "content"
+    finally:
+        other.unlink(missing_ok=True)

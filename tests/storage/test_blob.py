@@ -13,8 +13,7 @@ from tars import tar_bytes
 from shardmill.errors import FormatError
 from shardmill.shards.samples.shard import open_foreign
 from shardmill.storage import objects
-from shardmill.storage.blob import Blob, LocalBlob
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import Blob, LocalBlob, open_blob
 
 CONTENT = bytes(range(256)) * 9000
 TAR = tar_bytes([(f"{i:04d}.{ext}", b"%d" % i * 900) for i in range(300) for ext in ("jpg", "txt")])

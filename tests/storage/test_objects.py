@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from shardmill.errors import StoreError
 from shardmill.storage import objects
+from shardmill.storage.objects import open_reader
 
 
 def test_of_many_that_create_one_succeeds(store_url: str) -> None:
@@ -58,3 +61,33 @@ def test_what_is_gone_is_not_found(store_url: str) -> None:
             look(f"{store_url}/none")
     with pytest.raises(StoreError, match="no such bucket"):
         list(objects.list_all("s3://absent/x"))
+
+
+CONTENT = random.Random(3).randbytes(3_000_000)
+
+
+def test_seeks_and_reads_are_those_of_a_file(store_url: str) -> None:
+    objects.put(f"{store_url}/x", CONTENT)
+    rng, real = random.Random(1), io.BytesIO(CONTENT)
+    with open_reader(f"{store_url}/x") as file:
+        for _ in range(200):
+            if rng.random() < 0.4:
+                offset = rng.randrange(len(CONTENT) + 1000)
+                assert file.seek(offset) == real.seek(offset)
+            size = rng.choice([0, 1, 100, 70_000, 400_000])
+            assert file.read(size) == real.read(size)
+            assert file.tell() == real.tell()
+        assert file.seek(-10, io.SEEK_END) == len(CONTENT) - 10
+        assert file.read() == CONTENT[-10:]
+
+
+def test_lines_come_whole(store_url: str) -> None:
+    lines = [b"%d %s\n" % (n, b"x" * (n % 977)) for n in range(3000)]
+    objects.put(f"{store_url}/x", b"".join(lines))
+    with open_reader(f"{store_url}/x") as file:
+        assert list(file) == lines
+
+
+def test_what_is_not_there_is_said_when_it_is_opened(store_url: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        open_reader(f"{store_url}/x")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.storage import objects
-from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage import path as paths
+from shardmill.storage.blob import open_blob
+from shardmill.storage.path import UrlPath, as_path, expand, expand_braces
+from shardmill.storage.url import is_remote
 
 NAMES = st.text("abc019-_ ", min_size=1, max_size=8).map(lambda name: f"x{name}.tar")
 
@@ -78,3 +82,82 @@ def test_a_store_is_listed_and_read_like_a_folder(store_url: str) -> None:
 def test_a_web_server_is_not_listed() -> None:
     with pytest.raises(ConfigError, match="name each file"):
         list(as_path("http://127.0.0.1:9/folder").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("x.tar", ["x.tar"]),
+        ("x-{0000..0003}.tar", ["x-0000.tar", "x-0001.tar", "x-0002.tar", "x-0003.tar"]),
+        ("{9..11}", ["9", "10", "11"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{0..6..3}", ["0", "3", "6"]),
+        ("{a,b{1..2},}x", ["ax", "b1x", "b2x", "x"]),
+        ("s3://b/{1..2}/{a,b}.tar", [f"s3://b/{n}/{c}.tar" for n in "12" for c in "ab"]),
+    ],
+)
+def test_braces(pattern: str, names: list[str]) -> None:
+    assert list(expand_braces(pattern)) == names
+
+
+parts = st.recursive(
+    st.sampled_from(["a", "b", "{1..3}", "{01..10..3}", "{5..2}"]),
+    lambda inner: st.lists(inner, min_size=2, max_size=3).map(lambda x: "{" + ",".join(x) + "}"),
+    max_leaves=6,
+)
+
+
+@given(st.lists(parts, min_size=1, max_size=3).map("".join))
+def test_braces_as_bash_spells_them_out(pattern: str) -> None:
+    bash = subprocess.run(["bash", "-c", f"echo {pattern}"], capture_output=True, check=True)
+    assert list(expand_braces(pattern)) == bash.stdout.decode().split()
+
+
+@pytest.mark.parametrize("pattern", ["{1..2", "{x}", "{1..}", "{1..5..0}", "{}"])
+def test_bad_braces_are_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError):
+        expand(pattern)
+
+
+def test_a_pattern_that_names_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "MAX_NAMES", 1000)
+    assert len(expand("{1..1000}")) == 1000
+    with pytest.raises(ConfigError, match="more than"):
+        expand("{1..99999999999}")
+
+
+def test_globs_are_sorted_and_need_a_file(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "c.txt", "d/e.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [Path(p).name for p in expand(f"{tmp_path}/*.tar")] == ["a.tar", "b.tar"]
+    assert len(expand(f"{tmp_path}/**/*.tar")) == 3
+    assert len(expand(f"{tmp_path}/{{a,c}}.*")) == 2
+    with pytest.raises(ConfigError, match="no file matches"):
+        expand(f"{tmp_path}/*.zip")
+
+
+def test_a_file_with_braces_in_its_name_is_itself(tmp_path: Path) -> None:
+    path = tmp_path / "x{1}[2].tar"
+    path.touch()
+    assert expand(str(path)) == [str(path)]
+
+
+def test_what_is_remote() -> None:
+    assert is_remote("s3://b/x.tar")
+    assert is_remote("https://h/x.tar")
+    assert not is_remote("/a/b.tar")
+    assert not is_remote("file:///a/b.tar")
+    for url in ("ftp://h/x.tar", "pipe:cat x.tar"):
+        with pytest.raises(ConfigError):
+            is_remote(url)
+
+
+def test_absent_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"no\.tar.*cannot be opened: No such file"):
+        open_blob(str(tmp_path / "no.tar"))
+
+
+def test_file_urls_are_files(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    assert open_blob(f"file://{tmp_path}/x").read(1, 2) == b"bc"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.errors import FormatError
-from shardmill.storage.text import dump_line, dump_page, parse_json, read_json
+from shardmill.errors import ConfigError, FormatError
+from shardmill.storage.text import dump_line, dump_page, parse_json, read_json, read_toml
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=6)
 VALUES = st.recursive(
@@ -42,3 +42,29 @@ def test_what_is_not_json_is_a_format_error(tmp_path: Path, content: bytes) -> N
     (tmp_path / "page.json").write_bytes(content)
     with pytest.raises(FormatError, match=r"page\.json: is not JSON"):
         read_json(tmp_path / "page.json")
+
+
+def test_tables_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('kind = "slurm"\n[[step]]\nverb = "tokenize"\n', encoding="utf-8")
+    assert read_toml(path) == {"kind": "slurm", "step": [{"verb": "tokenize"}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = 1\nb = \n", "line 2"),
+        (b"a = '\xff'", "codec"),
+        (b"a = " + b"[" * 100_000, "nested too deeply"),
+        (None, "No such file"),
+    ],
+    ids=["half a line", "not UTF-8", "too deep", "gone"],
+)
+def test_what_cannot_be_read_is_refused_by_name(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "tokens.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"cannot read .*tokens\.toml: .*{message}"):
+        read_toml(path)

@@ -21,8 +21,7 @@ from pixel_folder import write_pixel_folder
 from shardmill.cli.main import cli
 from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.dataset import open_samples
-from shardmill.storage import cache as arriving
-from shardmill.storage import objects
+from shardmill.storage import cache, objects
 from shardmill.train import staging
 from shardmill.train import staging as stagealong
 from shardmill.train.dataset import PackedDataset, TrainPack
@@ -33,7 +32,7 @@ from shardmill.train.staging import stage_along
 
 @pytest.fixture(autouse=True)
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arriving, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(cache, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(stagealong, "SPARE_BYTES", 0)
 
 
@@ -87,7 +86,7 @@ def test_only_what_has_room_is_copied(
         assert copies.wait(60)
         files = [p for p in (copies.folder / "shards").iterdir() if not p.name.startswith(".")]
         assert sum(path.stat().st_size for path in files) <= limit
-        assert (copies.folder / arriving.LOG_NAME).read_text().split() == [
+        assert (copies.folder / cache.LOG_NAME).read_text().split() == [
             shard.name for shard in shards[:3]
         ]
         assert "5 shards found no room" in caplog.text

@@ -32,8 +32,8 @@ import click
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.storage.globs import is_remote
 from shardmill.storage.text import read_toml
+from shardmill.storage.url import is_remote
 
 Find = Callable[[str], click.Command | None]
 

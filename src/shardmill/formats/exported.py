@@ -24,7 +24,8 @@ from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS, build
 from shardmill.shards.ledger.ledger import Ledger, open_manifest
 from shardmill.shards.tokens.megatron import MAGIC
-from shardmill.storage.globs import expand, is_remote
+from shardmill.storage.path import expand
+from shardmill.storage.url import is_remote
 
 # What each kind calls its input; those with `files` take more than one.
 INPUT_FIELDS = {"unidisc": "dir", "megatron": "files", "packed-tars": "files"}

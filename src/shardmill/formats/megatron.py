@@ -43,7 +43,7 @@ from shardmill.shards.tokens.megatron import (
     write_index,
 )
 from shardmill.storage.atomic import PieceFile, open_to_write
-from shardmill.storage.globs import expand
+from shardmill.storage.path import expand
 
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "int32": np.dtype("<i4")}
 

@@ -30,7 +30,7 @@ from shardmill.run.events import Event, OnEvent
 from shardmill.run.job import failure_record
 from shardmill.run.lock import LifeWatch
 from shardmill.shards.ledger.ledger import Ledger
-from shardmill.storage.folder import depot_of
+from shardmill.storage.folder import backend_of
 
 FREE = "free"
 # What is read from a claim becomes a part of paths.
@@ -59,7 +59,7 @@ class Claims:
         """Make the claim and return True, unless somebody else was faster."""
         path = self._path(unit_name, number)
         try:
-            return depot_of(self.claims_dir).create(path, self.token.encode())
+            return backend_of(self.claims_dir).create(path, self.token.encode())
         except FileNotFoundError:
             return False
 
@@ -67,7 +67,7 @@ class Claims:
         """Give back a unit; the claim must be our own."""
         mine = self.token.encode()
         with suppress(OSError):
-            depot_of(self.claims_dir).renew(
+            backend_of(self.claims_dir).renew(
                 self._path(unit_name, number),
                 lambda content: content == mine,
                 FREE.encode().ljust(len(mine)),

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from shardmill.storage.folder import depot_of, list_names, read_all
+from shardmill.storage.folder import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
 
@@ -136,7 +136,7 @@ class _StoreSink:
         self._next_s = time.monotonic() + self._pause_s
         if self._lines:
             path = self._path.with_suffix(f".{self._number:06d}.jsonl")
-            depot_of(path.parent).put(path, b"".join(self._lines))
+            backend_of(path.parent).put(path, b"".join(self._lines))
             self._lines.clear()
             self._number += 1
             self._pause_s = min(self._pause_s * 1.2, LONGEST_PAUSE_S)

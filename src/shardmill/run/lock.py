@@ -9,7 +9,7 @@ A lock is dead when its process is gone (seen on the same machine), or when its 
 while we looked. Clocks are not compared: they jump, and differ from host to host. Receipts do not
 rest on the lock; it only saves double work. A driver that finds its lock taken over stops.
 
-In an object store a lock is an object, created on the condition that there is none (`io.depot`).
+In an object store a lock is an object, created on the condition that there is none.
 There is no exclusion between looking at a dead lock and removing it; two that take over at the same
 moment see it at their next beat, when one finds the other's lock in place of its own, and stops.
 
@@ -41,7 +41,7 @@ from typing import NoReturn, TypeAlias
 import orjson
 
 from shardmill.errors import LockedError
-from shardmill.storage.folder import depot_of
+from shardmill.storage.folder import backend_of
 from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024
@@ -200,7 +200,7 @@ class FolderLock:
     ) -> None:
         self.path = locks_dir / f"{name}.json"
         self.lost = False
-        self._depot, self._holder = depot_of(locks_dir), myself(token)
+        self._backend, self._holder = backend_of(locks_dir), myself(token)
         self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
@@ -276,7 +276,7 @@ class FolderLock:
         )
 
     def _create(self) -> bool:
-        return self._depot.create(self.path, holder_page(self._holder))
+        return self._backend.create(self.path, holder_page(self._holder))
 
     def _release(self) -> None:
         holder = read_holder(self.path)
@@ -292,7 +292,7 @@ class FolderLock:
         """Raise the counter in place; the file of somebody who took over is never touched."""
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         try:
-            kept = self._depot.renew(self.path, self._is_mine, holder_page(self._holder))
+            kept = self._backend.renew(self.path, self._is_mine, holder_page(self._holder))
         except FileNotFoundError:
             kept = self._create()
         self.lost = not kept

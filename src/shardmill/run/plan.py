@@ -109,7 +109,7 @@ def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) ->
     kept |= {entry.path for receipt in (*valid, *earlier) for entry in receipt.entries}
     for folder in ("receipts", "earlier", "shards", "rejects", "failures", "claims"):
         names = list_names(ledger.out_dir / folder)
-        ledger.depot.remove(
+        ledger.backend.remove(
             ledger.out_dir / folder / name for name in names if f"{folder}/{name}" not in kept
         )
     return len(valid)

@@ -99,7 +99,7 @@ def remove_claims(ledger: Ledger) -> None:
         return
     # Several tasks may see the last receipt, and do this at the same time.
     with suppress(FileNotFoundError):
-        ledger.depot.drop(list(claims_dir.iterdir()))
+        ledger.backend.discard(list(claims_dir.iterdir()))
     if not isinstance(claims_dir, UrlPath):
         shutil.rmtree(claims_dir, ignore_errors=True)
     for lock in read_locks(ledger.out_dir / "locks"):

@@ -38,7 +38,7 @@ from shardmill.run.pool import Fleet
 from shardmill.run.progress import RunBooks, RunReport
 from shardmill.run.setup import Drain, StopSignals, naming, opened, raise_interrupted, remove_claims
 from shardmill.shards.ledger.ledger import Ledger
-from shardmill.storage.folder import depot_of
+from shardmill.storage.folder import backend_of
 from shardmill.storage.path import as_path
 from shardmill.storage.text import dump_page, parse_json
 
@@ -67,9 +67,9 @@ def job_path(job: Job) -> Path:
 def write_job(job: Job) -> Path:
     """Store the job in its folder and return where."""
     path = job_path(job)
-    depot = depot_of(path.parent)
-    depot.make_folder(path.parent)
-    depot.put(path, dump_page(_content(job)))
+    backend = backend_of(path.parent)
+    backend.make_folder(path.parent)
+    backend.put(path, dump_page(_content(job)))
     return path
 
 
@@ -145,7 +145,7 @@ def run_task(
     """Work on a job until nothing is left to claim, and complete the folder if that was all."""
     job, timing = found.job.for_run(secrets.token_hex(8)), timing or LockTiming()
     ledger = job.ledger
-    ledger.depot.make_folder(ledger.out_dir / "claims")
+    ledger.backend.make_folder(ledger.out_dir / "claims")
     books = RunBooks(ledger.out_dir)
     lock = FolderLock(
         ledger.out_dir / "locks", task_lock_name(ledger.token), ledger.token, timing=timing

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.storage.atomic import made_file, open_to_write
-from shardmill.storage.cache import near
+from shardmill.storage.cache import local_copy
 
 MAGIC = b"SHMLARR1"
 PREFIX = 24
@@ -83,7 +83,7 @@ def write_arrays(
 
 def open_arrays(path: Path, format: str) -> Arrays:
     """Map the arrays of a file of this format, after checking that all of them lie inside it."""
-    with near(path).open("rb") as file:
+    with local_copy(path).open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         prefix = file.read(PREFIX)

@@ -26,8 +26,8 @@ from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
 from shardmill.sources.media.fetch import read_file, read_object
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row, media_kind
-from shardmill.storage.globs import is_remote
 from shardmill.storage.path import as_path
+from shardmill.storage.url import is_remote
 
 CAPTIONS = (".txt", ".caption", ".json")
 MAX_CAPTION_BYTES = 64 << 20

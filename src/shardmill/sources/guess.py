@@ -23,8 +23,8 @@ from shardmill.sources.shapes.messages import MessagesShape
 from shardmill.sources.shapes.shape import Shape
 from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
-from shardmill.storage.globs import expand_braces, is_remote
-from shardmill.storage.path import as_path
+from shardmill.storage.path import as_path, expand_braces
+from shardmill.storage.url import is_remote
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096

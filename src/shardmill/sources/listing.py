@@ -18,9 +18,9 @@ from typing import Protocol
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.sources.keys import name_from_path, unique
-from shardmill.storage.globs import expand, is_remote
-from shardmill.storage.objects import Info, list_all
-from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.objects import ObjectInfo, list_all
+from shardmill.storage.path import UrlPath, as_path, expand
+from shardmill.storage.url import is_remote
 
 WILD = frozenset("*?[{")
 
@@ -48,7 +48,7 @@ class Entry(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Object:
     name: str
-    info: Info
+    info: ObjectInfo
 
     def stat(self) -> os.stat_result:
         return self.info.stat()

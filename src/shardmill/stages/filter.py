@@ -35,7 +35,7 @@ from shardmill.stages.inputs import (
     shards_hold_bytes,
 )
 from shardmill.stages.statistics import count_sample
-from shardmill.storage.cache import bring_near
+from shardmill.storage.cache import fetch_copies
 
 Repeats = dict[int, list[list[Plain]]]
 
@@ -100,7 +100,7 @@ def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
     Holds 16 bytes a sample, and as much again to sort them.
     """
     paths = [folder / shard.files["idx"].path for shard in shards]
-    bring_near(paths)
+    fetch_copies(paths)
     hashes = [_content_hashes(path) for path in paths]
     if not hashes:
         return {}

@@ -21,8 +21,9 @@ from shardmill.shards.tar.grouping import Grouped, group_members
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import walk_tar
 from shardmill.sources.part import media_kind
-from shardmill.storage.blob import Blob
-from shardmill.storage.globs import expand, is_remote, open_blob
+from shardmill.storage.blob import Blob, open_blob
+from shardmill.storage.path import expand
+from shardmill.storage.url import is_remote
 
 REMOTE_HEAD_BYTES = 256 << 10
 

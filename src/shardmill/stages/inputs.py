@@ -15,7 +15,7 @@ from shardmill.model.stage import Unit
 from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.shard import SampleShard
 from shardmill.shards.tar.index import ShardIndex, open_index
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
 
 MANIFEST_NAME = "manifest.json"
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")

@@ -1,1 +1,1 @@
-"""Object stores and web servers: urls that read like paths, and the clients behind them."""
+"""Where data lies: local files, object stores and web servers; atomic writes, ranges, prefetch."""

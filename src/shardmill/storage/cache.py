@@ -1,20 +1,17 @@
-"""Local copies of small files that lie in a store: indexes, spans, plans, length tables.
+"""Files kept on this machine for a remote folder: scratch space, cached copies, staged copies.
 
-They are mapped like local ones, so all processes of a machine share one copy. A copy is named by
-the url, size and version of its object, so it is never outdated; together they stay below
-`$SHARDMILL_CACHE_BYTES`, the least recently opened go first. Removing one that is mapped is safe:
-its bytes stay until the last user has gone.
+The scratch folder is `$SHARDMILL_SCRATCH`, or else one in the system's temporary folder. A large,
+fast local disk is best: a worker needs room there for what its unit writes and uploads.
 
-Local room for what a folder in an object store needs while it is being made: unfinished files.
+Indexes, spans, plans and length tables that lie in a store are copied there once and mapped like
+local files, so all processes of a machine share one copy. A copy is named by the url, size and
+version of its object, so it is never outdated. Together they stay below `$SHARDMILL_CACHE_BYTES`;
+the least recently opened go first. Removing one that is mapped is safe: its bytes stay until the
+last user has gone.
 
-`$SHARDMILL_SCRATCH`, or else the system's temporary folder. A large, fast local disk is best; a
-worker needs there what its unit writes, and what waits to be uploaded.
-
-Copies of a folder's files that arrive in a folder near by, while the originals are being read.
-
-Whoever copies (see `serve.stagealong`) puts each file there whole, under the path that it has in
-the original folder, and then adds a line to the file `arrived`. Readers look at the size of that
-file now and then, and open again what has come.
+Staged copies (see `train.staging`) appear in a folder of their own while the originals are being
+read. Each is put there whole, under the path that it has in the original folder; then a line is
+added to the file `arrived`. Readers look at the size of that file now and then.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -35,13 +31,20 @@ from shardmill.storage import objects
 from shardmill.storage.atomic import DISK, removed_on_error
 from shardmill.storage.client import call, find_object
 from shardmill.storage.path import UrlPath
+from shardmill.storage.prefetch import map_ahead
 
-VARIABLE = "SHARDMILL_SCRATCH"
+SCRATCH_VARIABLE = "SHARDMILL_SCRATCH"
+LIMIT_VARIABLE = "SHARDMILL_CACHE_BYTES"
+LIMIT_BYTES = 32 << 30
+CHUNK_BYTES = 16 << 20
+NUM_THREADS = 16
+LOG_NAME = "arrived"
+LOOK_EVERY_S = 2.0
 
 
 def scratch_root() -> Path:
     """Return the folder of everything that is kept locally for stores."""
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(SCRATCH_VARIABLE)
     return Path(named) if named else _own_folder(Path(tempfile.gettempdir()))
 
 
@@ -52,7 +55,9 @@ def _own_folder(shared: Path) -> Path:
     info = folder.lstat()
     # What lies here is believed, so nobody else may have put it there.
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
-        raise ConfigError(f"{folder} is not ours alone: set {VARIABLE} to a folder of your own")
+        raise ConfigError(
+            f"{folder} is not ours alone: set {SCRATCH_VARIABLE} to a folder of your own"
+        )
     return folder
 
 
@@ -61,13 +66,7 @@ def scratch_dir(url: str) -> Path:
     return scratch_root() / "drafts" / blake2b(url.encode(), digest_size=8).hexdigest()
 
 
-LIMIT_VARIABLE = "SHARDMILL_CACHE_BYTES"
-LIMIT_BYTES = 32 << 30
-CHUNK_BYTES = 16 << 20
-NUM_THREADS = 16
-
-
-def near(path: Path) -> Path:
+def local_copy(path: Path) -> Path:
     """Return a local file with the content of `path`: itself, or a copy of what lies in a store."""
     if not isinstance(path, UrlPath):
         return path
@@ -75,28 +74,21 @@ def near(path: Path) -> Path:
         info = objects.look(str(path))
         name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
         copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
-        if not _touch(copy_path):
+        try:
+            os.utime(copy_path)  # now the most recently used one
+        except FileNotFoundError:
             _fetch(path, info.num_bytes, copy_path)
     except FileNotFoundError as error:
         raise FormatError("does not exist", path=path) from error
     return copy_path
 
 
-def bring_near(paths: Iterable[Path]) -> None:
-    """Fetch many small files at once, so that opening each of them does not wait for a store."""
+def fetch_copies(paths: Iterable[Path]) -> None:
+    """Copy many small files at once, so that opening each of them does not wait for a store."""
     remote = [path for path in paths if isinstance(path, UrlPath)]
-    if remote:
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            list(pool.map(near, remote))
-
-
-def _touch(copy_path: Path) -> bool:
-    """Note that a copy is used; say whether it is there."""
-    try:
-        os.utime(copy_path)
-    except FileNotFoundError:
-        return False
-    return True
+    threads = min(NUM_THREADS, len(remote))
+    for _ in map_ahead(local_copy, remote, threads=threads, ahead=len(remote)):
+        pass
 
 
 def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:
@@ -111,7 +103,7 @@ def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:
     with removed_on_error(DISK, draft_path):
         _download(path, num_bytes, draft_path)
         DISK.rename(draft_path, copy_path)
-    _forget_oldest(copy_path, limit)
+    _remove_oldest(copy_path, limit)
 
 
 def _download(path: Path, num_bytes: int, draft_path: Path) -> None:
@@ -124,7 +116,7 @@ def _download(path: Path, num_bytes: int, draft_path: Path) -> None:
             raise FormatError("changed while it was read: try again", path=path)
 
 
-def _forget_oldest(newest: Path, limit: int) -> None:
+def _remove_oldest(newest: Path, limit: int) -> None:
     copies = []
     for entry in os.scandir(newest.parent):
         with suppress(FileNotFoundError):
@@ -146,12 +138,8 @@ def _limit() -> int:
     return int(text)
 
 
-LOG_NAME = "arrived"
-LOOK_EVERY_S = 2.0
-
-
-class Arriving:
-    """The copies in a folder, as one reader has seen them."""
+class StagedCopies:
+    """The staged copies in a folder, as one reader has seen them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -174,8 +162,3 @@ class Arriving:
             size = 0
         seen, self._seen = self._seen, size
         return size != seen
-
-
-def arriving_in(folder: Path | str | None) -> Arriving | None:
-    """Return the copies in a folder, None if there is no such folder to look at."""
-    return None if folder is None else Arriving(Path(folder))

@@ -1,17 +1,16 @@
 """The clients of object stores: one a bucket and process, patient, set up by the environment.
 
-A request that meets a 5xx, a throttled answer, a time-out or a broken connection is sent again by
-the client, after a pause that doubles and is jittered, until `patience_s` has gone by. What the
-client does not repeat by itself (an answer that breaks off while it is read) is repeated here.
-
     s3://  gs://  az://   the variables of their own tools (AWS_*, GOOGLE_*, AZURE_*)
     oss://  tos://        spoken to by S3's protocol, with OSS_* and TOS_*
     http(s)://            reading only, no credentials
 
-What stores answer when they refuse, as errors that say what to do.
+A request that meets a 5xx, a throttled answer, a time-out or a broken connection is sent again by
+the client, after a pause that doubles and is jittered, until `patience_s` has gone by. What the
+client does not repeat by itself (an answer that breaks off while it is read) is repeated here.
 
-The client's own messages hold whole requests; of those only the status and the store's code for
-the problem are taken over, so that no signature or token can end in a log.
+What a store refuses becomes an error that says what to do. The client's own messages hold whole
+requests; of those only the status and the store's code for the problem are taken over, so that no
+signature or token can end in a log.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ALIASES = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 EXPIRED = "its credential has expired: get a new one and run the same command again"
 UNKNOWN_KEY = "the store does not know this credential, or its secret is wrong: check {variables}"
 REGION = "the bucket is in another region or behind another endpoint: check {variables}"
-NO_BUCKET = "there is no such bucket: make it, or mend its name"
+NO_BUCKET = "there is no such bucket: make it, or correct its name"
 CLOCK = "the clock of this machine is wrong: set it, and run the same command again"
 FORBIDDEN = "no permission: ask for the right to {verb} there, or check {variables}"
 NO_KEY = "no credential: set {variables} in the environment"

@@ -1,8 +1,9 @@
-"""How files come into an output folder: a local one, or one in an object store.
+"""An output folder on a disk or in an object store: how files get in, and what lies there.
 
-Both keep the same promise: a file is there whole or not at all, it lasts once a call returns, and
-of two that `create` the same file one succeeds. A local folder keeps it by fsync and rename, in the
-order that `atomic` explains; a store by itself, since an object appears when all of it has arrived.
+Both backends keep the same promise: a file is there whole or not at all, it lasts once a call
+returns, and of two that `create` the same file one succeeds. A local folder keeps it by fsync and
+rename, in the order that `atomic` explains; a store by itself, since an object appears when all of
+it has arrived.
 
 On a store a run that was taken for dead, and wakes up, cannot be kept from putting its files. Three
 things make that harmless. The same unit of the same stage gives the same bytes, so what it puts is
@@ -10,19 +11,14 @@ what is there already. Before it puts anything it looks whether the unit has a r
 puts nothing. And a receipt is created, never replaced: if two runs did one unit differently (as two
 kinds of GPU may), the second finds the other's receipt, withdraws it and fails, so that the unit is
 done again; and every receipt holds the checksums by which `shardmill check` finds a mix.
-
-What lies in a folder, and the content of many small files: of a local disk, or of a store.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -37,13 +33,16 @@ from shardmill.storage.atomic import (
     write_file,
 )
 from shardmill.storage.path import UrlPath
+from shardmill.storage.prefetch import map_ahead
 
 NUM_UPLOADS = 8
+NUM_READS = 32
+READS_AHEAD = 1024
 T = TypeVar("T")
 Moves: TypeAlias = Sequence[tuple[Path, Path]]
 
 
-class Depot(Protocol):
+class Backend(Protocol):
     """What the ledger and the locks need of the place where a folder lies."""
 
     def make_folder(self, path: Path) -> None:
@@ -58,24 +57,31 @@ class Depot(Protocol):
     def renew(self, path: Path, is_mine: Callable[[bytes], bool], content: bytes) -> bool:
         """Replace a small file if it is ours, and say whether it was; its length stays."""
 
-    def settle(self, drafts: Sequence[Path]) -> None:
+    def sync(self, drafts: Sequence[Path]) -> None:
         """Make sure that finished drafts are safe before anything older is removed."""
 
     def move(self, moves: Moves) -> None:
         """Give drafts their final places."""
 
-    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
-        """Write receipts, now that everything they speak of is in its place."""
+    def write_receipts(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+        """Write receipts, now that every file they list is in its place."""
 
     def remove(self, paths: Iterable[Path]) -> None:
         """Remove files, which may already be gone."""
 
-    def drop(self, paths: Iterable[Path]) -> None:
+    def discard(self, paths: Iterable[Path]) -> None:
         """Remove files that do no harm if a crash brings them back."""
 
 
+def backend_of(folder: Path, draft_dir: Path | None = None, disk: Disk = DISK) -> Backend:
+    """Return the backend of a folder; drafts of a local one lie in `draft_dir`."""
+    if isinstance(folder, UrlPath):
+        return StoreBackend()
+    return LocalBackend(draft_dir or folder, disk)
+
+
 @dataclass(frozen=True, slots=True)
-class LocalDepot:
+class LocalBackend:
     """A folder of a file system; drafts lie in `draft_dir`, on the same one."""
 
     draft_dir: Path
@@ -108,8 +114,7 @@ class LocalDepot:
             file.write(content)
         return True
 
-    def settle(self, drafts: Sequence[Path]) -> None:
-        """Sync the drafts."""
+    def sync(self, drafts: Sequence[Path]) -> None:
         self.disk.sync_files(drafts)
 
     def move(self, moves: Moves) -> None:
@@ -119,7 +124,7 @@ class LocalDepot:
         for folder in sorted({target.parent for _, target in moves}):
             self.disk.sync_dir(folder)
 
-    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+    def write_receipts(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
         """Write receipts beside the drafts, sync them, and rename them into place."""
         moves = [(self.draft_dir / f"{path.stem}.receipt", path) for path, _ in receipts]
         for (draft_path, _), (_, content) in zip(moves, receipts):
@@ -131,21 +136,20 @@ class LocalDepot:
         """Remove files so that no crash brings them back."""
         remove_files(paths, disk=self.disk)
 
-    def drop(self, paths: Iterable[Path]) -> None:
+    def discard(self, paths: Iterable[Path]) -> None:
         """Remove files without waiting for the disk."""
         for path in paths:
             self.disk.unlink(path)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreDepot:
+class StoreBackend:
     """A folder of an object store; drafts are local files that are uploaded."""
 
     def make_folder(self, path: Path) -> None:
         """Do nothing: a store has no folders."""
 
     def put(self, path: Path, content: bytes) -> None:
-        """Put the object."""
         objects.put(str(path), content)
 
     def create(self, path: Path, content: bytes) -> bool:
@@ -156,7 +160,7 @@ class StoreDepot:
         """Put the object on the condition that it is still what was looked at."""
         return objects.exchange(str(path), is_mine, content)
 
-    def settle(self, drafts: Sequence[Path]) -> None:
+    def sync(self, drafts: Sequence[Path]) -> None:
         """Do nothing: what makes a file last is its upload."""
 
     def move(self, moves: Moves) -> None:
@@ -169,7 +173,7 @@ class StoreDepot:
 
         _in_parallel(upload, moves)
 
-    def vouch(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
+    def write_receipts(self, receipts: Sequence[tuple[Path, bytes]]) -> None:
         """Create the receipts; one that exists and differs is withdrawn, and is an error."""
 
         def create(receipt: tuple[Path, bytes]) -> None:
@@ -185,31 +189,16 @@ class StoreDepot:
         _in_parallel(create, receipts)
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Delete the objects."""
         objects.delete(map(str, paths))
 
-    def drop(self, paths: Iterable[Path]) -> None:
-        """Delete the objects."""
+    def discard(self, paths: Iterable[Path]) -> None:
         self.remove(paths)
 
 
-def depot_of(folder: Path, draft_dir: Path | None = None, disk: Disk = DISK) -> Depot:
-    """Return how files come into a folder; drafts of a local one lie in `draft_dir`."""
-    return StoreDepot() if isinstance(folder, UrlPath) else LocalDepot(draft_dir or folder, disk)
-
-
 def _in_parallel(function: Callable[[T], None], items: Sequence[T]) -> None:
-    list(_upload_pool(os.getpid()).map(function, items))
-
-
-@lru_cache(maxsize=1)
-def _upload_pool(pid: int) -> ThreadPoolExecutor:
-    # Keyed by process: threads do not survive a fork.
-    return ThreadPoolExecutor(NUM_UPLOADS, "upload")
-
-
-NUM_THREADS = 32
-READ_AT_ONCE = 1024
+    threads = min(NUM_UPLOADS, len(items))
+    for _ in map_ahead(function, items, threads=threads, ahead=len(items)):
+        pass
 
 
 def list_sizes(folder: Path) -> dict[str, int]:
@@ -240,12 +229,8 @@ def read_all(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
     # Joined as text: a path object costs as much as opening the file.
     places = [f"{folder}/{name}" for name in names]
     if not isinstance(folder, UrlPath):
-        yield from map(_read_file, places)
-        return
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        waiting = iter(places)
-        while some := list(islice(waiting, READ_AT_ONCE)):
-            yield from pool.map(_read_object, some)
+        return map(_read_file, places)
+    return map_ahead(_read_object, places, threads=NUM_READS, ahead=READS_AHEAD)
 
 
 def _read_file(path: str) -> bytes | None:

@@ -1,10 +1,11 @@
-"""The few things that are done with objects: get, put, create, list, delete, look at.
+"""What is done with objects of a store: look at, get, open, put, create, exchange, list, delete.
 
 Puts are whole or not at all, by the promise of every store. Large files go up in parts.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from stat import S_IFREG
-from typing import Any
+from typing import Any, BinaryIO
 
 from shardmill.errors import StoreError, need
 from shardmill.storage.client import NotOffered, Object, call, find_object, patient
@@ -22,10 +23,12 @@ PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 4
 LIST_AT_ONCE = 1000
 DELETE_AT_ONCE = 1000
+FIRST_WINDOW = 256 << 10
+LARGEST_WINDOW = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class ObjectInfo:
     """An object as a listing shows it; `path` is relative to the folder that was listed."""
 
     path: str
@@ -40,7 +43,7 @@ class Info:
         return os.stat_result(values, {"st_mtime_ns": self.mtime_ns})
 
 
-def look(url: str) -> Info:
+def look(url: str) -> ObjectInfo:
     """Return what is known of an object; `FileNotFoundError` if it is not there."""
     found = find_object(url)
     try:
@@ -56,6 +59,11 @@ def look(url: str) -> Info:
 def get(url: str) -> bytes:
     """Return the whole content of an object; `FileNotFoundError` if it is not there."""
     return _fetch(find_object(url))[0]
+
+
+def open_reader(url: str) -> BinaryIO:
+    """Open an object for reading; `FileNotFoundError` if it is not there."""
+    return io.BufferedReader(ObjectFile(find_object(url)), 64 << 10)
 
 
 def put(url: str, content: bytes) -> None:
@@ -118,7 +126,7 @@ def delete(urls: Iterable[str]) -> None:
             _delete(group[first : first + DELETE_AT_ONCE])
 
 
-def list_all(url: str, *, limit: int | None = None) -> Iterator[Info]:
+def list_all(url: str, *, limit: int | None = None) -> Iterator[ObjectInfo]:
     """Yield the objects below a folder, however deep, in the order of their names."""
     found = find_object(url)
     prefix = f"{found.path.rstrip('/')}/" if found.path else ""
@@ -126,7 +134,7 @@ def list_all(url: str, *, limit: int | None = None) -> Iterator[Info]:
     yield from _infos(entries, prefix)
 
 
-def list_here(url: str) -> tuple[list[str], list[Info]]:
+def list_here(url: str) -> tuple[list[str], list[ObjectInfo]]:
     """Return the names of the folders directly below a folder, and the objects in it."""
     found = find_object(url)
     prefix = f"{found.path.rstrip('/')}/" if found.path else ""
@@ -138,7 +146,7 @@ def list_here(url: str) -> tuple[list[str], list[Info]]:
     return folders, _infos(page["objects"], prefix)
 
 
-def _infos(entries: Iterable[Any], prefix: str) -> list[Info]:
+def _infos(entries: Iterable[Any], prefix: str) -> list[ObjectInfo]:
     infos = [_info(entry, entry["path"][len(prefix) :]) for entry in entries]
     # Some stores and tools mark a folder by an empty object with the folder's own name.
     return sorted((info for info in infos if info.path), key=lambda info: info.path)
@@ -179,7 +187,50 @@ def _content(url: str) -> bytes | None:
         return None
 
 
-def _info(entry: Any, path: str) -> Info:
+def _info(entry: Any, path: str) -> ObjectInfo:
     modified: datetime = entry["last_modified"]
     mtime_ns = int(modified.timestamp() * 1_000_000) * 1000
-    return Info(path, int(entry["size"]), mtime_ns, str(entry["e_tag"] or ""))
+    return ObjectInfo(path, int(entry["size"]), mtime_ns, str(entry["e_tag"] or ""))
+
+
+class ObjectFile(io.RawIOBase):
+    """Reads a window at a time; one that follows the last is twice as large, up to 8 MiB."""
+
+    def __init__(self, target: Object) -> None:
+        self._target = target
+        self._size = int(call(target, "head")["size"])
+        self._position = 0
+        self._start, self._content, self._window = 0, memoryview(b""), FIRST_WINDOW
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        if self._position >= self._size:
+            return 0
+        inside = self._position - self._start
+        if not 0 <= inside < len(self._content):
+            self._fetch(len(buffer))
+            inside = 0
+        part = self._content[inside : inside + len(buffer)]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def _fetch(self, wanted: int) -> None:
+        goes_on = self._position == self._start + len(self._content)
+        self._window = min(2 * self._window, LARGEST_WINDOW) if goes_on else FIRST_WINDOW
+        length = min(max(self._window, wanted), self._size - self._position)
+        content = call(self._target, "get_range", start=self._position, length=length)
+        self._start, self._content = self._position, memoryview(content)

@@ -1,76 +1,35 @@
-"""Urls that read like paths: `as_path("s3://bucket/out") / "shards"`.
+"""Names of files: local paths, urls that read like paths, and patterns of both.
 
 Code that takes a `Path` takes a `UrlPath` as well: names, joining and comparing are those of paths,
 and looking, listing and reading go to the store. Whatever is not defined here (renaming, linking,
 opening to write) ends in `__fspath__`, which refuses, so no url is ever taken for a local file.
 
-An object of a store as a file to read: seekable, in windows that grow while it is read on.
+`expand` spells out a pattern:
+
+    cc3m-{0000..0575}.tar     576 names, as wide as they are written
+    part-{a,b{1..3}}.tar      commas and nesting
+    data/**/*.tar             files that exist, sorted
+    s3://bucket/x-{0..9}.tar  the same for urls; globs only where a store can be listed
 """
 
 from __future__ import annotations
 
+import glob
 import io
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import islice, pairwise
 from pathlib import Path, PosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from shardmill.errors import ConfigError
 from shardmill.storage import objects
-from shardmill.storage.client import Object, call, find_object
-from shardmill.storage.url import WEB_SCHEMES, is_remote, split_url
+from shardmill.storage.url import STORE_SCHEMES, WEB_SCHEMES, is_remote, split_url
 
-FIRST_WINDOW = 256 << 10
-LARGEST_WINDOW = 8 << 20
-
-
-class ObjectFile(io.RawIOBase):
-    """Reads a window at a time; one that follows the last is twice as large, up to 8 MiB."""
-
-    def __init__(self, target: Object) -> None:
-        self._target = target
-        self._size = int(call(target, "head")["size"])
-        self._position = 0
-        self._start, self._content, self._window = 0, memoryview(b""), FIRST_WINDOW
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        if self._position >= self._size:
-            return 0
-        inside = self._position - self._start
-        if not 0 <= inside < len(self._content):
-            self._fetch(len(buffer))
-            inside = 0
-        part = self._content[inside : inside + len(buffer)]
-        buffer[: len(part)] = part
-        self._position += len(part)
-        return len(part)
-
-    def _fetch(self, wanted: int) -> None:
-        goes_on = self._position == self._start + len(self._content)
-        self._window = min(2 * self._window, LARGEST_WINDOW) if goes_on else FIRST_WINDOW
-        length = min(max(self._window, wanted), self._size - self._position)
-        content = call(self._target, "get_range", start=self._position, length=length)
-        self._start, self._content = self._position, memoryview(content)
-
-
-def open_reader(url: str) -> BinaryIO:
-    """Open an object for reading; `FileNotFoundError` if it is not there."""
-    return io.BufferedReader(ObjectFile(find_object(url)), 64 << 10)
+MAX_NAMES = 1_000_000
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 
 
 def as_path(name: str | Path) -> Path:
@@ -138,9 +97,9 @@ class UrlPath(PosixPath):
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         if mode == "rb":
-            return open_reader(str(self))
+            return objects.open_reader(str(self))
         if mode == "r":
-            return io.TextIOWrapper(open_reader(str(self)), "utf-8")
+            return io.TextIOWrapper(objects.open_reader(str(self)), "utf-8")
         raise ConfigError(f"{self} is a url: it cannot be opened with mode {mode!r}")
 
     def read_bytes(self) -> bytes:
@@ -155,3 +114,87 @@ class UrlPath(PosixPath):
     def _check_listable(self) -> None:
         if self.is_web:
             raise ConfigError(f"{self}: a web server does not list its files, so name each file")
+
+
+def expand(pattern: str) -> list[str]:
+    """Return the files and urls that a pattern names, in order; none is a `ConfigError`."""
+    if not is_remote(pattern) and Path(pattern).exists():
+        return [pattern]
+    names = list(islice(expand_braces(pattern), MAX_NAMES + 1))
+    if len(names) > MAX_NAMES:
+        raise ConfigError(f"{pattern!r} names more than {MAX_NAMES} files")
+    return [name for spelled in names for name in _expand_glob(spelled)]
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """Yield every way to fill the braces, the first brace changing slowest."""
+    opening = pattern.find("{")
+    if opening < 0:
+        yield pattern
+        return
+    closing, commas = _matching(pattern, opening)
+    choices = _choices(pattern, opening, closing, commas)
+    for choice in choices:
+        for rest in expand_braces(pattern[closing + 1 :]):
+            yield pattern[:opening] + choice + rest
+
+
+def _choices(pattern: str, opening: int, closing: int, commas: list[int]) -> Iterator[str]:
+    if not commas:
+        yield from _numbers(pattern[opening + 1 : closing], pattern)
+        return
+    bounds = [opening, *commas, closing]
+    for left, right in pairwise(bounds):
+        yield from expand_braces(pattern[left + 1 : right])
+
+
+def _numbers(inside: str, pattern: str) -> Iterator[str]:
+    found = _RANGE.fullmatch(inside)
+    if found is None:
+        raise ConfigError(f"{{{inside}}} in {pattern!r} is neither {{0..9}} nor {{a,b}}")
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if step == 0:
+        raise ConfigError(f"{{{inside}}} in {pattern!r} has a step of 0")
+    zeros = any(len(n.lstrip("-")) > 1 and n.lstrip("-")[0] == "0" for n in found.groups()[:2])
+    width = max(len(found[1]), len(found[2])) if zeros else 0
+    sign = 1 if last >= first else -1
+    for number in range(first, last + sign, sign * step):
+        yield f"{number:0{width}d}"
+
+
+def _matching(pattern: str, opening: int) -> tuple[int, list[int]]:
+    depth = 0
+    commas: list[int] = []
+    for at in range(opening, len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[at], 0)
+        if depth == 0:
+            return at, commas
+        if pattern[at] == "," and depth == 1:
+            commas.append(at)
+    raise ConfigError(f"{pattern!r} has a brace that is not closed")
+
+
+def _expand_glob(name: str) -> list[str]:
+    if not glob.has_magic(name):
+        return [name]
+    if is_remote(name):
+        return _expand_remote(name)
+    found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
+    if not found:
+        raise ConfigError(f"no file matches {name!r}")
+    return found
+
+
+def _expand_remote(pattern: str) -> list[str]:
+    if not pattern.startswith(STORE_SCHEMES):
+        # "?" and "[" may stand in the url of a web page, which cannot be listed.
+        return [pattern]
+    root = pattern[: glob.escape(pattern).index("[")].rpartition("/")[0]
+    names = (f"{root}/{info.path}" for info in objects.list_all(root))
+    # "*" stays inside of a folder, "**" does not.
+    parts = (re.escape(part).replace(r"\*", "[^/]*") for part in pattern.split("**"))
+    wanted = re.compile(".*".join(parts).replace(r"\?", "[^/]"))
+    found = [name for name in names if wanted.fullmatch(name)]
+    if not found:
+        raise ConfigError(f"no object matches {pattern!r}")
+    return found

@@ -1,9 +1,8 @@
-"""JSON as bytes: sorted keys, UTF-8, one text for one value.
+"""JSON and TOML as text: JSON in one form for one value, TOML as a person wrote it.
 
-Names of files may hold bytes that are not UTF-8, which Python carries as lone surrogates. orjson
-refuses those, so they go through the standard library as escapes ("\udcff").
-
-TOML that a person wrote: recipes, and the file of a cluster.
+JSON has sorted keys and is UTF-8. Names of files may hold bytes that are not UTF-8, which Python
+carries as lone surrogates; orjson refuses those, so they go through the standard library as escapes
+("\\udcff").
 """
 
 from __future__ import annotations

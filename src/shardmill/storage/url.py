@@ -16,7 +16,7 @@ WEB_SCHEMES = ("http", "https")
 REMOTE_SCHEMES = (*STORE_SCHEMES, *WEB_SCHEMES)
 
 
-class Place(NamedTuple):
+class UrlParts(NamedTuple):
     """The root that a client is made for ("s3://bucket"), and the path of an object below it."""
 
     root: str
@@ -41,7 +41,7 @@ def is_remote(url: str) -> bool:
     return True
 
 
-def split_url(url: str) -> Place:
+def split_url(url: str) -> UrlParts:
     """Return root and path of a url; one with a user or password in it is refused."""
     parts = urlsplit(url)
     if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss"):
@@ -53,8 +53,8 @@ def split_url(url: str) -> Place:
         raise ConfigError(f"{url!r} names no bucket or host")
     if parts.scheme in WEB_SCHEMES:
         query = f"?{parts.query}" if parts.query else ""
-        return Place(f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/") + query)
-    return Place(f"{parts.scheme}://{parts.netloc}", url.partition("://")[2].partition("/")[2])
+        return UrlParts(f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/") + query)
+    return UrlParts(f"{parts.scheme}://{parts.netloc}", url.partition("://")[2].partition("/")[2])
 
 
 def plain_url(url: str) -> str:

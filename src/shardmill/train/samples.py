@@ -33,9 +33,9 @@ from shardmill.shards.samples.shard import SampleShard
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.shards.tar.members import MemberTable
 from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.prefetch import announce_ahead, map_ahead
 from shardmill.train.dataset import Buffers, keep_freed_memory
 from shardmill.train.order import sample_numbers
-from shardmill.train.prefetch import announced, in_order
 from shardmill.train.sampler import StepSampler, split_of
 from shardmill.train.state import NO_PACK, EqualEpochs, LoaderState, Remainder
 from shardmill.train.watch import Fault, Watch
@@ -235,8 +235,8 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
             )
         starts = self._starts()
         if self.reader.is_remote:
-            starts = announced(starts, self._announce, ahead=0 if self.threads else self.ahead)
-        for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
+            starts = announce_ahead(self._announce, starts, ahead=0 if self.threads else self.ahead)
+        for state, batch in map_ahead(self._make, starts, threads=self.threads, ahead=self.ahead):
             self.state = state
             yield batch
 

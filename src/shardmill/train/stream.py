@@ -16,8 +16,8 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardmill.errors import ConfigError
+from shardmill.storage.prefetch import announce_ahead, map_ahead
 from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.prefetch import announced, in_order
 from shardmill.train.sampler import StepSampler
 from shardmill.train.state import LoaderState
 from shardmill.train.watch import Watch
@@ -73,8 +73,8 @@ class PackedStream(IterableDataset[Any]):  # type: ignore[misc]
         first, stride = (0, 1) if info is None else (info.id, info.num_workers)
         starts = self._starts(first, stride)
         if self.is_remote:
-            starts = announced(starts, self._announce, ahead=0 if self.threads else self.ahead)
-        for state, batch in in_order(starts, self._make, threads=self.threads, ahead=self.ahead):
+            starts = announce_ahead(self._announce, starts, ahead=0 if self.threads else self.ahead)
+        for state, batch in map_ahead(self._make, starts, threads=self.threads, ahead=self.ahead):
             self.state = state
             yield batch
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from shardmill.errors import ShardmillError
 from shardmill.shards.ledger.ledger import FOLDERS
-from shardmill.storage.globs import is_remote
 from shardmill.storage.path import UrlPath
+from shardmill.storage.url import is_remote
 
 
 class Refused(ShardmillError):

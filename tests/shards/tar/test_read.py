@@ -19,7 +19,7 @@ from shardmill.errors import FormatError
 from shardmill.shards.tar import read as tarscan
 from shardmill.shards.tar.header import BLOCK, END_OF_TAR, ustar_header
 from shardmill.shards.tar.read import TarWalk, walk_tar
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
 
 FORMATS = {
     "ustar": tarfile.USTAR_FORMAT,

@@ -11,7 +11,7 @@ from tars import tar_bytes
 from shardmill.shards.tar import read as tarscan
 from shardmill.shards.tar.header import BLOCK, END_OF_TAR, ustar_header
 from shardmill.shards.tar.read import TarWalk, scan_in_python, scan_plain
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
 
 PLAIN = tar_bytes([("a.jpg", b"x" * 700), ("b.json", b"{}")], tarfile.PAX_FORMAT, mtime=0.5)
 PLAIN = PLAIN[: PLAIN.rindex(b"{}") + BLOCK]

@@ -21,7 +21,7 @@ from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.shards.samples.shard import Raw, open_foreign
-from shardmill.storage.globs import expand
+from shardmill.storage.path import expand
 
 ARRAYS = ("input_ids", "loss_mask")
 # Llama-2 with the three control tokens of a multimodal vocabulary.

@@ -29,7 +29,7 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.dataset import entry_index
 from shardmill.storage.atomic import write_file
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
 
 
 class TarPlace(NamedTuple):

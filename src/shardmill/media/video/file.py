@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from shardmill.errors import SampleError, need
 from shardmill.media.video.header import check_claims
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
 
 DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gif,h264,hevc,ivf"
 LOCAL_READ_BYTES = 128 << 10

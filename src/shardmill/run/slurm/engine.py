@@ -208,8 +208,8 @@ class Slurm:
         """Submit tasks for the units of the errand and return the ids of their jobs."""
         forget_tries(errand)
         path = write_job(errand.job)
-        depot = errand.job.ledger.depot
-        depot.make_folder(errand.job.ledger.out_dir / "claims")
+        backend = errand.job.ledger.backend
+        backend.make_folder(errand.job.ledger.out_dir / "claims")
         scripts = self.scripts(
             errand.job,
             num_tasks=min(self.tasks, len(errand.units)),
@@ -218,9 +218,9 @@ class Slurm:
         )
         job_ids: list[str] = []
         for number, script in enumerate(scripts):
-            depot.put(path.with_name(f"{path.stem}-{number}.sh"), script.encode())
+            backend.put(path.with_name(f"{path.stem}-{number}.sh"), script.encode())
             job_ids.append(submit(script))
-            depot.put(_submission_path(errand.job), dump_page({"jobs": job_ids}))
+            backend.put(_submission_path(errand.job), dump_page({"jobs": job_ids}))
         message = f"submitted to SLURM: job {', '.join(job_ids)}"
         errand.on_event(Event(kind="wait", message=message))
         return job_ids
@@ -262,7 +262,7 @@ def forget_tries(errand: Errand) -> None:
     invalid = sorted(names & ledger.receipt_names())
     if invalid:
         ledger.forget(invalid)
-    ledger.depot.remove([ledger.failure_path(name) for name in names & ledger.failure_names()])
+    ledger.backend.remove([ledger.failure_path(name) for name in names & ledger.failure_names()])
 
 
 def _submission_path(job: Job) -> Path:

@@ -82,11 +82,11 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     fresh = [s for s in group if s.unit.name not in done]
     moves = [move for sealed in fresh for move in sealed.moves]
     shared = {path for sealed in fresh for path in sealed.shared}
-    depot = ledger.depot
-    depot.settle([*(source for source, _ in moves), *sorted(shared)])
-    depot.remove(map(ledger.receipt_path, outdated))
-    depot.move(moves)
-    depot.vouch(
+    backend = ledger.backend
+    backend.sync([*(source for source, _ in moves), *sorted(shared)])
+    backend.remove(map(ledger.receipt_path, outdated))
+    backend.move(moves)
+    backend.write_receipts(
         [(ledger.receipt_path(s.unit.name), dump_page(receipt_to_plain(s.receipt))) for s in fresh]
     )
     _tidy(ledger, group, fresh)
@@ -105,9 +105,9 @@ def checksum_file(path: Path) -> FileEntry:
 def _tidy(ledger: Ledger, group: Sequence[Sealed], fresh: Sequence[Sealed]) -> None:
     """Remove what earlier tries of these units left behind."""
     names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
-    ledger.depot.remove(map(ledger.rejects_path, names))
+    ledger.backend.remove(map(ledger.rejects_path, names))
     paths = (ledger.failure_path, ledger.earlier_path)
-    ledger.depot.drop(path(sealed.unit.name) for sealed in group for path in paths)
+    ledger.backend.discard(path(sealed.unit.name) for sealed in group for path in paths)
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

@@ -50,7 +50,7 @@ from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
 from shardmill.storage import objects
 from shardmill.storage.atomic import DISK, Disk, write_file
 from shardmill.storage.cache import scratch_dir, scratch_root
-from shardmill.storage.folder import Depot, depot_of, list_names, list_sizes, read_all
+from shardmill.storage.folder import Backend, backend_of, list_names, list_sizes, read_all
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, dump_page, parse_json, parse_page, read_json
 
@@ -160,9 +160,9 @@ class Ledger:
         return self.drafts_dir / self.token
 
     @property
-    def depot(self) -> Depot:
+    def backend(self) -> Backend:
         """How files come into the folder."""
-        return depot_of(self.out_dir, self.draft_dir, self.disk)
+        return backend_of(self.out_dir, self.draft_dir, self.disk)
 
     @property
     def manifest_path(self) -> Path:
@@ -193,7 +193,7 @@ class Ledger:
     def make_folders(self) -> None:
         """Create the folders of the ledger."""
         for name in FOLDERS:
-            self.depot.make_folder(self.out_dir / name)
+            self.backend.make_folder(self.out_dir / name)
 
     def make_drafts(self) -> None:
         """Create the folder of this run's drafts, on every machine that works for it.
@@ -212,7 +212,7 @@ class Ledger:
         self.withdraw_inputs()
         old = self.read_stage()
         if old is not None and old.digest != record.digest:
-            self.depot.remove([self.out_dir / "stage.json"])
+            self.backend.remove([self.out_dir / "stage.json"])
         lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
         self._write(self.out_dir / "units.jsonl", lines)
         self.write_inputs(inputs)
@@ -240,7 +240,7 @@ class Ledger:
 
     def withdraw_inputs(self) -> None:
         """Make the plan one that nobody begins to work on."""
-        self.depot.remove([self.out_dir / "inputs.json"])
+        self.backend.remove([self.out_dir / "inputs.json"])
 
     def write_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Store what the units were listed from."""
@@ -328,8 +328,8 @@ class Ledger:
 
     def forget(self, unit_names: Sequence[str]) -> None:
         """Make units pending again: first the manifest goes, then their receipts."""
-        self.depot.remove([self.manifest_path])
-        self.depot.remove(self.receipt_path(name) for name in unit_names)
+        self.backend.remove([self.manifest_path])
+        self.backend.remove(self.receipt_path(name) for name in unit_names)
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
         """Keep why a unit failed, until it succeeds."""
@@ -367,7 +367,7 @@ class Ledger:
             return False
 
     def _write(self, path: Path, content: bytes) -> None:
-        self.depot.put(path, content)
+        self.backend.put(path, content)
 
 
 def _unit_names(folder: Path) -> set[str]:
@@ -387,7 +387,7 @@ def open_manifest(folder: Path | str) -> Manifest:
 def set_aside(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
     """Make units pending again, and keep their receipts in earlier/."""
     for receipt in receipts:
-        ledger.depot.put(ledger.earlier_path(receipt.unit), dump_page(receipt_to_plain(receipt)))
+        ledger.backend.put(ledger.earlier_path(receipt.unit), dump_page(receipt_to_plain(receipt)))
     ledger.forget([receipt.unit for receipt in receipts])
 
 

@@ -24,8 +24,8 @@ from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.shard import Raw, SampleShard
 from shardmill.shards.tar.index import ShardIndex, hash_keys, open_index
 from shardmill.shards.tar.members import Copies
-from shardmill.storage.cache import Arriving, arriving_in, bring_near
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import open_blob
+from shardmill.storage.cache import StagedCopies, fetch_copies
 from shardmill.storage.path import as_path
 
 MAX_OPEN = 1024
@@ -40,7 +40,7 @@ class SampleSet:
         self, folder: Path, entries: Sequence[ShardEntry], near: Path | None = None
     ) -> None:
         self.folder, self.near = folder, near
-        self._arriving = arriving_in(near)
+        self._staged = StagedCopies(near) if near else None
         self.entries = tuple(entry for entry in entries if entry.num_samples)
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
         self._open: OrderedDict[int, SampleShard] = OrderedDict()
@@ -120,12 +120,12 @@ class SampleSet:
             return found
         while len(self._open) >= self._max_open:
             self._open.popitem(last=False)[1].close()
-        found = self._open[number] = open_entry(self.folder, self.entries[number], self._arriving)
+        found = self._open[number] = open_entry(self.folder, self.entries[number], self._staged)
         return found
 
     def renew(self) -> bool:
         """Close all shards if copies have come near; say whether they have."""
-        if self._arriving is None or not self._arriving.has_news():
+        if self._staged is None or not self._staged.has_news():
             return False
         self.close()
         return True
@@ -154,7 +154,7 @@ class SampleSet:
 
     def _all_hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if self._hashes is None:
-            bring_near(self.folder / entry.files["idx"].path for entry in self.entries)
+            fetch_copies(self.folder / entry.files["idx"].path for entry in self.entries)
             hashes = [np.empty(0, np.uint64)]
             numbers = [np.empty(0, np.int64)]
             for entry, start in zip(self.entries, self._starts):
@@ -192,11 +192,11 @@ def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
     return index
 
 
-def open_entry(folder: Path, entry: ShardEntry, arriving: Arriving | None = None) -> SampleShard:
+def open_entry(folder: Path, entry: ShardEntry, staged: StagedCopies | None = None) -> SampleShard:
     """Open a shard of ours, or the foreign tar that its index points at, or a copy near by."""
     index = entry_index(folder, entry)
     url, relative = place_of_tar(folder, entry, index)
-    return SampleShard(open_blob(arriving.find(url, relative) if arriving else url), index)
+    return SampleShard(open_blob(staged.find(url, relative) if staged else url), index)
 
 
 def place_of_tar(folder: Path, entry: ShardEntry, index: ShardIndex) -> tuple[str, str]:

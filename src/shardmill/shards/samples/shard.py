@@ -16,8 +16,7 @@ from shardmill.shards.tar.grouping import Grouped, group_members
 from shardmill.shards.tar.index import ShardIndex, index_of, open_index
 from shardmill.shards.tar.members import Copies, Views
 from shardmill.shards.tar.read import walk_tar
-from shardmill.storage.blob import Blob
-from shardmill.storage.globs import open_blob
+from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.path import as_path
 
 Raw: TypeAlias = Views

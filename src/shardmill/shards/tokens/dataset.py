@@ -14,7 +14,7 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
-from shardmill.storage.cache import Arriving, arriving_in
+from shardmill.storage.cache import StagedCopies
 from shardmill.storage.path import UrlPath, as_path
 
 
@@ -28,13 +28,13 @@ class TokenSet:
     folder: Path
     entries: tuple[ShardEntry, ...]
     near: Path | None = None
-    _arriving: Arriving | None = None
+    _staged: StagedCopies | None = None
     _starts: list[int] = field(default_factory=list)
     _open: dict[int, TokenShard] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
-        self._arriving = arriving_in(self.near)
+        self._staged = StagedCopies(self.near) if self.near else None
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -89,7 +89,7 @@ class TokenSet:
 
     def renew(self) -> bool:
         """Open all shards again if copies have come near; say whether they have."""
-        if self._arriving is None or not self._arriving.has_news():
+        if self._staged is None or not self._staged.has_news():
             return False
         self._open = {}  # maps that are in use stay as long as they are
         return True
@@ -118,9 +118,9 @@ class TokenSet:
 
     def _place(self, relative: str) -> Path:
         original = self.folder / relative
-        if self._arriving is None:
+        if self._staged is None:
             return original
-        return as_path(self._arriving.find(str(original), relative))
+        return as_path(self._staged.find(str(original), relative))
 
 
 def open_token_set(folder: Path, manifest: Manifest, near: Path | None = None) -> TokenSet:

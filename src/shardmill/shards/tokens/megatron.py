@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.storage.cache import near
+from shardmill.storage.cache import local_copy
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -85,7 +85,7 @@ def open_index(path: Path) -> MegatronIndex:
 
 def map_bytes(path: Path) -> memoryview:
     """Return the bytes of a file (of a store: of a local copy), mapped read-only."""
-    with near(path).open("rb") as file:
+    with local_copy(path).open("rb") as file:
         if file.seek(0, 2) == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -10,8 +10,8 @@ from typing import Any
 
 from shardmill.errors import FormatError, SampleError, need
 from shardmill.shards.tar.read import walk_tar
-from shardmill.storage.blob import Blob
-from shardmill.storage.globs import is_remote, open_blob
+from shardmill.storage.blob import Blob, open_blob
+from shardmill.storage.url import is_remote
 
 MAX_OPEN = 8
 

@@ -31,8 +31,7 @@ from shardmill.sources.media.containers import LmdbValues, TarMembers
 from shardmill.sources.media.download import PER_HOST, Downloads, Patience, download
 from shardmill.sources.part import Row
 from shardmill.storage.blob import RemoteBlob
-from shardmill.storage.globs import is_remote
-from shardmill.storage.url import WEB_SCHEMES, plain_url
+from shardmill.storage.url import WEB_SCHEMES, is_remote, plain_url
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30

@@ -13,7 +13,6 @@ Compares the index of a tar with the tar itself: walks the headers and looks for
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,6 +30,7 @@ from shardmill.shards.ledger.ledger import Ledger, StageRecord
 from shardmill.shards.samples.shard import open_foreign
 from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.storage.path import as_path
+from shardmill.storage.prefetch import map_ahead
 
 
 class RepeatedKey(NamedTuple):
@@ -138,7 +138,7 @@ def _differences(index: ShardIndex, walked: ShardIndex, shard: ShardEntry) -> It
 
 
 NUM_THREADS = 8
-UNITS_AT_ONCE = 256
+UNITS_AHEAD = 256
 MAX_REPEATED_KEYS = 100
 
 
@@ -222,12 +222,8 @@ def _check_units(
     def check(unit: Unit) -> _UnitResult:
         return _check_unit(ledger, record, unit, deep)
 
-    # Hashing and reading leave Python's lock, so threads are enough. In slices, so that a folder
-    # of a million units does not become a million waiting tasks.
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        waiting = iter(units)
-        while some := list(islice(waiting, UNITS_AT_ONCE)):
-            yield from pool.map(check, some)
+    # Hashing and reading leave Python's lock, so threads are enough.
+    return map_ahead(check, units, threads=NUM_THREADS, ahead=UNITS_AHEAD)
 
 
 def _check_unit(ledger: Ledger, record: StageRecord, unit: Unit, deep: bool) -> _UnitResult:
