@@ -41,13 +41,15 @@ Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], None]]  # the work
 
 def shardmill(folder: str, workers: int | None = 0) -> Contestant:
     """Adopt the parts as token shards, in this process or with workers."""
+    from shardmill.api.tokenize import tokenize_stage
     from shardmill.run.runner import run_stage
-    from shardmill.stages.tokenrecipe import stage_of
 
     out = Path(folder) / "ours"
 
     def work() -> int:
-        report = run_stage(stage_of({"from": "unidisc"}, [f"{folder}/parts"]), out, workers=workers)
+        report = run_stage(
+            tokenize_stage({"from": "unidisc"}, [f"{folder}/parts"]), out, workers=workers
+        )
         assert report.manifest is not None, report.failures
         return report.manifest.num_samples
 

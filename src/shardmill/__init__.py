@@ -1,5 +1,108 @@
-"""shardmill turns raw images, videos and text into balanced, packed training batches."""
+"""From raw images, videos and text to balanced, packed training batches.
+
+    import shardmill as sm
+
+    shards = sm.ingest("rows.jsonl", "shards", workers=8)
+    tokens = sm.tokenize(shards, "tokens", template="chat")
+    plan = sm.plan(tokens, "packs.plan", capacity=8192)
+    for batch in sm.loader(plan, tokens, workers=4):
+        ...
+
+These names are all that users need; the modules behind them may move. Each is loaded when it is
+first used, so that importing the package costs nothing and needs none of the optional packages.
+"""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardmill.api.data import open
+    from shardmill.api.training import loader
+    from shardmill.api.verbs import (
+        codes,
+        export,
+        filter,
+        frames,
+        index,
+        ingest,
+        measure,
+        pack,
+        plan,
+        remove,
+        tokenize,
+    )
+    from shardmill.errors import ShardmillError
+    from shardmill.train.collate import Collate
+    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.mix import Mix
+    from shardmill.train.samples import SampleStream
+    from shardmill.train.stream import PackedStream
+
 __version__ = "0.1.0"
+
+_VERBS = "ingest index filter frames codes tokenize measure plan pack export remove"
+_MODULES = {
+    **dict.fromkeys(_VERBS.split(), "shardmill.api.verbs"),
+    "open": "shardmill.api.data",
+    "loader": "shardmill.api.training",
+    "PackedDataset": "shardmill.train.dataset",
+    "PackedStream": "shardmill.train.stream",
+    "SampleStream": "shardmill.train.samples",
+    "Collate": "shardmill.train.collate",
+    "Mix": "shardmill.train.mix",
+    "ShardmillError": "shardmill.errors",
+}
+
+__all__ = [
+    "Collate",
+    "Mix",
+    "PackedDataset",
+    "PackedStream",
+    "SampleStream",
+    "ShardmillError",
+    "__version__",
+    "codes",
+    "export",
+    "filter",
+    "frames",
+    "index",
+    "ingest",
+    "loader",
+    "measure",
+    "open",
+    "pack",
+    "plan",
+    "remove",
+    "tokenize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _FrontDoor(ModuleType):
+    """Keeps `sm.pack` and `sm.run` the verbs.
+
+    Importing a submodule sets it as an attribute of its package, so that `shardmill.pack` would
+    become the package of that name as soon as any module of it is loaded.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor

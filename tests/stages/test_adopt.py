@@ -10,6 +10,7 @@ import pytest
 from unidisc_folder import LENGTH, sample_tokens, write_full, write_interleaved
 from video_tars import write_video_tar
 
+from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
 from shardmill.formats.megatron import MegatronReader
 from shardmill.formats.unidisc.read import UnidiscReader
@@ -23,11 +24,10 @@ from shardmill.shards.tokens.megatron import write_index
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.ingest import Ingest
-from shardmill.stages.tokenrecipe import stage_of
 
 
 def adopt(source: Path, out: Path, **recipe: object) -> TokenSet:
-    report = run_stage(stage_of(recipe, [str(source)]), out, workers=0, max_skip_rate=0.5)
+    report = run_stage(tokenize_stage(recipe, [str(source)]), out, workers=0, max_skip_rate=0.5)
     assert report.complete, report.failures
     return open_token_set(out, open_manifest(out))
 
@@ -99,11 +99,11 @@ def test_a_prefix_needs_a_space_and_other_settings_have_no_meaning(tmp_path: Pat
     with pytest.raises(ConfigError, match="how many ids there are"):
         AdoptTokens(reader=MegatronReader(files=("x",)))
     with pytest.raises(ConfigError, match="'max_length' has no meaning"):
-        stage_of({"from": {"kind": "unidisc"}, "max_length": 5}, ["x"])
+        tokenize_stage({"from": {"kind": "unidisc"}, "max_length": 5}, ["x"])
     with pytest.raises(ConfigError, match="one folder"):
-        stage_of({"from": {"kind": "unidisc"}}, ["x", "y"])
+        tokenize_stage({"from": {"kind": "unidisc"}}, ["x", "y"])
     with pytest.raises(ConfigError, match="unknown kind 'unidisk'"):
-        stage_of({"from": "unidisk"}, ["x"])
+        tokenize_stage({"from": "unidisk"}, ["x"])
 
 
 def test_the_spec_survives_its_json() -> None:
@@ -153,7 +153,7 @@ def test_images_that_are_shifted_already_are_not_copied(tmp_path: Path) -> None:
 
 def test_an_id_outside_of_the_space_is_found_in_a_file_that_is_not_copied(tmp_path: Path) -> None:
     write_full(tmp_path / "in" / "train_0", range(5))
-    stage = stage_of({"space": {"text_size": 100, "num_codes": 9}}, [str(tmp_path / "in")])
+    stage = tokenize_stage({"space": {"text_size": 100, "num_codes": 9}}, [str(tmp_path / "in")])
     report = run_stage(stage, tmp_path / "out", workers=0)
     assert "the id 109 among its tokens, the token space has 109" in str(report.failures)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
 from shardmill.run.runner import run_stage
 from shardmill.shards.codes import open_codes
@@ -17,7 +18,6 @@ from shardmill.sources.guess import source_from_input
 from shardmill.sources.shapes.pair import LiquidShape
 from shardmill.stages.adopt import AdoptCodes
 from shardmill.stages.ingest import Ingest
-from shardmill.stages.tokenrecipe import stage_of
 from shardmill.tokens.codes import FieldCodes
 
 
@@ -67,7 +67,7 @@ def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: 
             codes = {**codes, "folder": str(tmp_path / "codes")}
         recipe = {"template": "mixed", "space": space, "codes": codes}
         out = tmp_path / f"tokens-{number}"
-        assert run_stage(stage_of(recipe, [str(samples)]), out, workers=0).complete
+        assert run_stage(tokenize_stage(recipe, [str(samples)]), out, workers=0).complete
         tokens = open_token_set(out, open_manifest(out))
         rows.append([(row.key, row.ids.tolist(), row.loss.tolist(), row.media) for row in tokens])
     assert rows[0] == rows[1]

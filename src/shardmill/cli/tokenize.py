@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from shardmill.api.tokenize import tokenize_stage
 from shardmill.cli.options import PlaceType, RunOptions, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.plugins import READERS, TEMPLATES
-from shardmill.stages.tokenrecipe import LAYOUT_NAMES, stage_of
 from shardmill.storage.text import read_toml
+from shardmill.tokens.layout import LAYOUTS
 
 
 def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Any:
@@ -43,7 +44,7 @@ def _plugin(_ctx: click.Context, _param: click.Parameter, text: str | None) -> A
     callback=_plugin,
     help=f"How a sample is written: {', '.join(TEMPLATES)} or package.module:Class.",
 )
-@click.option("--layout", metavar="NAME", help=f"How images stand: {', '.join(LAYOUT_NAMES)}.")
+@click.option("--layout", metavar="NAME", help=f"How images stand: {', '.join(LAYOUTS)}.")
 @click.option(
     "--codes",
     metavar="KIND,FIELD=VALUE",
@@ -83,4 +84,4 @@ def tokenize(inputs: tuple[str, ...], out: Path, recipe: Path | None, **fields: 
     options = RunOptions.taken_from(fields)
     values = {} if recipe is None else read_toml(recipe)
     values |= {name: value for name, value in fields.items() if value is not None}
-    run_and_report(stage_of(values, inputs), out, options, next_step=f"shardmill show {out}")
+    run_and_report(tokenize_stage(values, inputs), out, options, next_step=f"shardmill show {out}")

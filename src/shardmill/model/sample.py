@@ -93,6 +93,16 @@ class Sample:
     origin: Origin | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def text(self) -> str:
+        """All text of the document."""
+        return self.document.text
+
+    @property
+    def images(self) -> list[bytes | memoryview]:
+        """The encoded images in the order of the document."""
+        return [self.media[segment.media] for segment in self.document.media("image")]
+
 
 def sample_to_plain(sample: Sample) -> dict[str, Any]:
     """Return the content of `K.json`; defaults are left out, so that a caption pair stays small."""

@@ -81,6 +81,20 @@ def write_arrays(
         position = start + array.nbytes
 
 
+def read_format(path: Path) -> str | None:
+    """Return the format name of an array file, None if a file is none."""
+    with path.open("rb") as file:
+        prefix = file.read(PREFIX)
+        if prefix[:8] != MAGIC:
+            return None
+        raw = file.read(min(int.from_bytes(prefix[8:16], "little"), MAX_HEADER))
+    try:
+        found = orjson.loads(raw).get("format")
+    except (orjson.JSONDecodeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def open_arrays(path: Path, format: str) -> Arrays:
     """Map the arrays of a file of this format, after checking that all of them lie inside it."""
     with local_copy(path).open("rb") as file:

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 from samples_for_tests import store_samples
+from unidisc_folder import write_interleaved
 
+from shardmill.api.tokenize import to_tokenizer, tokenize_stage
 from shardmill.errors import ConfigError
+from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
+from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
-from shardmill.stages.tokenrecipe import stage_of, tokenizer_of
 from shardmill.storage.text import read_toml
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import ImageLayout
@@ -55,7 +58,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(RECIPE, encoding="utf-8")
-    stage = stage_of(read_toml(path), [samples])
+    stage = tokenize_stage(read_toml(path), [samples])
     assert stage == Tokenize(
         input_dir=Path(samples),
         tokenizer=SentencePieceText(path=Path("bundled")),
@@ -75,16 +78,16 @@ def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> No
 
 
 def test_tables_of_text_need_no_samples(tmp_path: Path) -> None:
-    stage = stage_of({"block_size": 8, "text_field": "body"}, [str(tmp_path)])
+    stage = tokenize_stage({"block_size": 8, "text_field": "body"}, [str(tmp_path)])
     assert isinstance(stage, TokenizeText)
     assert (stage.block_size, stage.text_field, stage.space.text_size) == (8, "body", 32_768)
     assert from_plain(to_plain(stage)) == stage
 
 
 def test_a_path_says_what_a_tokenizer_is() -> None:
-    assert tokenizer_of("llama.model") == SentencePieceText(path=Path("llama.model"))
-    assert tokenizer_of("models/qwen") == HuggingFaceText(path=Path("models/qwen"))
-    assert tokenizer_of({"kind": "huggingface", "path": "x"}) == HuggingFaceText(path=Path("x"))
+    assert to_tokenizer("llama.model") == SentencePieceText(path=Path("llama.model"))
+    assert to_tokenizer("models/qwen") == HuggingFaceText(path=Path("models/qwen"))
+    assert to_tokenizer({"kind": "huggingface", "path": "x"}) == HuggingFaceText(path=Path("x"))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_path_says_what_a_tokenizer_is() -> None:
         ({"tokeniser": "bundled"}, "no 'tokeniser': use block_size, codes"),
         ({"template": "poem"}, "unknown kind 'poem'"),
         ({"template": {"kind": "t2i", "unconditional": 3}}, "between 0 and 1"),
-        ({"template": 3}, "template must be a name or a table"),
+        ({"template": 3}, "template must be 'kind,field=value' or a table"),
         ({"layout": "square"}, "unknown layout 'square': use one of codes"),
         ({"max_length": "long"}, "max_length must be int"),
         ({"per_shard": 7}, "per_shard is for text tables"),
@@ -105,15 +108,33 @@ def test_a_path_says_what_a_tokenizer_is() -> None:
 )
 def test_mistakes_are_named(samples: str, recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        stage_of(recipe, [samples])
+        tokenize_stage(recipe, [samples])
 
 
 @pytest.mark.parametrize("recipe", [{"template": "chat"}, {"hook": "a:b"}, {"overlong": "cut"}])
 def test_what_needs_samples_says_so(tmp_path: Path, recipe: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="ingest"):
-        stage_of(recipe, [str(tmp_path)])
+        tokenize_stage(recipe, [str(tmp_path)])
 
 
 def test_two_folders_of_samples_are_refused(samples: str) -> None:
     with pytest.raises(ConfigError, match="one folder"):
-        stage_of({}, [samples, samples])
+        tokenize_stage({}, [samples, samples])
+
+
+def test_tokens_of_other_programs_are_recognised_or_named(tmp_path: Path) -> None:
+    write_interleaved(tmp_path / "in" / "train_0", [0])
+    stage = tokenize_stage({}, [str(tmp_path / "in")])
+    assert isinstance(stage, AdoptTokens)
+    assert stage.reader == UnidiscReader(dir=str(tmp_path / "in"))
+
+
+def test_fields_of_the_kind_and_the_space_reach_the_reader(tmp_path: Path) -> None:
+    space = {"text_size": 10}
+    settings = {"from": {"kind": "unidisc", "ids": "local", "split": "val"}, "space": space}
+    stage = tokenize_stage(settings, [str(tmp_path)])
+    assert isinstance(stage, AdoptTokens)
+    expected = TokenSpace(text_size=10)
+    assert stage.reader == UnidiscReader(
+        dir=str(tmp_path), ids="local", split="val", space=expected
+    )

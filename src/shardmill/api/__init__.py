@@ -1,0 +1,1 @@
+"""What stands behind `import shardmill as sm`; import the names from there."""

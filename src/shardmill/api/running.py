@@ -1,0 +1,109 @@
+"""How the verbs run a stage: the options that they share, and what becomes of a failure."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
+
+from shardmill.api.data import Data
+from shardmill.api.values import Place, to_engine, to_part, to_path
+from shardmill.errors import ConfigError, ShardmillError
+from shardmill.model.stage import Stage
+from shardmill.run.engine import Engine
+from shardmill.run.local import Local
+from shardmill.run.progress import RunReport, show_progress
+from shardmill.run.runner import run_stage
+from shardmill.run.slurm.engine import Slurm
+
+MAX_LISTED = 5
+Made = TypeVar("Made", bound=Data[Any])
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """Runs stages in another way than an engine does: in a trial, or not at all."""
+
+    def run(self, stage: Stage, out: Path, options: RunOptions) -> RunReport:
+        """Return what was done in the folder `out`."""
+
+
+class RunOptions(TypedDict, total=False):
+    """How a stage is run; none of this changes what it writes.
+
+    `on` is where: "local", "cluster.toml", "ray", "ray://host:port" or an engine. `workers` is the
+    number of processes, by default the CPUs that this one may use; 0 works inside of this one.
+    `retries` is how often a failed unit is tried again (1), `max_skip_rate` the share of samples
+    that may be broken in a unit and in all (0.1; 0 allows none). `part` does only the Ith of N
+    parts, "3/8"; `wait=False` returns when the tasks are submitted. `progress` shows the progress
+    on stderr.
+    """
+
+    on: str | Engine | Runner
+    workers: int | None
+    retries: int
+    max_skip_rate: float
+    part: str | tuple[int, int]
+    wait: bool
+    progress: bool
+
+
+class RunFailed(ShardmillError):
+    """Some units failed; the others are done. `report` names each of them and why."""
+
+    def __init__(self, report: RunReport) -> None:
+        self.report = report
+        lines = [f"\n  {unit}: {message}" for unit, message in report.failures[:MAX_LISTED]]
+        more = len(report.failures) - len(lines)
+        super().__init__(
+            f"{len(report.failures)} units of {report.out_dir} failed, {report.num_done} done now:"
+            + "".join(lines)
+            + (f"\n  and {more:,} more" if more else "")
+            + "\nThe tracebacks are in failures/; run it again to try those units"
+        )
+
+
+def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
+    """Run a stage into a folder, and return what lies there; `RunFailed` if a unit failed."""
+    where = options.get("on", "local")
+    if isinstance(where, Runner):
+        report = where.run(stage, to_path(out), options)
+    else:
+        shown = show_progress(sys.stderr) if options.get("progress") else nullcontext()
+        with shown as on_event:
+            report = run_stage(
+                stage,
+                to_path(out),
+                on=_waiting(to_engine(where), wait=options.get("wait", True)),
+                on_event=on_event,
+                **run_settings(options),
+            )
+    if report.failures:
+        raise RunFailed(report)
+    return made(out, report)
+
+
+def is_local(options: RunOptions) -> bool:
+    """Say whether a run works on this machine, so that its GPUs are those that count."""
+    where = options.get("on", "local")
+    return not isinstance(where, Runner) and isinstance(to_engine(where), Local)
+
+
+def run_settings(options: RunOptions) -> dict[str, Any]:
+    """Return the options that do not say where, each with its default."""
+    return {
+        "workers": options.get("workers"),
+        "retries": options.get("retries", 1),
+        "max_skip_rate": options.get("max_skip_rate", 0.1),
+        "part": to_part(options.get("part", (1, 1))),
+    }
+
+
+def _waiting(engine: Engine, *, wait: bool) -> Engine:
+    if wait:
+        return engine
+    if not isinstance(engine, Slurm):
+        raise ConfigError('--no-wait needs --on with a file that says kind = "slurm"')
+    return replace(engine, wait=False)

@@ -1,0 +1,147 @@
+"""From the settings of `tokenize` to its stage: over samples, over plain text, or over tokens.
+
+What the input is decides: a folder of samples is tokenized with a template, tables of plain text go
+straight to tokens, and tokens of another program are adopted as they are. A setting that has no
+meaning for the input is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardmill.api.values import to_plugin, to_spec, to_table
+from shardmill.errors import ConfigError
+from shardmill.formats.exported import INPUT_FIELDS, kind_of_tokens
+from shardmill.model.codec import field_types, from_plain, to_plain
+from shardmill.model.space import TokenSpace
+from shardmill.plugins import CODE_SOURCES, READERS, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES, build
+from shardmill.stages.adopt import AdoptTokens
+from shardmill.stages.tokenize import Tokenize
+from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.storage.path import as_path
+from shardmill.tokens.layout import LAYOUTS, ImageLayout
+from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.text.tokenizer import TextSpec, load_once
+
+FOR_ALL = ("max_length", "block_size", "limit")
+FOR_SAMPLES = (*FOR_ALL, "overlong", "hook", "seed", "epoch")
+FOR_TEXT = (*FOR_ALL, "text_field", "per_shard")
+FOR_TOKENS = ("from", "space", "tokenizer")
+PLUGINS = ("tokenizer", "template", "codes", "rule", "space", "layout", "from")
+KNOWN = {*PLUGINS, *FOR_SAMPLES, *FOR_TEXT}
+
+
+def tokenize_stage(
+    settings: Mapping[str, Any], inputs: Sequence[str]
+) -> Tokenize | TokenizeText | AdoptTokens:
+    """Return the stage of these settings for these inputs."""
+    unknown = sorted(settings.keys() - KNOWN)
+    if unknown:
+        raise ConfigError(f"tokenize has no {unknown[0]!r}: use {', '.join(sorted(KNOWN))}")
+    if "from" in settings or kind_of_tokens(inputs) is not None:
+        return _adopt(settings, inputs)
+    tokenizer = to_tokenizer(settings.get("tokenizer", "bundled"))
+    template = to_plugin(TEMPLATES, settings.get("template", "text"), where="template")
+    space = _space(settings.get("space", {}), tokenizer)
+    if not (as_path(inputs[0]) / "stage.json").exists():
+        return _tokenize_text(settings, inputs, tokenizer, template, space)
+    if len(inputs) > 1:
+        raise ConfigError(f"tokenize takes one folder of samples at a time, got {len(inputs)}")
+    if "per_shard" in settings:
+        raise ConfigError("per_shard is for text tables: a shard of samples stays a shard")
+    codes, rule = settings.get("codes"), settings.get("rule")
+    return Tokenize(
+        input_dir=as_path(inputs[0]),
+        tokenizer=tokenizer,
+        template=template,
+        space=space,
+        layout=_layout(settings.get("layout", "codes")),
+        codes=None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes"),
+        rule=None if rule is None else to_plugin(VISUAL_RULES, rule, where="rule"),
+        **_checked(Tokenize, settings, FOR_SAMPLES),
+    )
+
+
+def to_tokenizer(value: Any) -> TextSpec:
+    """Return a tokenizer from its table or spec, or from a path that says what it is."""
+    if isinstance(value, str):
+        is_sentencepiece = value == "bundled" or Path(value).suffix == ".model"
+        value = {"kind": "sentencepiece" if is_sentencepiece else "huggingface", "path": value}
+    spec: TextSpec = to_plugin(TEXT_TOKENIZERS, value, where="tokenizer")
+    return spec
+
+
+def _tokenize_text(
+    settings: Mapping[str, Any],
+    inputs: Sequence[str],
+    tokenizer: TextSpec,
+    template: Any,
+    space: TokenSpace,
+) -> TokenizeText:
+    if not isinstance(template, PlainText):
+        raise ConfigError(
+            f"{inputs[0]} is no folder of samples, so only the template 'text' can read it: "
+            "ingest it first for any other"
+        )
+    useless = sorted(settings.keys() - {"tokenizer", "template", "space", *FOR_TEXT})
+    if useless:
+        raise ConfigError(f"{useless[0]!r} needs samples: ingest {inputs[0]} first")
+    return TokenizeText(
+        files=tuple(inputs),
+        tokenizer=tokenizer,
+        template=template,
+        space=space,
+        **_checked(TokenizeText, settings, FOR_TEXT),
+    )
+
+
+def _adopt(settings: Mapping[str, Any], inputs: Sequence[str]) -> AdoptTokens:
+    """Return the stage of tokens that exist already; without a space the kind's own is meant."""
+    useless = sorted(settings.keys() - set(FOR_TOKENS))
+    if useless:
+        raise ConfigError(f"{useless[0]!r} has no meaning for rows that are tokens already")
+    chosen = to_table(settings.get("from") or {"kind": kind_of_tokens(inputs)}, where="from")
+    places = [str(Path(given).absolute()) for given in inputs]
+    field = INPUT_FIELDS.get(chosen["kind"], "files")
+    if field == "dir" and len(places) > 1:
+        raise ConfigError(f"give one folder of this kind at a time, got {len(places)}")
+    plain = {**chosen, field: places[0] if field == "dir" else places}
+    tokenizer = to_tokenizer(settings["tokenizer"]) if "tokenizer" in settings else None
+    if tokenizer is not None:
+        plain["space"] = to_plain(_space(settings.get("space", {}), tokenizer))
+    elif "space" in settings:
+        plain["space"] = to_plain(to_spec(settings["space"], TokenSpace, where="space"))
+    return AdoptTokens(reader=build(READERS, plain, where="from"), tokenizer=tokenizer)
+
+
+def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:
+    """Return the space; without `text_size` the text part is the tokenizer's vocabulary.
+
+    The tokenizer is loaded here already, so that one that does not fit, or that no fast engine can
+    stand in for, is reported before any work begins.
+    """
+    found = load_once(tokenizer)
+    if isinstance(value, str):
+        value = to_table(f"fields,{value}", where="space")
+        del value["kind"]
+    if isinstance(value, Mapping):
+        value = {"text_size": found.vocab_size, **value}
+    space: TokenSpace = to_spec(value, TokenSpace, where="space")
+    space.check_tokenizer(found.vocab_size, found.name)
+    return space
+
+
+def _layout(value: Any) -> ImageLayout:
+    if isinstance(value, str):
+        if value not in LAYOUTS:
+            raise ConfigError(f"unknown layout {value!r}: use one of {', '.join(LAYOUTS)}")
+        return LAYOUTS[value]
+    layout: ImageLayout = to_spec(value, ImageLayout, where="layout")
+    return layout
+
+
+def _checked(cls: type, settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    types = field_types(cls)
+    return {n: from_plain(settings[n], types[n], where=n) for n in names if n in settings}

@@ -1,0 +1,143 @@
+"""What users write for plugins, sizes, parts, engines and places, as the objects they mean.
+
+A plugin may be given as the string of the command line ("t2i,bos=true"), as the table of a recipe
+({"kind": "t2i", "bos": True}) or as the spec itself; all three mean the same object.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import orjson
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import from_plain
+from shardmill.plugins import ENGINES, Table, build
+from shardmill.run.engine import Engine
+from shardmill.storage.path import as_path
+from shardmill.storage.text import read_toml
+
+# A folder, a file or a url; data that a verb returned stands for its place.
+Place: TypeAlias = str | os.PathLike[str]
+# "kind,field=value", {"kind": ..., field: value}, or the object itself.
+Plugin: TypeAlias = str | Mapping[str, Any] | object
+
+Spec = TypeVar("Spec")
+
+# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
+COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
+POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def to_path(place: Place) -> Path:
+    """Return the absolute path of a place, or the path of its url."""
+    # A url path refuses `os.fspath`, so that nobody takes it for a local file.
+    path = place if isinstance(place, Path) else as_path(os.fspath(place))
+    return path.absolute()
+
+
+def to_texts(places: Place | Sequence[Place]) -> list[str]:
+    """Return places as they were written: patterns and urls, too."""
+    return [str(one) if isinstance(one, Path) else os.fspath(one) for one in many(places)]
+
+
+def many(value: Any) -> list[Any]:
+    """Return a list of values as it is, and one value as a list of one."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def parse_plugin(text: str) -> dict[str, Any]:
+    """'aspect_ratio,max_ratio=2' -> {"kind": "aspect_ratio", "max_ratio": 2}.
+
+    Values are JSON where they can be read as such, and text otherwise.
+    """
+    kind, *fields = COMMA.split(text)
+    plain: dict[str, Any] = {"kind": kind.strip()}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
+        try:
+            plain[name.strip()] = orjson.loads(value.strip())
+        except orjson.JSONDecodeError:
+            plain[name.strip()] = value.strip()
+    return plain
+
+
+def to_table(value: Plugin, *, where: str) -> dict[str, Any]:
+    """Return a plugin that is a string or a table as a table."""
+    if isinstance(value, str):
+        return parse_plugin(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ConfigError(f"{where} must be 'kind,field=value' or a table, got {value!r}")
+
+
+def to_plugin(table: Table, value: Plugin, *, where: str) -> Any:
+    """Return the plugin that a value means; `where` is the option's name, for messages."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return value
+    return build(table, to_table(value, where=where), where=where)
+
+
+def to_plugins(table: Table, values: Iterable[Plugin] | Plugin, *, where: str) -> tuple[Any, ...]:
+    """Return the plugins of an option that may be given more than once."""
+    return tuple(to_plugin(table, value, where=where) for value in many(values))
+
+
+def to_spec(value: str | Mapping[str, Any] | Spec, spec: type[Spec], *, where: str) -> Spec:
+    """'layers=32,hidden=4096' -> a spec with these fields, the others at their defaults."""
+    if isinstance(value, spec):
+        return value
+    if isinstance(value, str):
+        value = parse_plugin(f"fields,{value}" if value else "fields")
+        del value["kind"]
+    made: Spec = from_plain(value, spec, where=where)
+    return made
+
+
+def to_bytes(size: int | str) -> int:
+    """'500MB' -> 500000000, '1GiB' -> 1073741824, '4096' -> 4096."""
+    if isinstance(size, int):
+        return size
+    match = SIZE.fullmatch(size.strip())
+    if match is None:
+        raise ConfigError(f"{size!r} is not a size: write 500MB, 1GiB or a number of bytes")
+    unit = match[2]
+    base = 1024 if unit.endswith("i") else 1000
+    return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
+
+
+def to_part(part: str | tuple[int, int]) -> tuple[int, int]:
+    """'3/8' -> (3, 8): the third of eight parts."""
+    if not isinstance(part, str):
+        return part
+    first, slash, second = part.partition("/")
+    if not slash or not first.isdigit() or not second.isdigit():
+        raise ConfigError(f"a part must look like 3/8, got {part!r}")
+    if not 1 <= int(first) <= int(second):
+        raise ConfigError(f"part {part}: it must lie between 1 and {int(second)}")
+    return int(first), int(second)
+
+
+def to_engine(on: str | Engine) -> Engine:
+    """Return the engine of 'local', 'cluster.toml', 'ray', 'ray://host:port' or 'ray,gpus=0.5'."""
+    if not isinstance(on, str):
+        return on
+    if on.endswith(".toml"):
+        plain = read_toml(Path(on))
+    elif on.startswith("ray://"):
+        address = on.partition(",")[0]
+        plain = parse_plugin("ray" + on.removeprefix(address)) | {"address": address}
+    else:
+        plain = parse_plugin(on)
+    engine: Engine = build(ENGINES, plain, where=f"--on {on}")
+    return engine

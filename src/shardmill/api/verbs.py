@@ -1,0 +1,555 @@
+"""The verbs as functions: each builds one spec, runs it, and returns what it made.
+
+They take what the commands of the same names take. A plugin is a string ("t2i,bos=true"), a table
+or the spec itself; a place is a path, a url, or what an earlier verb returned. Those that run a
+stage take the options of `RunOptions` (on, workers, retries, max_skip_rate, part, wait, progress).
+They go on where an earlier run stopped, refuse a folder that was made with other settings, and
+raise `RunFailed` if units failed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from shardmill.api import data
+from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
+from shardmill.api.running import RunOptions, is_local, run_into
+from shardmill.api.values import (
+    Place,
+    Plugin,
+    many,
+    to_bytes,
+    to_path,
+    to_plugin,
+    to_plugins,
+    to_spec,
+    to_table,
+    to_texts,
+)
+from shardmill.errors import ConfigError, FormatError
+from shardmill.plugins import (
+    CODE_SOURCES,
+    FILTERS,
+    FORMATS,
+    FRAME_SAMPLERS,
+    GEOMETRIES,
+    IMAGE_TOKENIZERS,
+    SHAPES,
+    VISUAL_RULES,
+)
+from shardmill.storage.text import read_toml
+from shardmill.storage.url import is_remote
+
+if TYPE_CHECKING:
+    from shardmill.model.lengths import LengthTable
+    from shardmill.model.plan import PackPlan, PackSpec
+
+Inputs = Place | Sequence[Place]
+Overlong = Literal["fail", "drop", "cut"]
+
+
+def ingest(
+    src: Inputs,
+    out: Place,
+    *,
+    source: Plugin | None = None,
+    shape: Plugin | None = None,
+    media_root: Place | None = None,
+    filter: Plugin | Sequence[Plugin] = (),
+    key: str | None = None,
+    limit: int | None = None,
+    per_shard: int | None = None,
+    max_shard_bytes: int | str | None = None,
+    max_media_bytes: int | str = "1GiB",
+    name: str = "{unit:06d}",
+    machine: int = 0,
+    layout: Literal["dotted", "dashed"] = "dotted",
+    per_host: int | None = None,
+    retry_rejects: str | Sequence[str] = (),
+    **run: Unpack[RunOptions],
+) -> Samples:
+    """Turn raw folders, tables or tars into shards.
+
+    `src` is a folder of images with captions, tables, tars, globs, urls, or a list of them.
+    `source` and `shape` say what the input and its rows are where that cannot be seen. Every row
+    ends up in a shard or among the rejects, with a reason. `retry_rejects` tries those again whose
+    reason begins so.
+
+        sm.ingest("pairs.jsonl", "shards", filter="aspect_ratio,max_ratio=2", workers=8)
+    """
+    from shardmill.run.runner import retry_rejects as retry
+    from shardmill.sources.guess import shape_of, source_from_input
+    from shardmill.sources.media.download import PER_HOST_VARIABLE
+    from shardmill.stages.ingest import Ingest
+
+    inputs = [
+        os.fspath(given) if not isinstance(given, Path) else str(given) for given in many(src)
+    ]
+    _refuse_inside(inputs, to_path(out))
+    chosen = to_table(source, where="source") if source else {"kind": None}
+    root = None if media_root is None else to_texts(media_root)[0]
+    raw = source_from_input(inputs, **{"media_root": root, **chosen})
+    stage = Ingest(
+        source=raw,
+        shape=to_plugin(SHAPES, shape, where="shape") if shape else shape_of(raw),
+        filters=to_plugins(FILTERS, filter, where="filter"),
+        key=key,
+        limit=limit,
+        per_shard=per_shard,
+        max_shard_bytes=None if max_shard_bytes is None else to_bytes(max_shard_bytes),
+        max_media_bytes=to_bytes(max_media_bytes),
+        name=name,
+        machine=machine,
+        layout=layout,
+    )
+    if retry_rejects:
+        retry(to_path(out), stage, many(retry_rejects))
+    # How fast workers ask is no part of the spec; they inherit the environment.
+    with _environment({PER_HOST_VARIABLE: per_host}):
+        return run_into(Samples, stage, out, run)
+
+
+def index(
+    src: Inputs,
+    out: Place,
+    *,
+    media_sizes: bool = False,
+    interleaved: bool = True,
+    md5: bool = False,
+    name: str | None = None,
+    **run: Unpack[RunOptions],
+) -> Samples:
+    """Index existing tars where they lie, and write the lists that wids and others read.
+
+    Nothing is copied and only headers are read. Samples of other programs have no documents, so
+    that `ingest` comes before filter, tokenize or measure.
+    """
+    from shardmill.formats.webdataset.wids import PICKLE_NAME, write_shard_list, write_wids_index
+    from shardmill.stages.index import IndexTars
+
+    stage = IndexTars(tars=tuple(to_texts(src)), media_sizes=media_sizes, interleaved=interleaved)
+    made = run_into(Samples, stage, out, run)
+    # A complete folder never changes, so its lists are made once, unless they are asked for anew.
+    if made.complete and (md5 or name or not (made.path / PICKLE_NAME).exists()):
+        write_wids_index(made.path, name=name or made.path.name, with_md5=md5)
+        write_shard_list(made.path)
+    return made
+
+
+def filter(
+    src: Place,
+    out: Place,
+    *,
+    filter: Plugin | Sequence[Plugin] = (),
+    drop_duplicates: bool = False,
+    **run: Unpack[RunOptions],
+) -> Samples:
+    """Keep the samples that pass all filters; of samples with the same content keep the first."""
+    from shardmill.stages.filter import FilterSamples
+
+    stage = FilterSamples(
+        input_dir=to_path(src),
+        filters=to_plugins(FILTERS, filter, where="filter"),
+        drop_duplicates=drop_duplicates,
+    )
+    return run_into(Samples, stage, out, run)
+
+
+def frames(
+    src: Place,
+    out: Place,
+    *,
+    sampler: Plugin = "uniform",
+    clip: str | tuple[float, float] | None = None,
+    format: Literal["jpg", "webp"] = "jpg",
+    quality: int = 90,
+    long_side: int | None = None,
+    mark: str = "",
+    time_scale: int = 1000,
+    interleave: bool = False,
+    list_fps: float | None = None,
+    max_frames: int = 1024,
+    layout: Literal["dashed", "dotted"] = "dashed",
+    limit: int | None = None,
+    **run: Unpack[RunOptions],
+) -> Samples:
+    """Turn the videos of samples into frames, or keep them whole.
+
+    `clip` is the part of a video that is meant where a row does not say its own: "2.5,10" in
+    seconds. `mark` is written behind each frame, from {at}, {time_s}, {number} and {type}.
+
+        sm.frames(clips, "frames", sampler="uniform,count=16", long_side=512)
+    """
+    from shardmill.media.video.frames import ImageFormat
+    from shardmill.stages.frames import SampleFrames
+
+    stage = SampleFrames(
+        input_dir=to_path(src),
+        sampler=to_plugin(FRAME_SAMPLERS, sampler, where="sampler"),
+        images=ImageFormat(format=format, quality=quality, long_side=long_side),
+        clip_s=_parse_clip(clip) if isinstance(clip, str) else clip,
+        mark=mark,
+        time_scale=time_scale,
+        interleave=interleave,
+        list_fps=list_fps,
+        max_frames=max_frames,
+        layout=layout,
+        limit=limit,
+    )
+    return run_into(Samples, stage, out, run)
+
+
+def codes(
+    src: Place,
+    out: Place,
+    *,
+    tokenizer: Plugin | None = None,
+    weights: Place | None = None,
+    resolution: int | None = None,
+    geometry: Plugin | None = None,
+    precision: Literal["fp32", "tf32", "fp16"] | None = None,
+    allow_truncated: bool = False,
+    from_: str | None = None,
+    num_codes: int = 8192,
+    limit: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+    **run: Unpack[RunOptions],
+) -> Codes:
+    """Turn the images of samples into VQ codes, written once and used by every later choice.
+
+    `tokenizer` encodes, with the `weights` that it names or that are given; `from_` names a field
+    of the samples that holds codes already, of a codebook of `num_codes`. Without a GPU the
+    precision is fp32, else fp16, and the share of codes that equal those of fp32 is counted.
+
+        sm.codes(shards, "codes", tokenizer="chameleon", weights="vqgan", resolution=512)
+    """
+    stage: Any
+    if from_ is not None:
+        from shardmill.stages.adopt import AdoptCodes
+        from shardmill.tokens.codes import FieldCodes
+
+        source = FieldCodes(field=from_)
+        stage = AdoptCodes(input_dir=to_path(src), codes=source, num_codes=num_codes, limit=limit)
+        return run_into(Codes, stage, out, run)
+    if tokenizer is None:
+        raise ConfigError("give a tokenizer to encode images, or the field that holds their codes")
+    from shardmill.stages.codes import EncodeImages
+    from shardmill.tokens.vq.encode import count_devices
+
+    if weights is not None:
+        tokenizer = {**to_table(tokenizer, where="tokenizer"), "weights": str(to_path(weights))}
+    with _environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
+        num_devices = count_devices()
+        stage = EncodeImages(
+            input_dir=to_path(src),
+            tokenizer=to_plugin(IMAGE_TOKENIZERS, tokenizer, where="tokenizer").pinned(),
+            geometry=to_geometry(geometry, resolution),
+            precision=precision or ("fp16" if num_devices else "fp32"),
+            allow_truncated=allow_truncated,
+            limit=limit,
+        )
+        if run.get("workers") is None and is_local(run):
+            run["workers"] = max(1, num_devices)
+        return run_into(Codes, stage, out, run)
+
+
+def tokenize(
+    src: Inputs,
+    out: Place,
+    *,
+    recipe: Place | None = None,
+    from_: Plugin | None = None,
+    tokenizer: Plugin | None = None,
+    template: Plugin | None = None,
+    layout: str | Mapping[str, Any] | None = None,
+    codes: Plugin | Place | None = None,
+    rule: Plugin | None = None,
+    space: str | Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    overlong: Overlong | None = None,
+    block_size: int | None = None,
+    text_field: str | None = None,
+    hook: str | None = None,
+    limit: int | None = None,
+    per_shard: int | None = None,
+    seed: int | None = None,
+    epoch: int | None = None,
+    **run: Unpack[RunOptions],
+) -> Tokens:
+    """Turn samples or plain text into token shards.
+
+    `src` is a folder of samples, tables of plain text, or tokens of another program. `recipe` is a
+    TOML file with any of these settings; arguments win over it. `codes` is what `sm.codes` made,
+    its folder, or another source of codes.
+
+        sm.tokenize(shards, "tokens", template="t2i", tokenizer="models/qwen", codes=codes)
+    """
+    from shardmill.api.tokenize import tokenize_stage
+
+    given = {
+        "from": from_,
+        "tokenizer": tokenizer,
+        "template": template,
+        "layout": layout,
+        "codes": _to_codes(codes),
+        "rule": rule,
+        "space": space,
+        "max_length": max_length,
+        "overlong": overlong,
+        "block_size": block_size,
+        "text_field": text_field,
+        "hook": hook,
+        "limit": limit,
+        "per_shard": per_shard,
+        "seed": seed,
+        "epoch": epoch,
+    }
+    values = {} if recipe is None else read_toml(to_path(recipe))
+    values |= {name: value for name, value in given.items() if value is not None}
+    return run_into(Tokens, tokenize_stage(values, to_texts(src)), out, run)
+
+
+def measure(
+    src: Place,
+    out: Place,
+    *,
+    model: Plugin | Place,
+    tokenizer: Place | None = None,
+    template: Place | None = None,
+    estimate: bool = False,
+    unknown: Literal["reject", "estimate"] = "reject",
+    control: Literal["count", "reject"] = "count",
+    today: str | None = None,
+    limit: int | None = None,
+    **run: Unpack[RunOptions],
+) -> Lengths:
+    """Count the tokens of samples for a model that takes pixels; no media are decoded.
+
+    `model` is a model folder, or the visual rule of one ("qwen3-vl"); then `tokenizer` is the model
+    folder or tokenizer.json whose chat template is used. `estimate` guesses without a tokenizer.
+    """
+    from shardmill.stages.measure import Measure, merge_lengths
+    from shardmill.tokens.visual.pretrained import rule_of_folder
+
+    folder = Path(model) if isinstance(model, str | os.PathLike) and Path(model).is_dir() else None
+    tokenizer = folder if tokenizer is None else tokenizer
+    if tokenizer is None and not estimate:
+        raise ConfigError("give the tokenizer of the model, or estimate to guess without one")
+    stage = Measure(
+        input_dir=to_path(src),
+        rule=to_plugin(VISUAL_RULES, model, where="model")
+        if folder is None
+        else rule_of_folder(folder),
+        tokenizer=None if estimate or tokenizer is None else Path(tokenizer),
+        template=None if template is None else Path(template),
+        unknown=unknown,
+        control=control,
+        today=today,
+        limit=limit,
+    )
+    made = run_into(Lengths, stage, out, run)
+    if made.complete:
+        merge_lengths(made.path)
+    return made
+
+
+def plan(
+    lengths: Place,
+    out: Place,
+    *,
+    capacity: int,
+    alignment: int = 1,
+    overlong: Overlong = "fail",
+    max_documents: int | None = None,
+    max_packs: int | None = None,
+    headroom: float = 0.05,
+    method: Literal["auto", "window", "histogram"] = "auto",
+    window: int | None = None,
+    block: int = 512,
+    seed: int = 0,
+    epoch: int = 0,
+    model: str | Mapping[str, Any] = "",
+) -> Plan:
+    """Plan packs from the lengths of tokens, or from those that `measure` counted.
+
+    Writes one file, which is refused for any other data than the lengths it was made from. A file
+    that is there already stays: it is this plan, or `ConfigError` says what differs. `model` is the
+    shape of the model for the prices of the report: "layers=32,hidden=4096".
+
+        sm.plan(tokens, "packs.plan", capacity=8192).report.padding
+    """
+    from shardmill.model.plan import PackSpec
+    from shardmill.pack.cost import ModelShape
+    from shardmill.pack.plan import plan_packs
+    from shardmill.pack.report import report_plan
+    from shardmill.shards.lengths import read_lengths
+    from shardmill.shards.plans import write_plan
+
+    spec = PackSpec(
+        capacity=capacity,
+        alignment=alignment,
+        overlong=overlong,
+        max_documents=max_documents,
+        max_packs=max_packs,
+        headroom=headroom,
+        method=method,
+        window=window,
+        block=block,
+        seed=seed,
+        epoch=epoch,
+    )
+    prices = to_spec(model, ModelShape, where="model").prices()
+    table = read_lengths(to_path(lengths))
+    made = _existing_plan(to_path(out), spec, table)
+    if made is None:
+        made = plan_packs(table, spec)
+        write_plan(to_path(out), made)
+    return Plan(out, report_plan(made, table, prices, seed=seed), table)
+
+
+def pack(
+    tokens: Place,
+    plan: Place,
+    out: Place,
+    *,
+    format: Literal["megatron", "tar"] = "megatron",
+    samples: Place | None = None,
+    packs_per_shard: int = 1000,
+    seed: int = 0,
+    epoch: int = 0,
+    **run: Unpack[RunOptions],
+) -> Packs:
+    """Write the packs of a plan to disk, in the order of an epoch.
+
+    `samples` is the folder of samples whose images are copied into the tars.
+    """
+    from shardmill.stages.pack import Materialize
+
+    stage = Materialize(
+        tokens_dir=to_path(tokens),
+        plan_path=to_path(plan),
+        format=format,
+        samples_dir=None if samples is None else to_path(samples),
+        packs_per_shard=packs_per_shard,
+        seed=seed,
+        epoch=epoch,
+    )
+    return run_into(Packs, stage, out, run)
+
+
+def export(
+    src: Place,
+    out: Place,
+    *,
+    format: Plugin,
+    codes: Place | None = None,
+    shards: int | None = None,
+    **run: Unpack[RunOptions],
+) -> Export:
+    """Write finished shards for the readers of other projects.
+
+    `codes` is the folder of codes of these samples; `shards` cuts the rows into so many even parts.
+
+        sm.export(tokens, "megatron", format="megatron,prefix=train")
+    """
+    from shardmill.stages.export import Export as ExportStage
+
+    stage = ExportStage(
+        input_dir=to_path(src),
+        format=to_plugin(FORMATS, format, where="format"),
+        codes_dir=None if codes is None else to_path(codes),
+        num_shards=shards,
+    )
+    return run_into(Export, stage, out, run)
+
+
+def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) -> Data[Any]:
+    """Leave samples out by their keys, for those who opt out; `keys` is a file with a key a line.
+
+    `src` holds samples, codes, tokens or packs. Shards that hold none of the keys are linked.
+    """
+    from shardmill.stages.remove import RemoveSamples
+
+    stage = RemoveSamples(input_dir=to_path(src), keys_path=to_path(keys))
+    return run_into(type(data.open(src)), stage, out, run)
+
+
+def to_geometry(geometry: Plugin | None, resolution: int | None) -> Any:
+    """Return the geometry that images are brought to; a resolution alone is the middle square."""
+    if geometry is not None and not isinstance(geometry, str | Mapping):
+        return geometry
+    plain = {"kind": "square"} if geometry is None else to_table(geometry, where="geometry")
+    size = {} if resolution is None else {"resolution": resolution}
+    return to_plugin(GEOMETRIES, {**plain, **size}, where="geometry")
+
+
+def _to_codes(codes: Plugin | Place | None) -> Any:
+    """Return a source of codes; what is no plugin's name is the folder of codes."""
+    if isinstance(codes, str):
+        kind = codes.partition(",")[0]
+        if kind in CODE_SOURCES or ":" in kind:
+            return codes
+    if isinstance(codes, str | os.PathLike):
+        return {"kind": "shards", "folder": str(to_path(codes))}
+    return codes
+
+
+def _parse_clip(text: str) -> tuple[float, float]:
+    try:
+        start, end = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"clip must be START,END in seconds, got {text!r}") from None
+    return start, end
+
+
+def _refuse_inside(inputs: Sequence[str], out: Path) -> None:
+    """Refuse to write into a folder that is read: its shards would be input of the next run."""
+    above = () if is_remote(str(out)) else out.resolve().parents
+    for given in inputs:
+        if Path(given).is_dir() and Path(given).resolve() in above:
+            raise ConfigError(f"{out} lies inside of the input {given}: name a folder beside it")
+
+
+def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan | None:
+    """Return the plan at `path` if it is the one asked for; any other file there is refused.
+
+    It is left untouched, so that what was made from it stays fresh.
+    """
+    from shardmill.model.codec import differences, to_plain
+    from shardmill.shards.plans import open_plan
+
+    another = "Plan into another file, or remove this one"
+    if not path.exists():
+        return None
+    try:
+        found = open_plan(path)
+    except FormatError as error:
+        raise ConfigError(f"{error}\n{path} is there, and is no plan: {another}") from error
+    changes = differences(to_plain(found.spec), to_plain(spec))
+    if found.lengths_digest != table.digest:
+        changes.append("the lengths are others")
+    if changes:
+        listed = "".join(f"\n  {line}" for line in changes)
+        raise ConfigError(f"{path} was planned with other parameters:{listed}\n{another}")
+    return found
+
+
+@contextmanager
+def _environment(values: Mapping[str, Any]) -> Iterator[None]:
+    """Set variables for the workers that are started inside; None leaves one as it is."""
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
