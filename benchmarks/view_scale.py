@@ -2,7 +2,7 @@
 
 A pipeline is made: samples in shards of 10,000 with indexes of their own (all tars are links to one
 file of the same content, which no answer but the sample itself reads), tokens of the same rows, a
-table of 10 million lengths and its plan. Then one desk is asked what a person clicks on, one
+table of 10 million lengths and its plan. Then one context is asked what a person clicks on, one
 request after the other, with nothing asked before. The goals: an answer in under a second, except
 for the first plots of a plan, and memory far below the data.
 """
@@ -170,26 +170,25 @@ def questions(num_rows: int) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 def search_all(ask: Callable[[str, dict[str, str]], Any], wanted: str) -> tuple[int, int]:
     """Search as the page does, until the end; return requests and hits."""
-    cursor, num_requests, hits = {"item": "0", "place": "0"}, 0, 0
+    cursor, num_requests, hits = {"item": "0", "shard": "0"}, 0, 0
     while True:
         answer = ask("search", {"q": wanted, **cursor})
         num_requests += 1
         hits += len(answer["hits"])
         if answer["cursor"] is None:
             return num_requests, hits
-        cursor = dict(zip(("item", "place"), map(str, answer["cursor"])))
+        cursor = dict(zip(("item", "shard"), map(str, answer["cursor"])))
 
 
 def measure(folder: Path, num_rows: int) -> list[str]:
     """Ask everything once, and return the lines of the table."""
-    from shardmill.view.context import Desk
-    from shardmill.view.library import Library
-    from shardmill.view.queries import answer
+    from shardmill.view.answers import answer
+    from shardmill.view.context import Context
 
-    desk = Desk(Library(folder))
+    context = Context(folder)
 
     def ask(name: str, params: dict[str, str]) -> Any:
-        return answer(desk, name, params)
+        return answer(context, name, params)
 
     lines = ["| asked | CPU ms | wall ms |", "|---|---|---|"]
 

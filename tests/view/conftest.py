@@ -1,4 +1,4 @@
-"""A small pipeline, made once, and a desk over it."""
+"""A small pipeline, made once, and a context over it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from view_folders import make_hostile, make_pipeline
 
-from shardmill.view.context import Desk
-from shardmill.view.library import Library
+from shardmill.view.context import Context
 
 
 @pytest.fixture(scope="session")
@@ -18,9 +17,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def desk(pipeline: Path) -> Desk:
-    """A desk over the pipeline."""
-    return Desk(Library(pipeline))
+def context(pipeline: Path) -> Context:
+    """A context over the pipeline."""
+    return Context(pipeline)
 
 
 @pytest.fixture

@@ -1,29 +1,31 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
-from view_folders import NUM_CODES, make_codes
+from view_folders import NUM_CODES, make_codes, run_in
+from vq_checkpoints import write_original
 
-from shardmill.view.access import Fence
-from shardmill.view.codes import codebook_counts, find_images, rank_images, show_codes
-from shardmill.view.context import Desk
+from shardmill.errors import ConfigError
+from shardmill.view.access import AccessPolicy
+from shardmill.view.answers import answer
+from shardmill.view.codes import codebook_counts, decode_codes, find_images, rank_images, show_codes
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
-from shardmill.view.library import Library
-from shardmill.view.queries import answer
 
 
 @pytest.fixture
 def codes(tmp_path: Path) -> Folder:
-    return Folder(make_codes(tmp_path / "codes"), Fence.around(tmp_path))
+    return Folder(make_codes(tmp_path / "codes"), AccessPolicy.below(tmp_path))
 
 
-def test_the_strangest_images_come_first(codes: Folder) -> None:
+def test_outliers_come_first(codes: Folder) -> None:
     assert codes.content == "codes"
-    ranked = rank_images(codes)
+    ranked = rank_images(codes, codebook_counts(codes)[0])
     assert len(ranked) == 20
-    assert {p.image for p in ranked[:2]} == {7, 13}
+    assert {image.image for image in ranked[:2]} == {7, 13}
     assert ranked[0].score >= ranked[1].score > 4 > ranked[2].score
 
 
@@ -44,7 +46,29 @@ def test_a_grid_is_found_by_place_and_key(codes: Folder) -> None:
 
 
 def test_the_answer_says_what_is_missing(codes: Folder) -> None:
-    found = answer(Desk(Library(codes.path.parent)), "codes", {"id": "codes", "count": "3"})
+    found = answer(Context(codes.path.parent), "codes", {"id": "codes", "count": "3"})
     assert (found["total"], len(found["images"]), found["decodes"]) == (20, 3, False)
     assert found["images"][0]["sample_at"] is None
-    assert found["dead"] > 0
+    assert found["unused"] > 0
+
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def test_codes_are_decoded_beside_their_originals_if_asked(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDMILL_DEVICE", "cpu")
+    monkeypatch.setenv("SHARDMILL_THREADS", "1")
+    write_original(tmp_path / "weights")
+    tokenizer = f"chameleon,weights={tmp_path / 'weights'}"
+    options = f"--tokenizer {tokenizer} --resolution 32 --limit 2 --workers 0"
+    run_in(tmp_path, f"codes {pipeline / 'pairs'} codes {options}")
+    allowed = Context(tmp_path, decodes=True)
+    folder = allowed.folder("codes")
+    image = Image.open(io.BytesIO(decode_codes(allowed, folder, "pairs-00000000", "jpg")))
+    assert image.size == (64, 32)
+    with pytest.raises(NotHere):
+        decode_codes(allowed, folder, "pairs-00000000", "png")
+    with pytest.raises(ConfigError, match="--reconstruct"):
+        decode_codes(Context(tmp_path), folder, "pairs-00000000", "jpg")

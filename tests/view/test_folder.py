@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from invoked import invoke
 
-from shardmill.view.access import Fence, Refused
+from shardmill.view.access import AccessPolicy, Refused
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
 
 
 def open_folder(path: Path) -> Folder:
-    return Folder(path, Fence.around(path.parent))
+    return Folder(path, AccessPolicy.below(path.parent))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_contents_are_told_by_stage_and_roles(pipeline: Path, tmp_path: Path) ->
     assert found == {"chats": "samples", "tokens": "tokens", "packs": "packs"}
     flags = ("--format", "megatron", "--workers", 0)
     invoke("export", pipeline / "tokens", tmp_path / "megatron", *flags)
-    assert open_folder(tmp_path / "megatron").content == "other"
+    assert open_folder(tmp_path / "megatron").content == "export"
 
 
 def test_a_folder_names_the_command_that_makes_it(pipeline: Path) -> None:

@@ -9,8 +9,8 @@ from sample_folder import write_sample_folder
 
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.view import media
-from shardmill.view.access import Fence
-from shardmill.view.context import Desk
+from shardmill.view.access import AccessPolicy
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
 from shardmill.view.media import (
@@ -21,7 +21,7 @@ from shardmill.view.media import (
     frame,
     known_width,
     media_type,
-    small_image,
+    thumbnail,
 )
 
 Image = pytest.importorskip("PIL.Image")
@@ -35,30 +35,30 @@ def test_types_come_from_bytes_and_none_of_them_runs() -> None:
     assert "image/svg+xml" not in TYPES.values()
 
 
-def test_parts_of_a_medium_are_parts_of_its_bytes(desk: Desk) -> None:
-    place = find_medium(desk.library.folder("chats"), 0, "jpg")
+def test_parts_of_a_medium_are_parts_of_its_bytes(context: Context) -> None:
+    place = find_medium(context.folder("chats"), 0, "jpg")
     whole = place.read()
     assert len(whole) == place.size
     assert place.read(10, 20) == whole[10:30]
     with pytest.raises(NotHere):
-        find_medium(desk.library.folder("chats"), 0, "mp4")
+        find_medium(context.folder("chats"), 0, "mp4")
 
 
-def test_small_images_keep_their_shape(desk: Desk) -> None:
-    place = find_medium(desk.library.folder("pairs"), 28, "jpg")
-    small = small_image(place, 160)
+def test_thumbnails_keep_their_shape(context: Context) -> None:
+    place = find_medium(context.folder("pairs"), 28, "jpg")
+    small = thumbnail(place, 160)
     assert small is not None
     width, height = Image.open(io.BytesIO(small)).size
     assert width == 160 and abs(width / height - 640 / 427) < 0.02
 
 
-def test_what_is_no_image_has_no_small_one(desk: Desk) -> None:
-    assert small_image(find_medium(desk.library.folder("chats"), 0, "json"), 160) is None
-    assert frame(find_medium(desk.library.folder("chats"), 0, "json"), 1.0, 160) is None
+def test_what_is_not_an_image_has_no_thumbnail(context: Context) -> None:
+    assert thumbnail(find_medium(context.folder("chats"), 0, "json"), 160) is None
+    assert frame(find_medium(context.folder("chats"), 0, "json"), 1.0, 160) is None
 
 
-def test_frames_are_those_of_their_time(desk: Desk) -> None:
-    place = find_medium(desk.library.folder("chats"), 17, "mp4")
+def test_frames_are_those_of_their_time(context: Context) -> None:
+    place = find_medium(context.folder("chats"), 17, "mp4")
     shots = [frame(place, time_s, 160) for time_s in (0.5, 0.6, 3.0, 60.0)]
     means = [np.asarray(Image.open(io.BytesIO(shot))).mean(axis=(0, 1)) for shot in shots if shot]
     assert len(means) == 4
@@ -72,7 +72,7 @@ def test_a_playlist_that_names_other_files_is_no_video(tmp_path: Path) -> None:
     for number, content in enumerate((playlist, concat)):
         document = Document((Segment(kind="video", media="mp4"),))
         rows.append((Sample(key=f"k{number}", document=document, media={"mp4": content}), {}))
-    folder = Folder(write_sample_folder(tmp_path / "in", [rows]), Fence.around(tmp_path))
+    folder = Folder(write_sample_folder(tmp_path / "in", [rows]), AccessPolicy.below(tmp_path))
     for number in range(2):
         place = find_medium(folder, number, "mp4")
         assert frame(place, 0.5, 160) is None

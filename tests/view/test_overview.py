@@ -1,34 +1,45 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import pytest
 from view_folders import HOSTILE_NAME
 
-from shardmill.view.context import Desk
-from shardmill.view.library import Library
-from shardmill.view.overview import show_item, show_map
-from shardmill.view.query import Query
+from shardmill.view import overview
+from shardmill.view.access import AccessPolicy
+from shardmill.view.context import Context
+from shardmill.view.folder import Folder
+from shardmill.view.overview import (
+    find_rejects,
+    progress_of,
+    show_item,
+    show_map,
+    show_unit,
+    unit_row,
+)
+from shardmill.view.query import Budget, Query
 
 
-def test_the_map_holds_every_item_and_way(desk: Desk) -> None:
-    found = show_map(desk, Query({}))
-    assert [node["id"] for node in found["nodes"]] == sorted(desk.library.items())
+def test_the_map_holds_every_item_and_way(context: Context) -> None:
+    found = show_map(context, Query({}))
+    assert [node["id"] for node in found["nodes"]] == sorted(context.items())
     assert ["tokens", "packs.plan"] in found["edges"]
     assert {node["state"] for node in found["nodes"]} == {"done"}
     raw = {one["name"]: one["feeds"] for one in found["raw"]}
     assert raw == {"pairs.jsonl": ["pairs"], "chats.json": ["chats"]}
 
 
-def test_books_of_a_folder_balance(desk: Desk) -> None:
-    page = show_item(desk, Query({"id": "pairs"}))
+def test_the_counts_of_a_folder_balance(context: Context) -> None:
+    page = show_item(context, Query({"id": "pairs"}))
     assert page["in"] == page["kept"] + sum(page["skipped_by"].values()) == 34
     assert page["examples"]["missing file"][0]["key"] == "pairs-00000007"
     assert page["feeds"] == ["sharp"]
 
 
-def test_the_page_of_a_plan_names_its_data(desk: Desk) -> None:
-    page = show_item(desk, Query({"id": "packs.plan"}))
+def test_the_page_of_a_plan_names_its_data(context: Context) -> None:
+    page = show_item(context, Query({"id": "packs.plan"}))
     assert (page["packs"], page["packed"], page["data"]) == (3, 18, "tokens")
 
 
@@ -40,12 +51,77 @@ def test_a_broken_folder_does_not_spoil_the_map(pipeline: Path, tmp_path: Path) 
     (tmp_path / "worse" / "stage.json").write_text('{"stage": 3}')
     shutil.copytree(pipeline / "pairs", tmp_path / "leaky")
     (tmp_path / "leaky" / "shards" / "x.tar").symlink_to("/etc/passwd")
-    desk = Desk(Library(tmp_path))
-    states = {node["id"]: node["state"] for node in show_map(desk, Query({}))["nodes"]}
+    context = Context(tmp_path)
+    states = {node["id"]: node["state"] for node in show_map(context, Query({}))["nodes"]}
     assert states == {"good": "done", "broken": "broken", "worse": "broken", "leaky": "refused"}
-    assert show_item(desk, Query({"id": "good"}))["kept"] == 32
+    assert show_item(context, Query({"id": "good"}))["kept"] == 32
 
 
 def test_a_folder_without_a_stage_is_shown_by_its_manifest(hostile: Path) -> None:
-    (node,) = show_map(Desk(Library(hostile)), Query({}))["nodes"]
+    (node,) = show_map(Context(hostile), Query({}))["nodes"]
     assert (node["id"], node["kept"], node["state"]) == (HOSTILE_NAME, 3, "done")
+
+
+@pytest.fixture
+def rejected(pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """The pairs with many rejects in several files, shown seven at a time."""
+    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
+    for unit in range(5):
+        lines = [
+            {"key": f"k{unit}-{n}", "reason": f"r{n % 3}", "detail": "<d>", "filtered": False}
+            for n in range(10)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / "pairs" / "rejects" / f"{unit:06d}.jsonl").write_text(text)
+    monkeypatch.setattr(overview, "MAX_REJECTS", 7)
+    return Folder(tmp_path / "pairs", AccessPolicy.below(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted", "count"), [("", "", 50), ("r1", "", 15), ("", "K3-", 10)]
+)
+def test_pages_of_rejects_hold_each_that_fits_once(
+    rejected: Folder, reason: str, wanted: str, count: int
+) -> None:
+    found, cursor = list[str](), (0, 0)
+    while cursor is not None:
+        page = find_rejects(rejected, reason, wanted, cursor, Budget(60))
+        found += [reject["key"] for reject in page["found"]]
+        cursor = page["cursor"] and tuple(page["cursor"])
+    assert len(found) == len(set(found)) == count
+
+
+def test_a_search_without_time_goes_on_later(rejected: Folder) -> None:
+    page = find_rejects(rejected, "", "", (0, 0), Budget(0))
+    assert page["found"] == [] and page["cursor"] == [0, 0]
+
+
+def test_the_counts_of_a_unit_are_those_of_its_receipt(context: Context) -> None:
+    unit = show_unit(context, Query({"id": "pairs", "name": "000002"}))
+    assert (unit["in"], unit["kept"], unit["skipped"]) == (8, 7, 1)
+    assert unit["rejects"][0]["reason"] == "not an image"
+    assert {file["role"] for file in unit["files"][0]["files"]} == {"tar", "idx"}
+    assert unit["files"][0]["first"] == 15
+
+
+def test_units_have_states(pipeline: Path, tmp_path: Path) -> None:
+    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
+    (tmp_path / "pairs" / "manifest.json").unlink()
+    for name in ("000002", "000003", "000004"):
+        (tmp_path / "pairs" / "receipts" / f"{name}.json").unlink()
+    failure = {"message": "no room", "traceback": "...", "unit": "000002"}
+    (tmp_path / "pairs" / "failures" / "000002.json").write_text(json.dumps(failure))
+    context = Context(tmp_path)
+    folder = context.folder("pairs")
+    rows = [unit_row(folder, unit, {"000003"}) for unit in folder.units()]
+    assert [row["state"] for row in rows] == ["done", "done", "failed", "running", "waiting"]
+    failed = show_unit(context, Query({"id": "pairs", "name": "000002"}))
+    assert failed["failure"]["message"] == "no room"
+    status = context.status(folder)
+    assert status is not None
+    assert (progress_of(status)["state"], progress_of(status)["done"]) == ("failed", 2)
+
+
+def test_a_status_is_not_read_again_at_once(context: Context) -> None:
+    folder = context.folder("pairs")
+    assert context.status(folder) is context.status(folder)

@@ -8,14 +8,24 @@ from packed_folder import make_packed
 from view_folders import run_in
 
 from shardmill.pack.order import EpochOrder
-from shardmill.view.context import Desk
+from shardmill.view.context import Context
 from shardmill.view.items import NotHere
-from shardmill.view.library import Library
-from shardmill.view.packs import PlannedPacks, StoredPacks, TarPacks, check_number, spread
+from shardmill.view.packs import (
+    PlannedPacks,
+    RecordPacks,
+    StoredPacks,
+    TarPacks,
+    layout_of,
+    list_packs,
+    open_packs,
+    show_pack,
+)
+from shardmill.view.query import Query
+from shardmill.view.samples import sample_place, show_sample
 
 
-def test_stored_packs_are_the_planned_ones_in_the_order_of_training(desk: Desk) -> None:
-    planned, stored = desk.packs("packs.plan"), desk.packs("packs")
+def test_stored_packs_are_the_planned_ones_in_the_order_of_training(context: Context) -> None:
+    planned, stored = open_packs(context, "packs.plan"), open_packs(context, "packs")
     assert isinstance(planned, PlannedPacks) and isinstance(stored, StoredPacks)
     assert len(planned) == len(stored) == 3
     order = EpochOrder(planned.plan, seed=0, epoch=0).packs(np.arange(3)).tolist()
@@ -32,7 +42,7 @@ def test_rows_of_stored_packs_are_known_by_the_order_they_were_written_in(tmp_pa
         "plan tokens own.plan --capacity 128 --block 16",
         "pack tokens own.plan packs --seed 3 --epoch 2 --workers 0",
     )
-    packs = Desk(Library(tmp_path)).packs("packs")
+    packs = open_packs(Context(tmp_path), "packs")
     assert len(packs) > 50
     for number in range(len(packs)):
         for row in packs.rows(number):
@@ -40,10 +50,10 @@ def test_rows_of_stored_packs_are_known_by_the_order_they_were_written_in(tmp_pa
             assert made.rows[row.number].key == row.row.key
 
 
-def test_where_documents_lie_adds_up(desk: Desk) -> None:
-    packs = desk.packs("packs")
+def test_where_documents_lie_adds_up(context: Context) -> None:
+    packs = open_packs(context, "packs")
     for number in range(len(packs)):
-        found = spread(packs, packs.rows(number))
+        found = layout_of(packs, packs.rows(number))
         ends = [s + p for s, p in zip(found["starts"], found["padded"])]
         assert found["starts"] == [0, *ends[:-1]]
         assert found["tokens"] + found["padding"] == found["size"] == 2048
@@ -55,8 +65,8 @@ def test_packs_in_tars_hold_the_same_documents(pipeline: Path, tmp_path: Path) -
         (tmp_path / name).symlink_to(pipeline / name)
     words = "pack tokens packs.plan tarred --format tar --samples chats --workers 0"
     run_in(tmp_path, words)
-    desk = Desk(Library(tmp_path, (str(pipeline),)))
-    tarred, stored = desk.packs("tarred"), Desk(Library(pipeline)).packs("packs")
+    context = Context(tmp_path, (str(pipeline),))
+    tarred, stored = open_packs(context, "tarred"), open_packs(Context(pipeline), "packs")
     assert isinstance(tarred, TarPacks)
     for number in range(3):
         ours = [row.row for row in tarred.rows(number)]
@@ -71,12 +81,67 @@ def test_packs_in_tars_hold_the_same_documents(pipeline: Path, tmp_path: Path) -
 
 def test_a_plan_without_its_data_still_names_rows(pipeline: Path, tmp_path: Path) -> None:
     (tmp_path / "alone.plan").write_bytes((pipeline / "packs.plan").read_bytes())
-    packs = Desk(Library(tmp_path)).packs("alone.plan")
+    packs = open_packs(Context(tmp_path), "alone.plan")
     rows = packs.rows(0)
     assert [row.row for row in rows] == [None] * len(rows)
     assert all(row.number is not None for row in rows)
 
 
-def test_packs_that_are_not_there_are_not_shown(desk: Desk) -> None:
+def test_packs_that_are_not_there_are_not_shown(context: Context) -> None:
     with pytest.raises(NotHere):
-        check_number(desk.packs("packs"), 3)
+        show_pack(context, Query({"id": "packs", "n": "3"}))
+
+
+@pytest.mark.parametrize("id", ["packs", "packs.plan"])
+def test_each_document_leads_to_its_row_sample_and_source(context: Context, id: str) -> None:
+    for number in range(3):
+        pack = show_pack(context, Query({"id": id, "n": str(number)}))
+        for document in pack["documents"]:
+            rows = context.folder(document["tokens_at"]["id"]).tokens()
+            assert rows[document["tokens_at"]["number"]].key == document["key"]
+            at = document["sample_at"]
+            sample = show_sample(context.folder(at["id"]), at["number"])
+            assert sample["key"] == document["key"]
+            assert sample["origin"] == document["origin"]
+            assert [m["name"] for m in document["media"]] == list(sample["media"])
+
+
+def test_packs_are_listed_page_by_page(context: Context) -> None:
+    found = list_packs(context, Query({"id": "packs", "at": "1", "count": "1"}))
+    assert found["total"] == 3
+    assert [pack["number"] for pack in found["packs"]] == [1]
+    assert list_packs(context, Query({"id": "packs", "at": "99"}))["packs"] == []
+
+
+def test_a_row_that_was_split_off_leads_to_its_sample(context: Context) -> None:
+    samples = context.upstream("packs", "samples")
+    assert samples is not None
+    assert sample_place(samples, "chats-00000002~3", None) == {"id": "chats", "number": 2}
+
+
+def test_packs_alone_are_shown_without_ways(pipeline: Path) -> None:
+    pack = show_pack(Context(pipeline / "packs"), Query({"id": ".", "n": "0"}))
+    assert pack["capacity"] is None and pack["padding"] == 0
+    assert {d["sample_at"] for d in pack["documents"]} == {None}
+    rows = Context(pipeline / "packs").folder(".").tokens()
+    for document in pack["documents"]:
+        assert rows[document["tokens_at"]["number"]].key == document["key"]
+
+
+@pytest.mark.parametrize("format", ["megatron", "webdataset"])
+def test_records_of_an_export_are_shown_through_its_reader(
+    pipeline: Path, tmp_path: Path, format: str
+) -> None:
+    for name in ("chats", "tokens"):
+        (tmp_path / name).symlink_to(pipeline / name)
+    run_in(tmp_path, f"export tokens out --format {format} --workers 0")
+    context = Context(tmp_path, (str(pipeline),))
+    records, rows = open_packs(context, "out"), context.folder("tokens").tokens()
+    assert isinstance(records, RecordPacks) and len(records) == len(rows)
+    for number in (3, 4, 2, 17):
+        (record,) = records.rows(number)
+        assert record.row is not None
+        assert record.row.ids.tolist() == rows[number].ids.tolist()
+    (document,) = show_pack(context, Query({"id": "out", "n": "2"}))["documents"]
+    assert sum(run["tokens"] for run in document["runs"]) == len(rows[2].ids)
+    assert document["undecoded"] == ""

@@ -18,8 +18,7 @@ import pytest
 import uvicorn
 from view_folders import HOSTILE_KEY, HOSTILE_NAME, SCRIPT, make_codes, make_hostile
 
-from shardmill.view.context import Desk
-from shardmill.view.library import Library
+from shardmill.view.context import Context
 from shardmill.view.report import make_report
 from shardmill.view.server import bind, make_app
 
@@ -109,7 +108,7 @@ def serve(folder: Path, stack: list[Any]) -> str:
     """Serve a folder from a thread; returns its address."""
     bound = bind(0, 0)
     port = bound.getsockname()[1]
-    app = make_app(Desk(Library(folder)), TOKEN, port)
+    app = make_app(Context(folder), TOKEN, port)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -174,8 +173,8 @@ def test_a_pack_leads_to_its_image_and_its_source_file(page: Watched) -> None:
     assert "doc=2" in shown.url
     key = chosen.locator("h2 .key").inner_text()
     assert "He looks through" in chosen.locator(".tokens").inner_text()
-    assert chosen.locator(".run.learned").count() > 0
-    chosen.locator(".block.image a.shot").click()
+    assert chosen.locator(".run.in-loss").count() > 0
+    chosen.locator(".block.image a.preview").click()
     shown.wait_for_selector("article.document img")
     assert shown.locator(".subhead .key").inner_text() == key
     image = shown.locator("article.document .medium img").first
@@ -184,7 +183,7 @@ def test_a_pack_leads_to_its_image_and_its_source_file(page: Watched) -> None:
     assert "chats.json" in about and "row" in about
     shown.get_by_role("link", name=re.compile("row 2 of tokens")).click()
     shown.wait_for_selector(".tokens")
-    assert "chats.json" in shown.locator(".ways").inner_text()
+    assert "chats.json" in shown.locator(".lineage").inner_text()
 
 
 def test_a_video_plays_and_its_frames_seek(page: Watched) -> None:
@@ -209,7 +208,7 @@ def test_search_and_keyboard(page: Watched) -> None:
     shown.wait_for_url("**/#/item/chats/sample/17")
     shown.keyboard.press("u")
     shown.wait_for_url("**/#/item/chats/samples")
-    shown.wait_for_selector(".wall")
+    shown.wait_for_selector(".sample-grid")
     shown.keyboard.press("4")
     shown.wait_for_url("**/#/item/chats/rejected")
     shown.keyboard.press("?")
@@ -245,7 +244,7 @@ def test_a_stage_by_itself_is_opened_at_once(
     watched = open_page(browser, serve(pipeline / "packs", servers))
     watched.page.locator(".packrow").nth(1).click()
     watched.page.wait_for_selector(".strip g.document")
-    assert "row 6 of packs" in watched.page.locator(".ways").inner_text()
+    assert "row 6 of packs" in watched.page.locator(".lineage").inner_text()
     assert watched.problems == []
     watched.page.context.close()
 
@@ -297,7 +296,7 @@ def test_codes_are_shown_with_outliers_first(
     assert page.locator("canvas").count() == 20
     keys = [page.locator("figure.codes .key").nth(place).inner_text() for place in range(2)]
     assert set(keys) == {"k7", "k13"}
-    assert page.locator("figure.codes.odd .tag.warn").count() == 2
+    assert page.locator("figure.codes.outlier .tag.warn").count() == 2
     assert watched.problems == []
     page.context.close()
 
@@ -325,10 +324,12 @@ def test_hostile_samples_are_shown_and_never_run(
     page.context.close()
 
 
-def test_the_report_draws_itself_from_one_file(browser: Any, desk: Desk, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_bytes(make_report(desk))
-    context = browser.new_context(viewport={"width": 1280, "height": 720})
-    watched = Watched(context.new_page(), "file://")
+def test_the_report_draws_itself_from_one_file(
+    browser: Any, context: Context, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_bytes(make_report(context))
+    opened = browser.new_context(viewport={"width": 1280, "height": 720})
+    watched = Watched(opened.new_page(), "file://")
     watched.page.goto(f"file://{tmp_path}/report.html")
     watched.page.wait_for_selector("body[data-ready=yes]")
     assert watched.page.locator(".sheet").count() > 10
@@ -337,11 +338,11 @@ def test_the_report_draws_itself_from_one_file(browser: Any, desk: Desk, tmp_pat
     broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
     assert watched.page.evaluate(broken) == 0
     assert watched.problems == []
-    context.close()
+    opened.close()
 
 
 def test_a_hostile_report_is_shown_and_never_run(browser: Any, tmp_path: Path) -> None:
-    report = make_report(Desk(Library(make_hostile(tmp_path / "in"))))
+    report = make_report(Context(make_hostile(tmp_path / "in")))
     (tmp_path / "report.html").write_bytes(report)
     page = browser.new_page()
     page.goto(f"file://{tmp_path}/report.html")

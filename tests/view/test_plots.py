@@ -9,7 +9,7 @@ from shardmill.errors import StaleError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
 from shardmill.pack.plan import plan_packs
-from shardmill.view.context import Desk
+from shardmill.view.context import Context
 from shardmill.view.plots import (
     MAX_SOURCES,
     histogram,
@@ -58,14 +58,14 @@ def test_a_plan_waits_less_than_a_shuffle() -> None:
         price_plan(plan, length_table(lengths))
 
 
-def test_more_ranks_than_packs_are_as_many_as_there_are(desk: Desk) -> None:
-    plan, table = desk.library.plan("packs.plan"), desk.library.lengths("tokens")
+def test_more_ranks_than_packs_are_as_many_as_there_are(context: Context) -> None:
+    plan, table = context.plan("packs.plan"), context.lengths("tokens")
     drawn = step_plots(price_plan(plan, table), 512)
     assert (drawn["world"], drawn["steps"]["num_steps"]) == (3, 1)
 
 
-def test_lengths_are_drawn_by_source(desk: Desk) -> None:
-    table, num_shards = some_lengths(desk.library.folder("tokens"))
+def test_lengths_are_drawn_by_source(context: Context) -> None:
+    table, num_shards = some_lengths(context.folder("tokens"))
     drawn = length_plots(table)
     assert num_shards == 1
     assert drawn["lengths"]["count"] == 18

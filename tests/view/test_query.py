@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.view.query import Query
+from shardmill.view.query import Budget, Query
 
 
 def test_numbers_and_texts_are_taken_with_their_defaults() -> None:
@@ -26,3 +26,8 @@ def test_what_is_missing_or_endless_is_refused() -> None:
         Query({}).text("id")
     with pytest.raises(ConfigError):
         Query({"id": "x" * 3000}).text("id")
+
+
+def test_a_budget_ends() -> None:
+    assert Budget(0.0).is_spent
+    assert not Budget(3600.0).is_spent

@@ -4,8 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from shardmill.view.context import Desk
-from shardmill.view.library import Library
+from shardmill.view.context import Context
 from shardmill.view.report import address, join_modules, make_report
 
 BUNDLE = re.compile(rb'<script type="application/json" id="bundle">(.*?)</script>', re.DOTALL)
@@ -18,8 +17,8 @@ def bundle_of(report: bytes) -> dict[str, object]:
     return loaded
 
 
-def test_a_report_is_complete_in_itself(desk: Desk) -> None:
-    report = make_report(desk)
+def test_a_report_is_complete_in_itself(context: Context) -> None:
+    report = make_report(context)
     text = re.sub(rb"http://www\.w3\.org/[\w/]+", b"", report)
     assert b"http://" not in text and b"https://" not in text
     assert b'src="' not in text and b"<link" not in text
@@ -35,7 +34,7 @@ def test_a_report_is_complete_in_itself(desk: Desk) -> None:
 
 
 def test_a_report_of_hostile_samples_holds_no_tag_of_theirs(hostile: Path) -> None:
-    report = make_report(Desk(Library(hostile)))
+    report = make_report(Context(hostile))
     assert report.count(b"<script") == 2
     assert report.count(b"</script>") == 2
     assert b"<img" not in report.replace(b'"img"', b"")

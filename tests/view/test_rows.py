@@ -9,12 +9,12 @@ from hypothesis.strategies import text
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import load_once
-from shardmill.view.access import Fence
-from shardmill.view.context import Desk
+from shardmill.view.access import AccessPolicy
+from shardmill.view.context import Context
 from shardmill.view.query import Budget
-from shardmill.view.rows import Decoder, filter_rows, list_rows, pieces, shortened, show_row
+from shardmill.view.rows import Decoder, filter_rows, open_decoder, pieces, shortened, show_row
 
-FENCE = Fence.around(Path(__file__).parent)
+POLICY = AccessPolicy.below(Path(__file__).parent)
 SPACE = {"kind": "shardmill.model.space:TokenSpace", "text_size": 32768}
 BUNDLED = {"kind": "shardmill.tokens.text.sentencepiece:SentencePieceText", "path": "bundled"}
 
@@ -30,8 +30,8 @@ def test_pieces_together_are_the_text(written: str) -> None:
     assert "".join(pieces(tokenizer.decode, ids)).strip() == tokenizer.decode(ids).strip()
 
 
-def test_runs_hold_every_token_in_order(desk: Desk) -> None:
-    row = show_row(desk.library.folder("tokens"), 2, desk.decoder("tokens"))
+def test_runs_hold_every_token_in_order(context: Context) -> None:
+    row = show_row(context.folder("tokens"), 2, open_decoder(context, "tokens"))
     place = 0
     for run in row["runs"]:
         assert run["start"] == place
@@ -39,20 +39,20 @@ def test_runs_hold_every_token_in_order(desk: Desk) -> None:
         if "texts" in run:
             assert len(run["texts"]) == run["tokens"]
     assert place == row["tokens"] == 348
-    learned = [run for run in row["runs"] if run["learned"]]
-    assert sum(run["tokens"] for run in learned) == row["learned"] == 55
-    assert "".join(learned[0]["texts"]).strip().startswith("He looks through")
+    in_loss = [run for run in row["runs"] if run["in_loss"]]
+    assert sum(run["tokens"] for run in in_loss) == row["loss_tokens"] == 55
+    assert "".join(in_loss[0]["texts"]).strip().startswith("He looks through")
     assert [run["kind"] for run in row["runs"]].count("image") == 1
 
 
 def test_a_folder_cannot_choose_what_is_imported_or_read() -> None:
-    hostile = Decoder({"tokenizer": {"kind": "antigravity:x", "path": "a"}, "space": SPACE}, FENCE)
+    hostile = Decoder({"tokenizer": {"kind": "antigravity:x", "path": "a"}, "space": SPACE}, POLICY)
     assert "does not load" in hostile.problem
-    elsewhere = Decoder({"tokenizer": {**BUNDLED, "path": "/etc/passwd"}, "space": SPACE}, FENCE)
+    elsewhere = Decoder({"tokenizer": {**BUNDLED, "path": "/etc/passwd"}, "space": SPACE}, POLICY)
     assert "--allow /etc" in elsewhere.problem
     row = TokenRow(key="k", ids=np.arange(3))
     assert [run["texts"] for run in hostile.runs(row)] == [["0 ", "1 ", "2 "]]
-    assert Decoder({"tokenizer": BUNDLED, "space": SPACE}, FENCE).problem == ""
+    assert Decoder({"tokenizer": BUNDLED, "space": SPACE}, POLICY).problem == ""
 
 
 def test_a_long_row_is_cut_before_the_medium_that_does_not_fit() -> None:
@@ -67,9 +67,10 @@ def test_a_long_row_is_cut_before_the_medium_that_does_not_fit() -> None:
     assert shortened(row, 200) is row
 
 
-def test_rows_are_listed_and_filtered(desk: Desk) -> None:
-    folder = desk.library.folder("tokens")
-    assert [row["number"] for row in list_rows(folder, 16, 10)] == [16, 17]
+def test_rows_are_listed_and_filtered(context: Context) -> None:
+    folder = context.folder("tokens")
+    found = filter_rows(folder, 16, 10, source="", wanted="", budget=Budget(60))
+    assert [row["number"] for row in found["rows"]] == [16, 17]
     found = filter_rows(folder, 0, 5, source="chats", wanted="-0000001", budget=Budget(60))
     assert [row["key"][-2:] for row in found["rows"]] == ["10", "11", "12", "13", "14"]
     assert filter_rows(folder, 0, 5, source="x", wanted="", budget=Budget(60))["rows"] == []

@@ -4,6 +4,7 @@ import io
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,21 @@ from invoked import invoke
 from make_media import image
 
 from shardmill.shards.tar.index import IndexRows, index_of
-from shardmill.view.context import Desk
+from shardmill.view.context import Context
+from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
-from shardmill.view.library import Library
 from shardmill.view.query import Budget
-from shardmill.view.samples import filter_samples, find_sample, list_samples, matching, show_sample
+from shardmill.view.samples import filter_samples, find_sample, matching, show_sample
 
 LETTERS = "abé/"
+
+
+def cards_of(folder: Folder, number: int) -> list[dict[str, Any]]:
+    """Return the card of one sample."""
+    cards: list[dict[str, Any]] = filter_samples(
+        folder, number, 1, source="", wanted="", budget=Budget(60)
+    )["cards"]
+    return cards
 
 
 @given(
@@ -40,8 +49,8 @@ def test_matching_keys_are_those_that_hold_the_text(keys: list[str], wanted: str
     assert matching(index, 0, "no such source", wanted, 2) == []
 
 
-def test_pages_together_hold_every_sample_once(desk: Desk) -> None:
-    folder, found, at = desk.library.folder("pairs"), list[int](), 0
+def test_pages_together_hold_every_sample_once(context: Context) -> None:
+    folder, found, at = context.folder("pairs"), list[int](), 0
     while at is not None:
         page = filter_samples(folder, at, 7, source="", wanted="", budget=Budget(60))
         found += [card["number"] for card in page["cards"]]
@@ -49,8 +58,8 @@ def test_pages_together_hold_every_sample_once(desk: Desk) -> None:
     assert found == list(range(32))
 
 
-def test_a_search_that_runs_out_of_time_says_where_to_go_on(desk: Desk) -> None:
-    folder = desk.library.folder("pairs")
+def test_a_search_that_runs_out_of_time_says_where_to_go_on(context: Context) -> None:
+    folder = context.folder("pairs")
     page = filter_samples(folder, 0, 50, source="", wanted="00000033", budget=Budget(0))
     assert page["cards"] == [] and page["next"] == 0
     page = filter_samples(folder, 0, 50, source="", wanted="00000033", budget=Budget(60))
@@ -58,14 +67,14 @@ def test_a_search_that_runs_out_of_time_says_where_to_go_on(desk: Desk) -> None:
     assert page["next"] is None
 
 
-def test_a_sample_says_what_it_is_and_where_it_came_from(desk: Desk) -> None:
-    sample = show_sample(desk.library.folder("chats"), 16)
+def test_a_sample_says_what_it_is_and_where_it_came_from(context: Context) -> None:
+    sample = show_sample(context.folder("chats"), 16)
     assert sample["key"] == "chats-00000016"
     assert [s["kind"] for s in sample["segments"]].count("image") == 2
     assert sample["origin"] == {"source": "chats", "path": "chats.json", "row": 16}
     assert sample["media"]["0.jpg"]["width"] == 360
     with pytest.raises(NotHere):
-        show_sample(desk.library.folder("chats"), 18)
+        show_sample(context.folder("chats"), 18)
 
 
 def test_samples_of_others_are_shown_as_they_lie(tmp_path: Path) -> None:
@@ -75,8 +84,8 @@ def test_samples_of_others_are_shown_as_they_lie(tmp_path: Path) -> None:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     invoke("index", tmp_path / "theirs.tar", tmp_path / "index", "--workers", 0)
-    folder = Library(tmp_path).folder("index")
-    (card,) = list_samples(folder, [0])
+    folder = Context(tmp_path).folder("index")
+    (card,) = cards_of(folder, 0)
     assert card["kinds"] == {"jpg": "image"} and card["text"].startswith("a cat")
     shown = show_sample(folder, 0)
     assert [s["kind"] for s in shown["segments"]] == ["image", "text", "text"]
@@ -86,12 +95,12 @@ def test_nothing_is_found_in_a_folder_that_has_just_begun(pipeline: Path, tmp_pa
     shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
     for path in [tmp_path / "pairs" / "manifest.json", *tmp_path.glob("pairs/receipts/*")]:
         path.unlink()
-    folder = Library(tmp_path).folder("pairs")
+    folder = Context(tmp_path).folder("pairs")
     assert find_sample(folder, "pairs-00000033", "000004") is None
 
 
-def test_a_sample_is_found_by_key_wherever_it_is(desk: Desk) -> None:
-    folder = desk.library.folder("pairs")
+def test_a_sample_is_found_by_key_wherever_it_is(context: Context) -> None:
+    folder = context.folder("pairs")
     assert find_sample(folder, "pairs-00000033", "000004") == 31
     assert find_sample(folder, "pairs-00000033", "no such shard") == 31
     assert find_sample(folder, "pairs-00000007") is None  # it was rejected
@@ -101,7 +110,7 @@ def test_a_broken_shard_spoils_only_its_own_samples(pipeline: Path, tmp_path: Pa
     shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
     (tmp_path / "pairs" / "shards" / "000001.idx").write_bytes(b"garbage")
     (tmp_path / "pairs" / "shards" / "000002.tar").write_bytes(b"short")
-    folder = Library(tmp_path).folder("pairs")
+    folder = Context(tmp_path).folder("pairs")
     page = filter_samples(folder, 0, 100, source="", wanted="", budget=Budget(60))
     problems = [card["number"] for card in page["cards"] if "problem" in card]
     assert problems == list(range(7, 22)) and len(page["cards"]) == 32
@@ -109,15 +118,15 @@ def test_a_broken_shard_spoils_only_its_own_samples(pipeline: Path, tmp_path: Pa
     assert [card["number"] for card in page["cards"]] == [*range(7), *range(15, 32)]
 
 
-def test_cards_show_text_and_media(desk: Desk) -> None:
-    (card,) = list_samples(desk.library.folder("chats"), [17])
+def test_cards_show_text_and_media(context: Context) -> None:
+    (card,) = cards_of(context.folder("chats"), 17)
     assert card["kinds"] == {"mp4": "video"}
     assert card["text"].startswith("What does the film show?")
 
 
 def test_hostile_samples_stay_text(hostile: Path) -> None:
-    library = Library(hostile)
-    (item,) = library.items().values()
-    sample = show_sample(library.folder(item.id), 0)
+    context = Context(hostile)
+    (item,) = context.items().values()
+    sample = show_sample(context.folder(item.id), 0)
     assert "<script>" in sample["segments"][1]["text"]
     assert sample["key"].startswith("<img")

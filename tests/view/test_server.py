@@ -9,22 +9,21 @@ from hypothesis.strategies import integers
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
-from shardmill.view.context import Desk
-from shardmill.view.library import Library
+from shardmill.view.context import Context
 from shardmill.view.server import _span, bind, make_app, static_files
 
 TOKEN = "token"
 
 
-def client_of(desk: Desk) -> TestClient:
-    found = TestClient(make_app(desk, TOKEN, 8000), base_url="http://127.0.0.1:8000")
+def client_of(context: Context) -> TestClient:
+    found = TestClient(make_app(context, TOKEN, 8000), base_url="http://127.0.0.1:8000")
     found.get("/", params={"token": TOKEN})
     return found
 
 
 @pytest.fixture
-def client(desk: Desk) -> TestClient:
-    return client_of(desk)
+def client(context: Context) -> TestClient:
+    return client_of(context)
 
 
 def test_the_page_and_all_it_loads_are_ours(client: TestClient) -> None:
@@ -45,7 +44,7 @@ def test_the_page_and_all_it_loads_are_ours(client: TestClient) -> None:
     [
         "/static/../server.py",
         "/static/..%2fserver.py",
-        "/static/%2e%2e/%2e%2e/desk.py",
+        "/static/%2e%2e/%2e%2e/context.py",
         "/static//etc/passwd",
         "/%2e%2e/%2e%2e/etc/passwd",
         "/api/__class__",
@@ -121,7 +120,7 @@ def test_a_range_that_is_none_is_not_served(text: str) -> None:
 
 
 def test_what_wants_to_be_run_is_handed_out_as_bytes(hostile: Path) -> None:
-    client = client_of(Desk(Library(hostile)))
+    client = client_of(Context(hostile))
     (id,) = (node["id"] for node in client.get("/api/map").json()["nodes"])
     for number in (1, 2):
         found = client.get("/media", params={"id": id, "n": str(number), "name": "png"})
@@ -144,9 +143,9 @@ def test_errors_say_what_is_wrong(client: TestClient) -> None:
     assert client.get("/api/sample", params={"id": "chats", "n": "x"}).status_code == 400
 
 
-def test_the_shared_link_opens_the_page(desk: Desk, client: TestClient) -> None:
+def test_the_shared_link_opens_the_page(context: Context, client: TestClient) -> None:
     address = client.get("/api/share").json()["address"]
-    fresh = TestClient(make_app(desk, TOKEN, 8000), base_url="http://127.0.0.1:8000")
+    fresh = TestClient(make_app(context, TOKEN, 8000), base_url="http://127.0.0.1:8000")
     assert fresh.get("/").status_code == 403
     assert fresh.get(address).status_code == 200
 

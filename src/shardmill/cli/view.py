@@ -1,6 +1,6 @@
-"""`shardmill view FOLDER`: a page in the browser, over whatever the folder holds.
+"""`shardmill view FOLDER`: a page in the browser over a folder.
 
-`shardmill report FOLDER -o report.html`: the page as one file, for a paper trail.
+`shardmill report FOLDER -o report.html`: the page as one file, to keep.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def view(
 ) -> None:
     """Open a page that shows samples, tokens, packs and progress.
 
-    FOLDER is any folder of ours, or one that holds several: then the page begins with a map of the
-    pipeline. It moves while stages run. The page reads only, answers this machine only, and needs
-    the token in its address.
+    FOLDER is a shardmill folder, or one that holds several: then the page starts with a map of the
+    pipeline, which is updated while stages run. The page only reads, answers only this machine, and
+    needs the token in its address.
 
     \b
         shardmill view .                 all stages under this folder
@@ -57,21 +57,20 @@ def view(
     """
     need("starlette", extra="view")
     need("uvicorn", extra="view")
-    from shardmill.view.context import Desk
-    from shardmill.view.library import Library
+    from shardmill.view.context import Context
     from shardmill.view.server import bind, make_app, serve
 
     bound = bind(port, DEFAULT_PORT)
     number = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)
     address = f"http://127.0.0.1:{number}/?token={token}"
-    desk = Desk(Library(folder, allowed), decodes=reconstruct)
+    context = Context(folder, allowed, decodes=reconstruct)
     if as_json:
         console.print_json({"address": address, "port": number, "folder": str(folder)})
     else:
         console.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
         console.hint("Ctrl-C ends it; the address works only on this machine")
-    app = make_app(desk, token, number)
+    app = make_app(context, token, number)
     if not no_open and not as_json and _has_screen():
         webbrowser.open(address)
     serve(app, bound)
@@ -99,18 +98,17 @@ def _has_screen() -> bool:
 def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> None:
     """Write what the page shows into one file.
 
-    The file holds books, plots, packs and small images, needs no server and loads nothing from
+    The file holds counts, plots, packs and thumbnails, needs no server and loads nothing from
     outside.
 
     \b
         shardmill report . -o report.html
     """
     need("starlette", extra="view")
-    from shardmill.view.context import Desk
-    from shardmill.view.library import Library
+    from shardmill.view.context import Context
     from shardmill.view.report import make_report
 
-    content = make_report(Desk(Library(folder, allowed)))
+    content = make_report(Context(folder, allowed))
     write_file(out, content)
     if as_json:
         console.print_json({"report": str(out), "bytes": len(content)})

@@ -1,1 +1,1 @@
-"""The page over a folder: a small server, the answers it gives, and the report made of them."""
+"""The page in the browser: a server that only reads, the answers it gives, and the static files."""

@@ -1,41 +1,78 @@
-"""Code images as the page shows them: grids of codes, the strangest first.
+"""VQ codes of images: grids of codes, outliers first, and images decoded from their codes.
 
-Without weights an image's codes still tell something: how rare its codes are in the folder (bits a
-code), and how many different ones it has. A flat or broken image repeats a few codes; one that
-the tokenizer never learned has many rare ones. Both stand first. With weights, images decoded
-from codes are shown beside the originals, with their PSNR.
+Without weights an image's codes still tell something: how rare its codes are in the folder (bits
+per code), and how many different ones it has. A flat or broken image repeats a few codes; one that
+the tokenizer never learned has many rare ones. Both are listed first. With weights, images decoded
+from codes are shown beside the originals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.shards.codes import CodeShard
+from shardmill.errors import ConfigError
+from shardmill.stages.codereport import reconstruct
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
+from shardmill.view.media import as_png
+from shardmill.view.query import Query
+from shardmill.view.samples import sample_place
 
+PER_PAGE = 24
 MAX_SHARDS = 32
 MAX_RANKED = 4096
 MAX_CODES = 128 * 128
 
 
 @dataclass(frozen=True, slots=True)
-class Strangeness:
-    """How an image's codes stand out: bits a code, different codes, and the distance of both."""
+class CodeImage:
+    """How an image's codes stand out: bits per code, number of different codes, and the score.
+
+    The score is the larger of the two deviations from the median, in robust standard deviations.
+    """
 
     shard: int
     image: int
     bits: float
     distinct: int
-    score: float
+    score: float = 0.0
+
+
+def list_codes(context: Context, query: Query) -> dict[str, Any]:
+    """Return a page of the images of a folder of codes, outliers first, and the codebook's use."""
+    id = query.text("id")
+    folder, samples = context.folder(id, "codes"), context.upstream(id, "samples")
+    num_shards = len(folder.entries())
+    at, count = query.number("at", 0), query.number("count", PER_PAGE, most=100)
+    with folder.lock:
+        counts, looked_at = context.cached(
+            ("codebook", id, num_shards), lambda: codebook_counts(folder)
+        )
+        ranked = context.cached(("outliers", id, num_shards), lambda: rank_images(folder, counts))
+        shown = [{**asdict(i), **show_codes(folder, i.shard, i.image)} for i in ranked[at:][:count]]
+    for image in shown:
+        shard = folder.entries()[image["shard"]].name
+        found = None if samples is None else sample_place(samples, image["key"], shard)
+        image["sample_at"] = found
+    return {
+        "total": len(ranked),
+        "at": at,
+        "shards": looked_at,
+        "of": num_shards,
+        "num_codes": len(counts),
+        "unused": int((counts == 0).sum()),
+        "decodes": context.decodes,
+        "images": shown,
+    }
 
 
 def codebook_counts(folder: Folder) -> tuple[NDArray[np.int64], int]:
-    """Return how often each code occurs in some shards, and in how many shards that is."""
+    """Return how often each code occurs in some shards, and how many shards these are."""
     counts = np.zeros(0, np.int64)
     chosen = _some_shards(folder)
     for number in chosen:
@@ -45,11 +82,10 @@ def codebook_counts(folder: Folder) -> tuple[NDArray[np.int64], int]:
     return counts, len(chosen)
 
 
-def rank_images(folder: Folder) -> list[Strangeness]:
-    """Return some images of the folder, the strangest first."""
-    counts, _ = codebook_counts(folder)
+def rank_images(folder: Folder, counts: NDArray[np.int64]) -> list[CodeImage]:
+    """Return images of some shards, outliers first."""
     bits_of = -np.log2((counts + 1) / (counts.sum() + max(1, len(counts))))
-    found: list[Strangeness] = []
+    found: list[CodeImage] = []
     chosen = _some_shards(folder)
     for number in chosen:
         shard = folder.codes(number)
@@ -57,13 +93,21 @@ def rank_images(folder: Folder) -> list[Strangeness]:
         for image in np.unique(np.linspace(0, shard.num_images - 1, count).astype(int)).tolist():
             codes = shard.image(image).codes
             bits = float(bits_of[codes].mean()) if codes.size else 0.0
-            found.append(Strangeness(number, image, bits, len(np.unique(codes)), 0.0))
-    return _scored(found)
+            found.append(CodeImage(number, image, bits, len(np.unique(codes))))
+    if not found:
+        return []
+    all_bits = np.array([image.bits for image in found])
+    distinct = np.array([image.distinct for image in found], float)
+    score = np.maximum(_deviations(all_bits), _deviations(-distinct))
+    order = np.argsort(-score, kind="stable").tolist()
+    return [replace(found[n], score=float(score[n])) for n in order]
 
 
 def show_codes(folder: Folder, shard: int, image: int) -> dict[str, Any]:
     """Return one grid of codes with its key and medium."""
-    opened = _shard(folder, shard)
+    if not 0 <= shard < len(folder.entries()):
+        raise NotHere(f"there are {len(folder.entries())} shards")
+    opened = folder.codes(shard)
     if not 0 <= image < opened.num_images:
         raise NotHere(f"shard {shard} has {opened.num_images} images")
     found = opened.image(image)
@@ -92,31 +136,32 @@ def find_images(folder: Folder, key: str) -> list[tuple[int, int]]:
     return []
 
 
-def _scored(found: list[Strangeness]) -> list[Strangeness]:
-    if not found:
-        return []
-    bits, distinct = (np.array([getattr(p, n) for p in found], float) for n in ("bits", "distinct"))
-    score = np.maximum(_deviations(bits), _deviations(-distinct))
-    order = np.argsort(-score, kind="stable").tolist()
-    return [
-        Strangeness(p.shard, p.image, p.bits, p.distinct, float(score[n]))
-        for n, p in ((n, found[n]) for n in order)
-    ]
+def decode_codes(context: Context, folder: Folder, key: str, medium: str) -> bytes:
+    """Return a PNG: the image as it was encoded on the left, decoded from its codes on the right.
+
+    Raises `ConfigError` unless the user asked for it: it loads the weights that the folder names.
+    """
+    if not context.decodes:
+        raise ConfigError("start with --reconstruct to load the weights and decode codes")
+
+    def make() -> bytes:
+        for image in reconstruct(folder.path, [key]):
+            if image.medium == medium:
+                return as_png(image.side_by_side())
+        raise NotHere(f"sample {key!r} has no codes of {medium!r}")
+
+    return context.cached(("decoded", str(folder.path), key, medium), make)
 
 
 def _deviations(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distances from the median over the robust standard deviation (MAD / 0.6745)."""
     median = np.median(values)
-    spread = np.median(np.abs(values - median)) / 0.6745
-    return np.asarray((values - median) / max(float(spread), 1e-9))
+    deviation = np.median(np.abs(values - median)) / 0.6745
+    return np.asarray((values - median) / max(float(deviation), 1e-9))
 
 
 def _some_shards(folder: Folder) -> list[int]:
+    """Return the places of some shards, evenly spread, so that any folder takes the same time."""
     total = len(folder.entries())
     chosen = np.linspace(0, max(0, total - 1), min(MAX_SHARDS, total)).astype(int)
     return [int(n) for n in np.unique(chosen)] if total else []
-
-
-def _shard(folder: Folder, number: int) -> CodeShard:
-    if not 0 <= number < len(folder.entries()):
-        raise NotHere(f"there are {len(folder.entries())} shards")
-    return folder.codes(number)

@@ -1,7 +1,7 @@
-"""A stage folder opened for looking: its spec, its units, and the shards that receipts vouch for.
+"""A stage folder opened for reading: its spec, its units, and the shards that have receipts.
 
-A folder that is still being made shows what is done so far. What was read is kept until the file
-it came from changes; receipts are kept by unit, so that only new ones are read again.
+A folder that is still being made shows what is done so far. What was read is cached until the file
+it came from changes; receipts are cached by unit, so that only new ones are read again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from shardmill.shards.samples.dataset import SampleSet, entry_index
 from shardmill.shards.samples.shard import SampleShard
 from shardmill.shards.tokens.dataset import TokenSet
 from shardmill.storage.path import UrlPath
-from shardmill.view.access import Fence
+from shardmill.view.access import AccessPolicy
 from shardmill.view.items import NotHere
 
-Content = Literal["samples", "codes", "tokens", "packs", "lengths", "other"]
+Content = Literal["samples", "codes", "tokens", "packs", "lengths", "export", "other"]
 T = TypeVar("T")
 # What a stage will write, where no shard says so yet.
 BY_STAGE: dict[str, Content] = {
@@ -44,12 +44,12 @@ Stamp: TypeAlias = tuple[int, int]
 
 @dataclass(eq=False)
 class Folder:
-    """One stage folder; `lock` guards the readers, which are not made for several threads."""
+    """One stage folder. Hold `lock` while reading: the readers are not made for several threads."""
 
     path: Path
-    fence: Fence
+    policy: AccessPolicy
     lock: threading.RLock = field(default_factory=threading.RLock)
-    _kept: dict[str, tuple[object, Any]] = field(default_factory=dict)
+    _cache: dict[str, tuple[object, Any]] = field(default_factory=dict)
     _receipts: dict[str, tuple[Stamp, Receipt]] = field(default_factory=dict)
 
     @property
@@ -58,60 +58,67 @@ class Folder:
         return Ledger(self.path)
 
     def check(self) -> None:
-        """Raise `Refused` if a link in it leads out; looked at again when a listing changes."""
+        """Raise `Refused` if a link in it leads outside; checked again when a listing changes."""
         places = [self.path, *(self.path / name for name in ("shards", "receipts", "rejects"))]
-        self._keep("links", _stamps(places), lambda: self.fence.check_links(self.path))
+        stamp = tuple(map(_stamp, places))
+        self._cached("links", stamp, lambda: self.policy.check_links(self.path))
 
     @property
     def record(self) -> StageRecord | None:
         """What stage.json says."""
-        return self._keep(
-            "record", _stamps([self.path / "stage.json"]), lambda: self.ledger.read_stage()
-        )
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The spec of the stage; empty if nobody knows it."""
-        record = self.record
-        plain = record.stage if record is not None else getattr(self.manifest, "stage", None)
-        return plain if isinstance(plain, dict) else {}
-
-    @property
-    def stage_name(self) -> str:
-        """The class of the stage: "Ingest"."""
-        return str(self.spec.get("kind", "")).rpartition(":")[2]
-
-    @property
-    def verb(self) -> str:
-        """The command that makes it, as far as it is one of ours: "ingest"."""
-        module = str(self.spec.get("kind", "")).partition(":")[0]
-        package, _, name = module.rpartition(".")
-        if package != "shardmill.stages":
-            return self.stage_name
-        return VERBS.get(name, name)
+        return self._cached("record", _stamp(self.path / "stage.json"), self.ledger.read_stage)
 
     @property
     def manifest(self) -> Manifest | None:
         """The manifest of a finished folder."""
-        stamp = _stamps([self.path / "manifest.json"])
-        return self._keep("manifest", stamp, lambda: self.ledger.read_manifest())
+        stamp = _stamp(self.path / "manifest.json")
+        return self._cached("manifest", stamp, self.ledger.read_manifest)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec of the stage; empty if the folder does not say."""
+        plain = getattr(self.record or self.manifest, "stage", None)
+        return plain if isinstance(plain, dict) else {}
+
+    @property
+    def verb(self) -> str:
+        """The command that makes it ("ingest"); the class of a stage that is not built in."""
+        module, _, name = str(self.spec.get("kind", "")).partition(":")
+        package, _, last = module.rpartition(".")
+        return VERBS.get(last, last) if package == "shardmill.stages" else name
+
+    @property
+    def content(self) -> Content:
+        """What the shards hold."""
+        name = str(self.spec.get("kind", "")).rpartition(":")[2]
+        if name in BY_STAGE:
+            return BY_STAGE[name]
+        if isinstance(self.spec.get("format"), dict):
+            return "export"
+        entries = self.entries()
+        roles = set(entries[0].files) if entries else {"idx"}
+        if "codes" in roles:
+            return "codes"
+        if "spans" in roles:
+            return "tokens"
+        return "samples" if "idx" in roles else "other"
 
     def units(self) -> list[Unit]:
-        """Return the planned units in order."""
-        return self._keep("units", _stamps([self.path / "units.jsonl"]), self._read_units)
+        """Return the planned units in order; none if the folder does not say."""
+        return list(self._units_by_name().values())
 
     def unit(self, name: str) -> Unit:
-        """Return a unit by its name."""
+        """Return a unit by its name, or raise `NotHere`."""
         if not self.has_unit(name):
             raise NotHere(f"there is no unit {name!r} in {self.path.name}")
         return self._units_by_name()[name]
 
     def has_unit(self, name: str) -> bool:
-        """Whether a unit has this name; a shard that was split off has one of its own."""
+        """Whether a unit has this name; a shard that was split off has a name of its own."""
         return name in self._units_by_name()
 
     def receipt(self, unit: Unit) -> Receipt | None:
-        """Return the valid receipt of a unit, or None; a broken one counts as none."""
+        """Return the valid receipt of a unit, or None; a broken or stale one counts as none."""
         stamp = _stamp(self.ledger.receipt_path(unit.name))
         if stamp is None:
             return None
@@ -129,69 +136,54 @@ class Folder:
         return receipt
 
     def entries(self) -> Sequence[ShardEntry]:
-        """Return the shards, in order: of the manifest, or of the receipts so far."""
-        manifest = self.manifest
-        if manifest is not None:
-            return manifest.shards
-        stamp = _stamps([self.path / "receipts", self.path / "units.jsonl"])
-        return self._keep("entries", stamp, self._entries_so_far)
+        """Return the shards in order: those of the manifest, or of the receipts so far."""
+        if self.manifest is not None:
+            return self.manifest.shards
 
-    @property
-    def content(self) -> Content:
-        """What the shards hold."""
-        if self.stage_name in BY_STAGE:
-            return BY_STAGE[self.stage_name]
+        def so_far() -> tuple[ShardEntry, ...]:
+            receipts = (self.receipt(unit) for unit in self.units())
+            return tuple(shard for receipt in receipts if receipt for shard in receipt.shards)
+
+        stamp = _stamp(self.path / "receipts"), _stamp(self.path / "units.jsonl")
+        return self._cached("entries", stamp, so_far)
+
+    def first_numbers(self) -> dict[str, int]:
+        """Return the number of the first sample or row of each shard that is not empty, by name."""
         entries = self.entries()
-        roles = set(entries[0].files) if entries else {"idx"}
-        if "codes" in roles:
-            return "codes"
-        if "spans" in roles:
-            return "tokens"
-        # An export for Megatron has an index of its own kind beside each bin.
-        return "samples" if "idx" in roles and "bin" not in roles else "other"
+
+        def make() -> dict[str, int]:
+            full = [entry for entry in entries if entry.num_samples]
+            starts = accumulate((entry.num_samples for entry in full), initial=0)
+            return {entry.name: start for entry, start in zip(full, starts)}
+
+        return self._cached("first", id(entries), make)
 
     def samples(self) -> SampleSet:
         """Return the samples; hold the lock while they are read."""
         entries = self.entries()
-        samples: SampleSet = self._keep(
-            "samples", id(entries), lambda: SampleSet(self.path, entries)
-        )
-        return samples
+        return self._cached("samples", id(entries), lambda: SampleSet(self.path, entries))
 
-    def places(self) -> tuple[list[int], dict[str, int]]:
-        """Return the first number of each shard that is not empty, and its place by its name."""
-        entries = self.entries()
-
-        def make() -> tuple[list[int], dict[str, int]]:
-            full = [entry for entry in entries if entry.num_samples]
-            starts = [0, *accumulate(entry.num_samples for entry in full)][:-1]
-            return starts, {entry.name: place for place, entry in enumerate(full)}
-
-        return self._keep("places", id(entries), make)
-
-    def sample_shard(self, place: int) -> SampleShard:
-        """Return an open shard of samples; `Refused` if its tar lies where nobody allowed."""
+    def sample_shard(self, number: int) -> SampleShard:
+        """Return an open shard of samples; raises `Refused` if its tar lies where none may."""
         samples = self.samples()
-        checked: set[int] = self._keep("checked", id(self.entries()), set)
-        if place not in checked:
-            entry = samples.entries[place]
+        checked = self._cached("checked", id(self.entries()), set[int])
+        if number not in checked:
+            entry = samples.entries[number]
             url = None if "tar" in entry.files else entry_index(self.path, entry).url
             if url is not None:
-                self.fence.check_url(url)
-            checked.add(place)
-        return samples.shard(place)
+                self.policy.check_url(url)
+            checked.add(number)
+        return samples.shard(number)
 
     def tokens(self) -> TokenSet:
         """Return the rows of tokens; hold the lock while they are read."""
-        entries = tuple(entry for entry in self.entries() if entry.num_samples)
-        found: TokenSet = self._keep(
-            "tokens", id(self.entries()), lambda: TokenSet(self.path, entries)
-        )
-        return found
+        entries = self.entries()
+        full = tuple(entry for entry in entries if entry.num_samples)
+        return self._cached("tokens", id(entries), lambda: TokenSet(self.path, full))
 
     def codes(self, number: int) -> CodeShard:
         """Return a shard of codes by its place in the list of shards."""
-        shards: dict[int, CodeShard] = self._keep("codes", id(self.entries()), dict)
+        shards = self._cached("codes", id(self.entries()), dict[int, CodeShard])
         if number not in shards:
             if len(shards) >= MAX_CODE_SHARDS:
                 shards.clear()
@@ -199,34 +191,26 @@ class Folder:
         return shards[number]
 
     def _units_by_name(self) -> dict[str, Unit]:
-        units = self.units()
-        return self._keep("by name", id(units), lambda: {unit.name: unit for unit in units})
+        def read() -> dict[str, Unit]:
+            try:
+                return {unit.name: unit for unit in self.ledger.read_units()}
+            except FileNotFoundError:
+                return {}
 
-    def _read_units(self) -> list[Unit]:
-        try:
-            return self.ledger.read_units()
-        except FileNotFoundError:
-            return []
+        return self._cached("units", _stamp(self.path / "units.jsonl"), read)
 
-    def _entries_so_far(self) -> tuple[ShardEntry, ...]:
-        receipts = (self.receipt(unit) for unit in self.units())
-        return tuple(shard for receipt in receipts if receipt for shard in receipt.shards)
-
-    def _keep(self, name: str, stamp: object, make: Callable[[], T]) -> T:
+    def _cached(self, name: str, stamp: object, make: Callable[[], T]) -> T:
+        """Return what was made under this name with this stamp, or make it."""
         with self.lock:
-            known = self._kept.get(name)
+            known = self._cache.get(name)
             if known is None or known[0] != stamp:
-                known = self._kept[name] = stamp, make()
+                known = self._cache[name] = stamp, make()
             value: T = known[1]
             return value
 
 
-def _stamps(paths: Sequence[Path]) -> tuple[Stamp | None, ...]:
-    """Return what changes when a file is replaced, or a listing changes."""
-    return tuple(_stamp(path) for path in paths)
-
-
 def _stamp(path: Path) -> Stamp | None:
+    """Return what changes when a file is replaced, or a listing changes; None if it is gone."""
     if isinstance(path, UrlPath):  # each look is a request, so things are read again now and then
         return int(time.monotonic() / STORE_AGE_S), 0
     try:

@@ -1,12 +1,10 @@
-"""What stands in the folder: stage folders, plans and length tables, found by looking at names.
+"""The items under the root: stage folders, plans and length tables, and how they are linked.
 
 An item has an id, its path from the root ("." is the root itself). Requests name ids, which are
 looked up here: no path ever comes from a request.
 
-How items hang together: which folder, plan or file a stage was made from, as its spec says.
-
 Specs hold paths as they were typed, often relative to a folder that nobody remembers. A path is
-tried from the item's own place upwards, and counts only if it leads to an item on the shelf.
+tried from the item's own place upwards, and counts only if it leads to an item.
 """
 
 from __future__ import annotations
@@ -26,12 +24,15 @@ from shardmill.shards.plans import open_plan
 from shardmill.storage.objects import list_here
 from shardmill.storage.path import UrlPath
 from shardmill.storage.url import is_remote
-from shardmill.view.access import Fence
+from shardmill.view.access import AccessPolicy
 
 Kind = Literal["stage", "plan", "lengths"]
 MAX_DEPTH = 3
 MAX_ENTRIES = 2000
 RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
+INPUTS = ("input_dir", "tokens_dir", "samples_dir", "plan_path")
+RAW_INPUTS = ("files", "tars", "dir", "meta")
+MAX_RAW = 200
 
 
 class NotHere(ShardmillError):
@@ -52,12 +53,12 @@ class Item:
         return self.path.name if self.id == "." else self.id
 
 
-class Shelf:
-    """The items under a root, looked for again now and then, since stages come while one looks."""
+class ItemList:
+    """The items under a root; the root is scanned again now and then, since stages may start."""
 
-    def __init__(self, root: Path, fence: Fence) -> None:
+    def __init__(self, root: Path, policy: AccessPolicy) -> None:
         self.root = root if isinstance(root, UrlPath) else root.resolve()
-        self.fence = fence
+        self.policy = policy
         self._items: dict[str, Item] = {}
         self._kinds: dict[Path, tuple[int, Kind | None]] = {}
         self._scanned_s = float("-inf")
@@ -66,27 +67,20 @@ class Shelf:
         """Return all items by id, in the order of their names."""
         age_s = RESCAN_STORE_S if isinstance(self.root, UrlPath) else RESCAN_S
         if time.monotonic() - self._scanned_s > age_s:
-            found = {self._id(path): (path, kind) for path, kind in self._scan(self.root, 0)}
-            self._items = {id: Item(id, *found[id]) for id in sorted(found)}
+            found = sorted(
+                (path.relative_to(self.root).as_posix(), path, kind)
+                for path, kind in self._scan(self.root, 0)
+            )
+            self._items = {id: Item(id, path, kind) for id, path, kind in found}
             self._scanned_s = time.monotonic()
         return self._items
 
-    def get(self, id: str) -> Item:
-        """Return an item by its id."""
-        found = self.items().get(id)
-        if found is None:
-            raise NotHere(f"there is no {id!r} here")
-        return found
-
-    def _id(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
-
     def _scan(self, folder: Path, depth: int) -> Iterator[tuple[Path, Kind]]:
-        if _is_stage(folder):
+        if (folder / "stage.json").is_file() or (folder / "manifest.json").is_file():
             yield folder, "stage"
             return
         for path, is_folder in _entries(folder):
-            if path.name.startswith(".") or not self.fence.holds(path):
+            if path.name.startswith(".") or not self.policy.allows(path):
                 continue
             if is_folder and depth < MAX_DEPTH:
                 yield from self._scan(path, depth + 1)
@@ -98,14 +92,14 @@ class Shelf:
             mtime = path.stat().st_mtime_ns
             known = self._kinds.get(path)
             if known is None or known[0] != mtime:
-                known = self._kinds[path] = mtime, _peek(path)
+                known = self._kinds[path] = mtime, _detect_kind(path)
             return known[1]
         except OSError:
             return None
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool]]:
-    """Return what lies in a folder by name, and which of it is a folder; none if it is closed."""
+    """Return (path, whether it is a folder) of what lies in a folder; nothing if unreadable."""
     if isinstance(folder, UrlPath):
         folders, files = list_here(str(folder))
         found: list[tuple[Path, bool]] = [(folder / name, True) for name in folders]
@@ -119,29 +113,18 @@ def _entries(folder: Path) -> list[tuple[Path, bool]]:
         return []
 
 
-def _is_stage(folder: Path) -> bool:
-    return (folder / "stage.json").is_file() or (folder / "manifest.json").is_file()
-
-
-def _peek(path: Path) -> Kind | None:
+def _detect_kind(path: Path) -> Kind | None:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             return None
-    try:
-        open_plan(path)
-        return "plan"
-    except FormatError:
-        pass
-    try:
-        open_lengths(path)
-        return "lengths"
-    except FormatError:
-        return None
-
-
-INPUTS = ("input_dir", "tokens_dir", "samples_dir", "plan_path")
-RAW = ("files", "tars", "dir", "meta")
-MAX_RAW = 200
+    kinds: tuple[tuple[Kind, Any], ...] = (("plan", open_plan), ("lengths", open_lengths))
+    for kind, opens in kinds:
+        try:
+            opens(path)
+            return kind
+        except FormatError:
+            continue
+    return None
 
 
 def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
@@ -161,23 +144,15 @@ def inputs_of(spec: Mapping[str, Any], near: Path, items: Mapping[str, Item]) ->
     if isinstance(codes, dict):
         typed += [value for value in codes.values() if isinstance(value, str)]
     found = (find_item(path, near, items) for path in typed)
-    return list(
-        {item.id: item for item in found if item is not None and item.path != near}.values()
-    )
+    return list({item.id: item for item in found if item and item.path != near}.values())
 
 
 def raw_inputs(spec: Mapping[str, Any]) -> list[str]:
     """Return the names of the raw files that a stage reads, a few hundred at most."""
     source = spec.get("source")
-    places = [spec] if not isinstance(source, dict) else [source]
-    return list(_raw(places))[:MAX_RAW]
-
-
-def _raw(places: list[Any]) -> Iterator[str]:
-    for place in places:
-        for name in RAW:
-            value = place.get(name)
-            if isinstance(value, str):
-                yield value
-            elif isinstance(value, list):
-                yield from (path for path in value if isinstance(path, str))
+    fields = source if isinstance(source, dict) else spec
+    found: list[str] = []
+    for name in RAW_INPUTS:
+        value = fields.get(name)
+        found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
+    return found[:MAX_RAW]

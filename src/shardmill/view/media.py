@@ -1,7 +1,7 @@
-"""Bytes of media: whole, in ranges, as small images, and as single frames of a video.
+"""Bytes of media: whole, in ranges, as thumbnails, and as single frames of a video.
 
-What a medium is, its first bytes say. Only formats that a browser shows without running anything
-get their type; everything else is handed out as plain bytes to be saved.
+The type of a medium comes from its first bytes. Only formats that a browser shows without running
+anything get their type; everything else is served as plain bytes to be saved.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ QUALITY = 82
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the bytes of a medium lie; `checksum` of the tar tells it from a later one."""
+class MediumBytes:
+    """Where the bytes of a medium lie; the tar's `checksum` tells it from a later version."""
 
     folder: Folder
     shard: int
@@ -64,7 +64,7 @@ class Place:
             return blob.read(self.offset + start, wanted)
 
 
-def find_medium(folder: Folder, number: int, name: str) -> Place:
+def find_medium(folder: Folder, number: int, name: str) -> MediumBytes:
     """Return where a medium of a sample lies."""
     with folder.lock:
         samples = folder.samples()
@@ -75,7 +75,7 @@ def find_medium(folder: Folder, number: int, name: str) -> Place:
         checksum = files["tar"].checksum if "tar" in files else ""
         for member in folder.sample_shard(shard).index.members(inside):
             if member.ext == name:
-                return Place(folder, shard, member.offset, member.size, checksum)
+                return MediumBytes(folder, shard, member.offset, member.size, checksum)
     raise NotHere(f"sample {number} has no medium {name!r}")
 
 
@@ -89,8 +89,8 @@ def media_type(head: bytes) -> str:
 
 
 @lru_cache(maxsize=1024)
-def small_image(place: Place, width: int) -> bytes | None:
-    """Return an image as a JPEG at most so wide, or None if it is best shown as it is."""
+def thumbnail(place: MediumBytes, width: int) -> bytes | None:
+    """Return an image as a JPEG of at most this width, or None if it should be served as it is."""
     if place.size > MAX_THUMB_BYTES:
         return None
     content = place.read()
@@ -107,7 +107,7 @@ def small_image(place: Place, width: int) -> bytes | None:
 
 
 @lru_cache(maxsize=256)
-def frame(place: Place, time_s: float, width: int) -> bytes | None:
+def frame(place: MediumBytes, time_s: float, width: int) -> bytes | None:
     """Return the frame of a video at a time, as a JPEG; None if it cannot be decoded."""
     image = _decode_frame(place, time_s)
     return None if image is None else _as_jpeg(image, width)
@@ -121,7 +121,7 @@ def as_png(pixels: Any) -> bytes:
 
 
 def known_width(width: int) -> int:
-    """Return the next width in which small images are made: few, so that they are kept."""
+    """Return the next width in which thumbnails are made: there are few, so that caching helps."""
     return next((known for known in WIDTHS if known >= width), WIDTHS[-1])
 
 
@@ -131,18 +131,18 @@ def _as_jpeg(image: Any, width: int) -> bytes:
     image.thumbnail((width, 2 * width))
     if image.mode in ("RGBA", "LA", "P", "PA"):
         image = image.convert("RGBA")
-        paper = need("PIL.Image", extra="image").new("RGBA", image.size, "white")
-        image = need("PIL.Image", extra="image").alpha_composite(paper, image)
+        background = need("PIL.Image", extra="image").new("RGBA", image.size, "white")
+        image = need("PIL.Image", extra="image").alpha_composite(background, image)
     file = io.BytesIO()
     image.convert("RGB").save(file, "JPEG", quality=QUALITY)
     return file.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
-class _PlaceBytes:
+class _VideoBytes:
     """The bytes of a medium as a video reader asks for them."""
 
-    place: Place
+    place: MediumBytes
     window: int = 1 << 20
 
     def read(self, offset: int, length: int) -> bytes:
@@ -150,10 +150,10 @@ class _PlaceBytes:
         return self.place.read(offset, length)
 
 
-def _decode_frame(place: Place, time_s: float) -> Any:
+def _decode_frame(place: MediumBytes, time_s: float) -> Any:
     """Return the first frame at a time or after it, else the last one; None if there is none."""
     try:
-        with open_video(BlobPart(_PlaceBytes(place), 0, place.size)) as video:
+        with open_video(BlobPart(_VideoBytes(place), 0, place.size)) as video:
             last = None
             with broken_as("broken video"):
                 video.container.seek(int(time_s * 1_000_000), backward=True)

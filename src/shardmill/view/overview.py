@@ -1,36 +1,45 @@
-"""The map of the pipeline, and the front page of each item on it."""
+"""The map of the pipeline, the overview of each item, and its counts: units, rejects, failures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
 from shardmill.errors import ShardmillError
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.stage import Unit
+from shardmill.run.status import Status
+from shardmill.shards.ledger.rejects import read_rejects
+from shardmill.storage.text import parse_json
 from shardmill.view.access import Refused
-from shardmill.view.context import Desk
-from shardmill.view.counts import progress_of
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import Item, raw_inputs
 from shardmill.view.plots import stat_plots
-from shardmill.view.query import Query
+from shardmill.view.query import Budget, Query
 
+UNITS_PER_PAGE = 48
 MAX_FAILURES = 20
+MAX_REJECTS = 100
+MAX_TRACEBACK = 8000
 
 
-def show_map(desk: Desk, query: Query) -> dict[str, Any]:
+def show_map(context: Context, query: Query) -> dict[str, Any]:
     """Return the items with their progress, and which was made from which."""
-    items = desk.library.items()
-    nodes = [_node(desk, item) for item in items.values()]
+    items = context.items()
     raw: dict[str, list[str]] = {}
-    for item, folder in desk.library.folders():
+    for item, folder in context.folders():
         for path in raw_inputs(folder.spec):
             raw.setdefault(path, []).append(item.id)
     return {
-        "root": desk.library.shelf.root.name,
-        "path": str(desk.library.shelf.root),
-        "nodes": nodes,
+        "root": context.root.name,
+        "path": str(context.root),
+        "nodes": [_node(context, item) for item in items.values()],
         "edges": [
-            [source.id, item.id] for item in items.values() for source in _inputs(desk, item)
+            [source.id, item.id] for item in items.values() for source in _inputs(context, item)
         ],
         "raw": [
             {"path": path, "name": PurePosixPath(path).name, "feeds": feeds}
@@ -39,20 +48,20 @@ def show_map(desk: Desk, query: Query) -> dict[str, Any]:
     }
 
 
-def show_item(desk: Desk, query: Query) -> dict[str, Any]:
-    """Return the front page of an item: what it is, how it stands, what it was made from."""
-    item = desk.library.get(query.text("id"))
+def show_item(context: Context, query: Query) -> dict[str, Any]:
+    """Return the overview of an item: what it is, its progress, what it was made from."""
+    item = context.item(query.text("id"))
     page = {
-        **_node(desk, item),
-        "inputs": [source.id for source in _inputs(desk, item)],
-        "feeds": [other.id for other, _ in desk.library.made_from(item.id)],
+        **_node(context, item),
+        "inputs": [source.id for source in _inputs(context, item)],
+        "feeds": [other.id for other, _ in context.made_from(item.id)],
     }
     if item.kind == "plan":
-        return page | _plan_page(desk, item)
-    return page | (_folder_page(desk, desk.library.folder(item.id)) if item.kind == "stage" else {})
+        return page | _plan_page(context, item)
+    return page | (_folder_page(context, item) if item.kind == "stage" else {})
 
 
-def _node(desk: Desk, item: Item) -> dict[str, Any]:
+def _node(context: Context, item: Item) -> dict[str, Any]:
     node: dict[str, Any] = {
         "id": item.id,
         "name": item.name,
@@ -61,39 +70,65 @@ def _node(desk: Desk, item: Item) -> dict[str, Any]:
     }
     try:
         if item.kind == "plan":
-            plan = desk.library.plan(item.id)
+            plan = context.plan(item.id)
             return node | {"state": "done", "packs": len(plan), "capacity": plan.spec.capacity}
         if item.kind == "lengths":
-            return node | {"state": "done", "kept": len(desk.library.lengths(item.id))}
-        folder = desk.library.folder(item.id)
-        return node | _folder_node(desk, folder)
+            return node | {"state": "done", "kept": len(context.lengths(item.id))}
+        return node | _folder_node(context, context.folder(item.id))
     except Refused as error:
         return node | {"state": "refused", "problem": str(error)}
     except (ShardmillError, OSError) as error:
         return node | {"state": "broken", "problem": str(error)}
 
 
-def _folder_node(desk: Desk, folder: Folder) -> dict[str, Any]:
-    status = desk.statuses.of(folder)
+def _folder_node(context: Context, folder: Folder) -> dict[str, Any]:
+    status = context.status(folder)
     node = {"content": folder.content, "verb": folder.verb}
     if status is not None:
         return node | progress_of(status)
     entries = folder.entries()
     total = sum(entry.num_samples for entry in entries)
     num_bytes = sum(entry.num_bytes for entry in entries)
-    books = {"in": total, "kept": total, "skipped": 0, "shards": len(entries), "bytes": num_bytes}
-    return node | {"state": "done", "units": len(entries), "done": len(entries), **books}
+    counts = {"in": total, "kept": total, "skipped": 0, "shards": len(entries), "bytes": num_bytes}
+    return node | {"state": "done", "units": len(entries), "done": len(entries), **counts}
 
 
-def _inputs(desk: Desk, item: Item) -> list[Item]:
+def progress_of(status: Status) -> dict[str, Any]:
+    """Return what changes while a stage runs."""
+    return {
+        "state": _state(status),
+        "units": status.num_units,
+        "done": status.num_done,
+        "failed": status.num_failed,
+        "in": status.num_in,
+        "kept": status.num_kept,
+        "skipped": sum(status.skipped.values()),
+        "shards": status.num_shards,
+        "bytes": status.num_bytes,
+        "rate": status.samples_per_s,
+        "seconds_left": status.seconds_left,
+        "running": [{"unit": u.unit, "seconds": u.seconds, "host": u.host} for u in status.running],
+    }
+
+
+def _state(status: Status) -> str:
+    if status.complete:
+        return "done"
+    if any(lock.alive for lock in status.locks):
+        return "running"
+    return "failed" if status.failures else "waiting"
+
+
+def _inputs(context: Context, item: Item) -> list[Item]:
     try:
-        return desk.library.inputs(item.id)
+        return context.inputs(item.id)
     except (ShardmillError, OSError):
         return []
 
 
-def _folder_page(desk: Desk, folder: Folder) -> dict[str, Any]:
-    status = desk.statuses.of(folder)
+def _folder_page(context: Context, item: Item) -> dict[str, Any]:
+    folder = context.folder(item.id)
+    status = context.status(folder)
     page: dict[str, Any] = {
         "path": str(folder.path),
         "spec": folder.spec,
@@ -119,6 +154,7 @@ def _folder_page(desk: Desk, folder: Folder) -> dict[str, Any]:
 
 
 def _roles(folder: Folder) -> list[dict[str, Any]]:
+    """Return how many files of each role there are, and their bytes."""
     totals: dict[str, list[int]] = {}
     for entry in folder.entries():
         for role, file in entry.files.items():
@@ -128,9 +164,8 @@ def _roles(folder: Folder) -> list[dict[str, Any]]:
     return [{"role": role, "files": n, "bytes": size} for role, (n, size) in totals.items()]
 
 
-def _plan_page(desk: Desk, item: Item) -> dict[str, Any]:
-    plan = desk.library.plan(item.id)
-    data = desk.library.data_of_plan(item.id)
+def _plan_page(context: Context, item: Item) -> dict[str, Any]:
+    plan, data = context.plan(item.id), context.data_of_plan(item.id)
     return {
         "path": str(item.path),
         "rows": plan.num_rows,
@@ -144,3 +179,104 @@ def _plan_page(desk: Desk, item: Item) -> dict[str, Any]:
         "alignment": plan.spec.alignment,
         "data": None if data is None else data.id,
     }
+
+
+def list_units(context: Context, query: Query) -> dict[str, Any]:
+    """Return a page of units with their states and counts."""
+    folder = context.folder(query.text("id"))
+    units, status = folder.units(), context.status(folder)
+    at, count = query.number("at", 0), query.number("count", UNITS_PER_PAGE, most=500)
+    running = set() if status is None else {unit.unit for unit in status.running}
+    rows = [unit_row(folder, unit, running) for unit in units[at : at + count]]
+    return {"total": len(units), "at": at, "units": rows}
+
+
+def show_unit(context: Context, query: Query) -> dict[str, Any]:
+    """Return everything about one unit: its receipt, its files, its first rejects, its failure."""
+    folder, name = context.folder(query.text("id")), query.text("name")
+    unit = folder.unit(name)
+    receipt, first = folder.receipt(unit), folder.first_numbers()
+    rejects = islice(read_rejects(folder.ledger.rejects_path(name)), MAX_REJECTS)
+    return {
+        **unit_row(folder, unit, set()),
+        "input": unit.input,
+        "stats": dict(receipt.stats) if receipt else {},
+        "skipped_by": dict(receipt.skipped) if receipt else {},
+        "digest": receipt.digest if receipt else "",
+        "files": [_shard(entry, first) for entry in receipt.shards] if receipt else [],
+        "rejects": [asdict(reject) for reject in rejects],
+        "failure": _failure(folder, name),
+    }
+
+
+def unit_row(folder: Folder, unit: Unit, running: set[str]) -> dict[str, Any]:
+    """Return the state and the counts of a unit."""
+    receipt = folder.receipt(unit)
+    if receipt is not None:
+        state = "done"
+    elif unit.name in running:
+        state = "running"
+    else:
+        state = "failed" if folder.ledger.failure_path(unit.name).exists() else "waiting"
+    return {
+        "name": unit.name,
+        "expected": unit.num_samples,
+        "state": state,
+        "in": receipt.num_in if receipt else None,
+        "kept": receipt.num_kept if receipt else None,
+        "skipped": sum(receipt.skipped.values()) if receipt else None,
+        "shards": len(receipt.shards) if receipt else 0,
+        "bytes": receipt.num_bytes if receipt else 0,
+    }
+
+
+def _shard(entry: ShardEntry, first: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "samples": entry.num_samples,
+        "first": first.get(entry.name, 0),
+        "files": [
+            {"role": role, "path": file.path, "bytes": file.num_bytes, "checksum": file.checksum}
+            for role, file in entry.files.items()
+        ],
+    }
+
+
+def _failure(folder: Folder, name: str) -> dict[str, str] | None:
+    try:
+        plain = parse_json(folder.ledger.failure_path(name).read_bytes())
+        traceback = str(plain["traceback"])[-MAX_TRACEBACK:]
+        return {"message": str(plain["message"]), "traceback": traceback}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def list_rejects(context: Context, query: Query) -> dict[str, Any]:
+    """Return rejects of a folder, by reason and text, from a cursor on."""
+    folder = context.folder(query.text("id"))
+    cursor = query.number("file", 0), query.number("line", 0)
+    return find_rejects(folder, query.text("reason", ""), query.text("q", ""), cursor, Budget())
+
+
+def find_rejects(
+    folder: Folder, reason: str, wanted: str, cursor: tuple[int, int], budget: Budget
+) -> dict[str, Any]:
+    """Return rejects of a reason ("" for all) whose key or detail contains `wanted`.
+
+    The cursor is (file, line); the answer has the cursor to continue with, None at the end.
+    """
+    paths = sorted((folder.path / "rejects").glob("*.jsonl"))
+    found: list[dict[str, Any]] = []
+
+    def answer(cursor: list[int] | None, searched: int) -> dict[str, Any]:
+        return {"found": found, "cursor": cursor, "searched": searched, "of": len(paths)}
+
+    for file in range(cursor[0], len(paths)):
+        first = cursor[1] if file == cursor[0] else 0
+        for line, reject in enumerate(islice(read_rejects(paths[file]), first, None), first):
+            if len(found) >= MAX_REJECTS or budget.is_spent:
+                return answer([file, line], file)
+            text = f"{reject.key}\n{reject.detail}".casefold()
+            if reason in ("", reject.reason) and wanted.casefold() in text:
+                found.append({**asdict(reject), "unit": paths[file].stem})
+    return answer(None, len(paths))

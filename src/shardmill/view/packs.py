@@ -1,36 +1,54 @@
-"""Packs as the page shows them, wherever they come from: a plan, token shards, or tars.
+"""Packs, wherever they come from: a plan, token shards, tars, or an export.
 
-Each source says how many packs it has and returns one as rows of tokens; a plan over lengths alone
-(for models that take pixels) knows how long its documents are, and how much of them is visual.
+Each source says how many packs it has and returns one as documents; a plan over lengths alone (for
+models that take pixels) knows how long its documents are, and how much of them is visual. Exports
+of other formats are read through their reader: each record is shown as a pack of its documents.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, islice, repeat
 from typing import Any, Protocol
 
 import numpy as np
-import orjson
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
+from shardmill.formats.exported import open_reader
+from shardmill.formats.packed import packed_documents, packed_row, parse_packed
+from shardmill.formats.reader import Part, Reader, Record
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
-from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
+from shardmill.model.sample import Origin
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
 from shardmill.pack.layout import lay_out
 from shardmill.pack.order import EpochOrder
+from shardmill.storage.path import UrlPath
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
+from shardmill.view.items import Item, NotHere
+from shardmill.view.query import Query
+from shardmill.view.rows import Decoder, describe_row, open_decoder
+from shardmill.view.samples import sample_place
+
+PER_PAGE = 24
+# Ids of packs in tars are only shown, so that any that fit into 32 bits will do.
+ANY_SPACE = TokenSpace(text_size=(1 << 31) - 1)
+MAX_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class PackRow:
-    """A document of a pack: its row of tokens, and the number of that row where it is known.
+    """A document of a pack.
 
-    `planned` stands for the tokens where there are only lengths: (tokens, visual). `stored` is the
-    number of the row in the folder of packs itself.
+    `row` has its tokens; where there are only lengths, `planned` is (tokens, visual tokens), and
+    where a record has no tokens, `text` is its text. `number` is the row's number among the tokens
+    that were packed, `stored` its number in the folder of packs itself.
     """
 
     row: TokenRow | None
@@ -38,6 +56,8 @@ class PackRow:
     planned: tuple[int, int] = (0, 0)
     shard: str | None = None
     stored: int | None = None
+    key: str = ""
+    text: str = ""
 
 
 class PackSource(Protocol):
@@ -45,7 +65,7 @@ class PackSource(Protocol):
 
     @property
     def capacity(self) -> int | None:
-        """The tokens of a full pack; None if nobody knows."""
+        """The tokens of a full pack; None if it is not known."""
 
     @property
     def alignment(self) -> int:
@@ -56,6 +76,30 @@ class PackSource(Protocol):
 
     def rows(self, number: int) -> list[PackRow]:
         """Return the documents of a pack."""
+
+
+def open_packs(context: Context, id: str) -> PackSource:
+    """Return the packs of a plan, of a folder that `pack` made, or of an export."""
+    if context.item(id).kind == "plan":
+        return _planned(context, id)
+    folder = context.folder(id, "packs", "export")
+    if folder.content == "export":
+        key = "records", id, folder.manifest and folder.manifest.units_digest
+        return context.cached(key, lambda: open_records(folder))
+    plans = [item for item in context.inputs(id) if item.kind == "plan"]
+    return stored_packs(folder, context.plan(plans[0].id) if plans else None)
+
+
+def _planned(context: Context, id: str) -> PlannedPacks:
+    plan, data = context.plan(id), context.data_of_plan(id)
+    if data is None:
+        return PlannedPacks(plan, None, None)
+    if data.kind == "stage" and context.folder(data.id).content == "tokens":
+        return PlannedPacks(plan, context.folder(data.id), None)
+    table = context.lengths(data.id)
+    if len(table) != plan.num_rows:
+        raise ConfigError(f"{data.id!r} has {len(table)} rows, the plan {plan.num_rows}")
+    return PlannedPacks(plan, None, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +128,38 @@ class PlannedPacks:
         numbers = self.plan[number].tolist()
         if self.tokens is not None:
             with self.tokens.lock:
-                return [self._row(n) for n in numbers]
+                return [self._row(self.tokens, n) for n in numbers]
         if self.table is None:
             return [PackRow(None, n) for n in numbers]
         lengths = self.plan.lengths_of(self.plan[number], self.table).tolist()
-        return [self._measured(n, length) for n, length in zip(numbers, lengths)]
+        return [self._measured(self.table, n, length) for n, length in zip(numbers, lengths)]
 
-    def _row(self, number: int) -> PackRow:
-        assert self.tokens is not None
-        rows = self.tokens.tokens()
-        shard, _ = rows.locate(number)
-        return PackRow(self._cut(number, rows[number]), number, shard=rows.entries[shard].name)
+    def _row(self, tokens: Folder, number: int) -> PackRow:
+        rows, cut_rows = tokens.tokens(), self.plan.cut_rows
+        row, shard = rows[number], rows.entries[rows.locate(number)[0]].name
+        place = int(np.searchsorted(cut_rows, number))
+        if place < len(cut_rows) and int(cut_rows[place]) == number:
+            row = cut_row(row, int(self.plan.cut_lengths[place]))
+        return PackRow(row, number, shard=shard)
 
-    def _cut(self, number: int, row: TokenRow) -> TokenRow:
-        place = int(np.searchsorted(self.plan.cut_rows, number))
-        if place < len(self.plan.cut_rows) and int(self.plan.cut_rows[place]) == number:
-            return cut_row(row, int(self.plan.cut_lengths[place]))
-        return row
+    def _measured(self, table: LengthTable, number: int, length: int) -> PackRow:
+        shard = table.locate(number)[0] if len(table.shard_names) else None
+        return PackRow(None, number, (length, int(table.num_visual[number])), shard)
 
-    def _measured(self, number: int, length: int) -> PackRow:
-        assert self.table is not None
-        visual = int(self.table.num_visual[number])
-        has_shards = len(self.table.shard_names) > 0
-        shard = self.table.locate(number)[0] if has_shards else None
-        return PackRow(None, number, (length, visual), shard)
+
+def stored_packs(folder: Folder, plan: PackPlan | None) -> StoredPacks | TarPacks:
+    """Return the packs of a folder that `shardmill pack` made."""
+    if folder.spec.get("format") == "tar":
+        return TarPacks(folder, plan)
+    starts = [0]
+    for number, entry in enumerate(folder.entries()):
+        span = folder.unit(entry.name).input if folder.has_unit(entry.name) else {}
+        first, last = span.get("start"), span.get("stop")
+        if not isinstance(first, int) or not isinstance(last, int):
+            with folder.lock:
+                first, last = 0, num_stored_packs(folder.tokens().shard(number))
+        starts.append(starts[-1] + last - first)
+    return StoredPacks(folder, plan, starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +187,18 @@ class StoredPacks:
         """Return the documents of a pack as they are stored."""
         place = bisect_right(self.starts, number) - 1
         with self.folder.lock:
-            shard = self.folder.tokens().shard(place)
-            inside = number - self.starts[place]
+            tokens = self.folder.tokens()
+            shard, inside = tokens.shard(place), number - self.starts[place]
             rows = stored_rows(shard, inside)
-            first = self.folder.places()[0][place] + int(shard.documents[inside])
+            first = self.folder.first_numbers()[tokens.entries[place].name]
+            first += int(shard.documents[inside])
         numbers = self._numbers(number, len(rows))
         return [PackRow(row, n, stored=first + i) for i, (row, n) in enumerate(zip(rows, numbers))]
 
     def _numbers(self, number: int, count: int) -> Sequence[int | None]:
         if self.plan is None or not 0 <= number < len(self.plan):
             return [None] * count
+        # Packs are stored in the order of training, so that the order leads back to the plan.
         spec = self.folder.spec
         order = EpochOrder(self.plan, seed=int(spec["seed"]), epoch=int(spec["epoch"]))
         numbers: list[int] = self.plan[int(order.packs(np.array([number]))[0])].tolist()
@@ -153,10 +207,11 @@ class StoredPacks:
 
 @dataclass(frozen=True, slots=True)
 class TarPacks:
-    """Packs in tars: the json of each says what its tokens are."""
+    """Packs in tars, found by the index of each tar; documents have no padding."""
 
     folder: Folder
     plan: PackPlan | None
+    alignment: int = 1
 
     def __len__(self) -> int:
         return sum(entry.num_samples for entry in self.folder.entries())
@@ -166,52 +221,115 @@ class TarPacks:
         """The capacity of the plan."""
         return None if self.plan is None else self.plan.spec.capacity
 
-    @property
-    def alignment(self) -> int:
-        """Tars hold documents without padding."""
-        return 1
-
     def rows(self, number: int) -> list[PackRow]:
-        """Return the documents of a pack."""
+        """Return the documents of a pack; their media are named as the members of the tar."""
         with self.folder.lock:
             place, inside = self.folder.samples().locate(number)
             shard = self.folder.sample_shard(place)
             raw = shard.raw(inside)
-            content = bytes(raw.get("json", b""))
-        path = shard.index.arrays.path
+            members, content = [name for name in raw if name != "json"], bytes(raw.get("json", b""))
+        key = shard.index.keys[inside]
         try:
-            names = [name for name in raw if name != "json"]
-            return [PackRow(row) for row in _parse(orjson.loads(content), names)]
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise FormatError(f"pack {number} is not a pack: {error}", path=path) from error
+            fields = parse_packed(content, key)
+            whole = packed_row(key, fields, ANY_SPACE, Origin(source="", path="", row=key))
+            media = (
+                replace(span, name=name)
+                for span, name in zip(whole.media, chain(members, repeat("")))
+            )
+            rows = packed_documents(replace(whole, media=tuple(media), origin=None), fields)
+        except SampleError as error:
+            raise FormatError(f"pack {number}: {error}", path=shard.index.arrays.path) from error
+        return [PackRow(replace(row, continues=False)) for row in rows]
 
 
-def stored_packs(folder: Folder, plan: PackPlan | None) -> StoredPacks | TarPacks:
-    """Return the packs of a folder that `shardmill pack` made."""
-    if folder.spec.get("format") == "tar":
-        return TarPacks(folder, plan)
-    starts = [0]
-    done = {unit.name: unit for unit in folder.units()}
-    for entry in folder.entries():
-        span = done[entry.name].input if entry.name in done else {}
-        first, last = span.get("start"), span.get("stop")
-        if not isinstance(first, int) or not isinstance(last, int):
-            with folder.lock:
-                shard = folder.tokens().shard(len(starts) - 1)
-            first, last = 0, num_stored_packs(shard)
-        starts.append(starts[-1] + last - first)
-    return StoredPacks(folder, plan, starts)
+def open_records(folder: Folder) -> RecordPacks:
+    """Return the records of an export; raises `ConfigError` if its format has no reader."""
+    if isinstance(folder.path, UrlPath):
+        raise ConfigError("records of an export in a store are not shown: copy it to a disk")
+    reader = open_reader(str(folder.path))
+    parts = list(reader.parts())
+    starts = list(accumulate((part.num_records for part in parts), initial=0))
+    return RecordPacks(reader, parts, starts)
 
 
-def check_number(packs: PackSource, number: int) -> None:
-    """Raise `NotHere` for a pack that is not there."""
+@dataclass(slots=True)
+class RecordPacks:
+    """The records of an export. They can only be read in order, so the reading goes on from the
+    last one that was asked for where that is possible."""
+
+    reader: Reader
+    parts: list[Part]
+    starts: list[int]
+    capacity: int | None = None
+    alignment: int = 1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _reading: Iterator[Record] = field(default_factory=lambda: iter(()))
+    _next: tuple[int, int] = (-1, 0)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def rows(self, number: int) -> list[PackRow]:
+        """Return the documents of a record; one without tokens is its text."""
+        part = bisect_right(self.starts, number) - 1
+        inside = number - self.starts[part]
+        with self._lock:
+            if part != self._next[0] or inside < self._next[1]:
+                self._reading, self._next = self.reader.read(self.parts[part].input), (part, 0)
+            record = next(islice(self._reading, inside - self._next[1], None), None)
+            self._next = part, inside + 1
+        if record is None:
+            raise NotHere(f"the export has no record {number}")
+        if record.problem is not None:
+            return [PackRow(None, key=record.key, text=str(record.problem))]
+        if not record.rows:
+            return [PackRow(None, key=record.key, text=record.text[:MAX_CHARS])]
+        return [PackRow(row) for row in record.rows]
+
+
+def list_packs(context: Context, query: Query) -> dict[str, Any]:
+    """Return some packs as strips: where documents begin, and how much of each is visual."""
+    packs = open_packs(context, query.text("id"))
+    at, count = query.number("at", 0), query.number("count", PER_PAGE, most=100)
+    numbers = range(min(at, len(packs)), min(at + count, len(packs)))
+    return {
+        "total": len(packs),
+        "at": at,
+        "packs": [{"number": n, **layout_of(packs, packs.rows(n))} for n in numbers],
+    }
+
+
+def show_pack(context: Context, query: Query) -> dict[str, Any]:
+    """Return a pack in full, with links from its documents to their rows, samples and files."""
+    id, number = query.text("id"), query.number("n")
+    item, packs = context.item(id), open_packs(context, id)
     if not 0 <= number < len(packs):
         raise NotHere(f"there are packs 0..{len(packs) - 1}, not {number}")
+    rows = packs.rows(number)
+    tokens, samples = context.upstream(id, "tokens"), context.upstream(id, "samples")
+    inside = {"id": id, "number": number} if isinstance(packs, TarPacks) else None
+    # Rows that lie in no token shard of ours are decoded here; the page asks for the others.
+    decoder = open_decoder(context, id) if isinstance(packs, TarPacks | RecordPacks) else None
+    return {
+        "number": number,
+        "total": len(packs),
+        **layout_of(packs, rows),
+        "documents": [
+            {
+                **_document(row, decoder),
+                "tokens_at": _tokens_at(item, tokens, row),
+                "sample_at": None if samples is None else _sample_at(samples, row),
+                "media_at": inside,
+            }
+            for row in rows
+        ],
+        "samples": None if samples is None else samples[0].id,
+    }
 
 
-def spread(packs: PackSource, rows: Sequence[PackRow]) -> dict[str, Any]:
+def layout_of(packs: PackSource, rows: Sequence[PackRow]) -> dict[str, Any]:
     """Return where the documents of a pack lie, and how much of it is padding."""
-    lengths = [_length(row) for row in rows]
+    lengths = [row.planned[0] if row.row is None else len(row.row.ids) for row in rows]
     layout = lay_out(lengths, alignment=packs.alignment)
     size = max(packs.capacity or 0, layout.size)
     return {
@@ -226,32 +344,39 @@ def spread(packs: PackSource, rows: Sequence[PackRow]) -> dict[str, Any]:
     }
 
 
-def _length(row: PackRow) -> int:
-    return row.planned[0] if row.row is None else len(row.row.ids)
+def _tokens_at(
+    item: Item, tokens: tuple[Item, Folder] | None, row: PackRow
+) -> dict[str, Any] | None:
+    if tokens is not None and row.number is not None:
+        return {"id": tokens[0].id, "name": tokens[0].name, "number": row.number}
+    if row.stored is None:
+        return None
+    return {"id": item.id, "name": item.name, "number": row.stored}
 
 
-def _parse(plain: Any, names: list[str]) -> list[TokenRow]:
-    lengths = [int(length) for length in plain["lengths"]]
-    ids = np.asarray(plain["input_ids"], np.int64)
-    loss = np.asarray(plain["loss_mask"], np.bool_)
-    if min(lengths, default=0) < 0 or sum(lengths) > len(ids) or len(loss) != len(ids):
-        raise ConfigError("its lengths do not fit its tokens")
-    rows, start = [], 0
-    for document, (key, length) in enumerate(zip(plain["keys"], lengths)):
-        media = tuple(
-            MediaSpan(
-                name=names[number] if number < len(names) else "",
-                kind=str(medium["kind"]),
-                position=int(medium["position"]) - start,
-                num_tokens=int(medium["num_tokens"]),
-                grid=tuple(int(side) for side in medium["grid"]),  # type: ignore[arg-type]
-            )
-            for number, medium in enumerate(plain["media"])
-            if medium["document"] == document
-        )
-        spans = spans_of(loss[start : start + length])
-        rows.append(
-            TokenRow(key=str(key), ids=ids[start : start + length], loss=spans, media=media)
-        )
-        start += length
-    return rows
+def _sample_at(samples: tuple[Item, Folder], row: PackRow) -> dict[str, Any] | None:
+    try:
+        if row.row is not None or row.key:
+            return sample_place(samples, row.row.key if row.row else row.key, row.shard)
+        # A table of lengths has a row for each sample, in the same order.
+        return None if row.number is None else {"id": samples[0].id, "number": row.number}
+    except ShardmillError:
+        return None
+
+
+def _document(row: PackRow, decoder: Decoder | None) -> dict[str, Any]:
+    if row.row is not None:
+        decoded = {} if decoder is None else decoder.decode(row.row)
+        return {**describe_row(row.row), "text": "", **decoded}
+    tokens, visual = row.planned
+    return {
+        "key": row.key or ("" if row.number is None else f"row {row.number:,}"),
+        "tokens": tokens,
+        "visual": visual,
+        "loss_tokens": None,
+        "loss": [],
+        "media": [],
+        "origin": None,
+        "continues": False,
+        "text": row.text,
+    }

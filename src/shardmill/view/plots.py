@@ -1,7 +1,7 @@
 """The numbers behind the plots: histograms by source, and what a plan costs step by step.
 
-Small tables are read whole; of folders with many shards some are taken, evenly spread, and the
-answer says how many, so that ten million rows are drawn as fast as ten thousand.
+Small tables are read whole. Of folders with many shards some are taken, evenly spread, and the
+answer says how many: ten million rows are plotted as fast as ten thousand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled 
 
 
 def some_lengths(folder: Folder) -> tuple[LengthTable, int]:
-    """Return the lengths of some shards of tokens, evenly spread, and how many shards that are."""
+    """Return the lengths of some shards of tokens, and how many shards these are."""
     with folder.lock:
         tokens = folder.tokens()
         count = min(MAX_SHARDS, len(tokens.entries))
@@ -85,7 +85,7 @@ def histogram(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricedPlan:
-    """What the packs of a plan cost, and two orders of them: as planned, and merely shuffled."""
+    """What the packs of a plan cost, and two orders of them: as planned, and only shuffled."""
 
     plan: PackPlan
     costs: PackCosts
@@ -95,7 +95,8 @@ class PricedPlan:
 
 
 def price_plan(plan: PackPlan, table: LengthTable) -> PricedPlan:
-    """Return the costs of a plan for a model of 7B with a vision tower."""
+    """Return the costs of a plan for a 7B model with a vision tower; `StaleError` if the table is
+    not the one that was planned."""
     plan.check_table(table)
     costs = pack_costs(plan, table)
     return PricedPlan(
@@ -108,7 +109,7 @@ def price_plan(plan: PackPlan, table: LengthTable) -> PricedPlan:
 
 
 def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
-    """Return how full packs are, how many documents and visual tokens they hold, and whose."""
+    """Return fill, documents and visual tokens of packs, and the share of each source."""
     plan, costs = priced.plan, priced.costs
     return {
         "fill": histogram(100 * costs.tokens / plan.spec.capacity, top=100),
@@ -119,7 +120,7 @@ def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
 
 
 def step_plots(priced: PricedPlan, world: int) -> dict[str, Any]:
-    """Return what steps cost on so many ranks, and how long ranks wait for each other."""
+    """Return what steps cost on `world` ranks, and how long ranks wait for each other."""
     ranks = max(1, min(world, len(priced.plan)))
     costs = priced.costs
     measured = {"visual": costs.visual, "attention": costs.attention, "cost": priced.prices}
@@ -161,7 +162,7 @@ def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
 
 
 def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:
-    """Return mean and dearest rank of each step, at most some hundred of them."""
+    """Return the mean and the most expensive rank of some hundred steps, over the mean pack."""
     mean = float(priced.prices.mean()) or 1.0
     num_steps = len(priced.plan) // ranks
     chosen = np.unique(np.linspace(0, max(0, num_steps - 1), NUM_POINTS).astype(int))[:num_steps]

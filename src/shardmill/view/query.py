@@ -1,6 +1,7 @@
-"""What a request asks: names and numbers from its query string, checked as they are taken.
+"""What a request asks, and how long an answer may take.
 
-Looking through much data in small bites: a request works for a moment, the next goes on.
+Values of a query string are checked as they are taken. A request that looks through much data works
+for a moment and returns a cursor; the next request continues there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from shardmill.errors import ConfigError
 
 MAX_TEXT = 2000
-MAX_NUMBER = 1 << 53
+MAX_NUMBER = 1 << 53  # the largest whole number that JavaScript holds exactly
+SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Query:
     values: Mapping[str, str]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text; without a default it must be there."""
+        """Return a text; raises `ConfigError` if it is missing and has no default."""
         value = self.values.get(name, default)
         if value is None:
             raise ConfigError(f"the request lacks {name!r}")
@@ -31,7 +33,7 @@ class Query:
         return value
 
     def number(self, name: str, default: int | None = None, *, most: int = MAX_NUMBER) -> int:
-        """Return a whole number from 0 to `most`; more is taken as `most`."""
+        """Return a whole number from 0 to `most`; larger ones are taken as `most`."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -40,11 +42,8 @@ class Query:
         return min(int(value), most)
 
 
-SECONDS = 0.25
-
-
 class Budget:
-    """The time that one request may take for looking."""
+    """The time that one request may spend on a search."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._end_s = time.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""The report: one HTML file that carries the page, the answers it needs and its images.
+"""The report: one HTML file with the page, the answers that it needs and its images.
 
-It holds the same modules and styles that the server hands out, joined into one script, and the
-answers that its views ask for, collected from the same functions. A view that is not in it says so.
+It holds the same modules and styles that the server serves, joined into one script, and the answers
+that its views ask for, from the same functions. A view that is not in the report says so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from shardmill.errors import ShardmillError
 from shardmill.storage.text import dump_line
-from shardmill.view.context import Desk
-from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, small_image
-from shardmill.view.queries import answer
+from shardmill.view.answers import answer
+from shardmill.view.context import Context
+from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, thumbnail
 from shardmill.view.server import static_files
 
 NUM_PACKS = 24
@@ -42,10 +42,10 @@ class Bundle:
     media: dict[str, str] = field(default_factory=dict)
 
 
-def make_report(desk: Desk) -> bytes:
-    """Return the report on everything that the desk shows."""
-    bundle = Bundle(desk.library.shelf.root.name)
-    collect(desk, bundle)
+def make_report(context: Context) -> bytes:
+    """Return the report on everything that the context shows."""
+    bundle = Bundle(context.root.name)
+    collect(context, bundle)
     plain = {
         "title": bundle.title,
         "sections": bundle.sections,
@@ -88,22 +88,22 @@ def join_modules(pages: Mapping[str, str], entry: str) -> str:
     return "\n".join(joined.values())
 
 
-def collect(desk: Desk, bundle: Bundle) -> None:
+def collect(context: Context, bundle: Bundle) -> None:
     """Put sections and what they ask for into the bundle."""
-    found = _ask(desk, bundle, "map", {})
+    found = _ask(context, bundle, "map", {})
     bundle.sections.append({"view": "map"})
     for node in found["nodes"]:
         if node["state"] not in ("refused", "broken"):
-            _collect_item(desk, bundle, node["id"])
+            _collect_item(context, bundle, node["id"])
 
 
-def _collect_item(desk: Desk, bundle: Bundle, id: str) -> None:
-    page = _ask(desk, bundle, "item", {"id": id})
+def _collect_item(context: Context, bundle: Bundle, id: str) -> None:
+    page = _ask(context, bundle, "item", {"id": id})
     for view, name, asked in _wanted(page):
         try:
             for request, params in asked:
-                answer_ = _ask(desk, bundle, request, params)
-                _keep_media(desk, bundle, id, request, answer_)
+                answer_ = _ask(context, bundle, request, params)
+                _keep_media(context, bundle, id, request, answer_)
         except (ShardmillError, OSError):
             continue
         bundle.sections.append({"id": id, "view": view, "name": name})
@@ -133,9 +133,9 @@ def _wanted(page: Mapping[str, Any]) -> Iterator[tuple[str, str, list[tuple[str,
         yield "codes", "", [("codes", {"id": id, "at": 0, "count": NUM_PACKS})]
 
 
-def _ask(desk: Desk, bundle: Bundle, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(context: Context, bundle: Bundle, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: str(value) for key, value in params.items()}
-    found = answer(desk, name, values)
+    found = answer(context, name, values)
     bundle.answers[address(name, values)] = found
     return found
 
@@ -152,41 +152,43 @@ def address(name: str, values: Mapping[str, str]) -> str:
 _SAFE = "!*'()"
 
 
-def _keep_media(desk: Desk, bundle: Bundle, id: str, request: str, found: dict[str, Any]) -> None:
+def _keep_media(
+    context: Context, bundle: Bundle, id: str, request: str, found: dict[str, Any]
+) -> None:
     if request == "samples":
         for card in found["cards"]:
             for name, kind in list(card["kinds"].items())[:1]:
-                _keep(desk, bundle, id, card["number"], name, kind)
+                _keep(context, bundle, id, card["number"], name, kind)
     elif request == "pack":
-        _keep_pack(desk, bundle, found)
+        _keep_pack(context, bundle, found)
     elif request == "codes":
         for image in found["images"]:
             at = image["sample_at"]
             if at is not None:
-                _keep(desk, bundle, at["id"], at["number"], image["medium"], "image")
+                _keep(context, bundle, at["id"], at["number"], image["medium"], "image")
 
 
-def _keep_pack(desk: Desk, bundle: Bundle, pack: dict[str, Any]) -> None:
+def _keep_pack(context: Context, bundle: Bundle, pack: dict[str, Any]) -> None:
     for document in pack["documents"]:
         at = document["media_at"] or document["sample_at"]
         for medium in document["media"] if at else []:
-            _keep(desk, bundle, at["id"], at["number"], medium["name"], medium["kind"])
+            _keep(context, bundle, at["id"], at["number"], medium["name"], medium["kind"])
     row = pack["documents"][0]["tokens_at"] if pack["documents"] else None
     if row is not None:
-        _ask(desk, bundle, "row", {"id": row["id"], "n": row["number"]})
+        _ask(context, bundle, "row", {"id": row["id"], "n": row["number"]})
 
 
-def _keep(desk: Desk, bundle: Bundle, id: str, number: int, name: str, kind: str) -> None:
-    """Carry a small image of a medium, if one can be made."""
+def _keep(context: Context, bundle: Bundle, id: str, number: int, name: str, kind: str) -> None:
+    """Add a thumbnail of a medium to the bundle, if one can be made."""
     if kind == "audio":
         return
-    place = find_medium(desk.library.folder(id, "samples", "packs"), number, name)
+    place = find_medium(context.folder(id, "samples", "packs"), number, name)
     asked = {"id": id, "n": str(number), "name": name, "w": str(THUMB)}
     if kind == "video":
         asked["ms"] = str(FILM_MS)
         content = frame(place, FILM_MS / 1000, THUMB)
     else:
-        content = small_image(place, THUMB)
+        content = thumbnail(place, THUMB)
     if content is not None:
         kind_ = media_type(content[:HEAD_BYTES])
         encoded = base64.b64encode(content).decode()

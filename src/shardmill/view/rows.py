@@ -1,4 +1,8 @@
-"""Rows of tokens as the page shows them: painted by loss and modality, media in place."""
+"""Rows of tokens: decoded, split into runs by loss and modality, with media in place.
+
+A run is {kind, in_loss, start, tokens, ...}: "text" and "control" runs carry the text of each token
+and its id, runs of media their name and grid.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,18 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.codec import from_plain
-from shardmill.model.sample import Origin
+from shardmill.model.codec import digest, from_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
 from shardmill.shards.tokens.dataset import TokenSet
 from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
-from shardmill.view.access import Fence
+from shardmill.view.access import AccessPolicy
+from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
 from shardmill.view.query import Budget
+from shardmill.view.samples import describe_origin
 
 MAX_TOKENS = 16_384
 PIECE_CONTEXT = 3
@@ -28,13 +33,6 @@ REPLACEMENT = "\ufffd"
 BUNDLED = "bundled"
 
 Decode = Callable[[list[int]], str]
-
-
-def list_rows(folder: Folder, at: int, count: int) -> list[dict[str, Any]]:
-    """Return a line for each of some rows."""
-    with folder.lock:
-        rows = folder.tokens()
-        return [_line(rows, number) for number in range(at, min(at + count, len(rows)))]
 
 
 def filter_rows(
@@ -58,7 +56,7 @@ def filter_rows(
 
 
 def show_row(folder: Folder, number: int, decoder: Decoder) -> dict[str, Any]:
-    """Return a row in full: runs of tokens with their texts, spans of loss, media and origin."""
+    """Return a row in full: its runs of tokens, spans of loss, media and origin."""
     with folder.lock:
         rows = folder.tokens()
         if not 0 <= number < len(rows):
@@ -71,9 +69,7 @@ def show_row(folder: Folder, number: int, decoder: Decoder) -> dict[str, Any]:
             "shard": rows.entries[shard].name,
             "row_in_shard": inside,
             **describe_row(row),
-            "runs": list(decoder.runs(shortened(row, MAX_TOKENS))),
-            "cut": max(0, len(row.ids) - MAX_TOKENS),
-            "undecoded": decoder.problem,
+            **decoder.decode(row),
         }
 
 
@@ -83,7 +79,7 @@ def describe_row(row: TokenRow) -> dict[str, Any]:
         "key": row.key,
         "tokens": len(row.ids),
         "visual": row.num_visual,
-        "learned": row.num_loss,
+        "loss_tokens": row.num_loss,
         "loss": row.loss.tolist(),
         "media": [describe_span(span) for span in row.media],
         "origin": describe_origin(row.origin),
@@ -104,13 +100,6 @@ def describe_span(span: MediaSpan) -> dict[str, Any]:
     }
 
 
-def describe_origin(origin: Origin | None) -> dict[str, Any] | None:
-    """Return where a document came from."""
-    if origin is None:
-        return None
-    return {"source": origin.source, "path": origin.path, "row": origin.row}
-
-
 def shortened(row: TokenRow, num_tokens: int) -> TokenRow:
     """Return the beginning of a long row, with no medium cut in two."""
     if len(row.ids) <= num_tokens:
@@ -124,13 +113,13 @@ def shortened(row: TokenRow, num_tokens: int) -> TokenRow:
 class Decoder:
     """Turns rows of a folder into runs of text, by the tokenizer that its spec names.
 
-    Only tokenizers of the plugin table are loaded, from inside of the fence or bundled: a folder
-    from elsewhere cannot make the page import a class or read a file of its choice. Without a
-    tokenizer the runs hold ids.
+    Only tokenizers of the plugin table are loaded, bundled or from where the policy allows: a
+    folder from elsewhere cannot make the page import a class or read a file of its choice. Without
+    a tokenizer the runs hold ids, and `problem` says why.
     """
 
-    def __init__(self, spec: Mapping[str, Any], fence: Fence) -> None:
-        self.problem, self._fence = "", fence
+    def __init__(self, spec: Mapping[str, Any], policy: AccessPolicy) -> None:
+        self.problem, self._policy = "", policy
         self._tokenizer: TextTokenizer | None = None
         self._names: dict[int, str] = {}
         try:
@@ -138,29 +127,37 @@ class Decoder:
         except (ShardmillError, OSError, ValueError) as error:
             self.problem = str(error)
 
+    def decode(self, row: TokenRow) -> dict[str, Any]:
+        """Return the runs of a row, of a very long one only the first tokens."""
+        return {
+            "runs": list(self.runs(shortened(row, MAX_TOKENS))),
+            "cut": max(0, len(row.ids) - MAX_TOKENS),
+            "undecoded": self.problem,
+        }
+
     def runs(self, row: TokenRow) -> Iterator[dict[str, Any]]:
-        """Yield runs {kind, learned, start, tokens, texts} that hold every token in order."""
-        learned = mask_of(row.loss, len(row.ids))
+        """Yield the runs of a row; together they hold every token in order."""
+        in_loss = mask_of(row.loss, len(row.ids))
         control = np.isin(row.ids, np.fromiter(self._names, np.int64, len(self._names)))
         position = 0
         for span in [*row.media, None]:
             end = len(row.ids) if span is None else span.position
-            yield from self._text(row, learned, control, position, end)
+            yield from self._text(row, in_loss, control, position, end)
             if span is not None:
                 position = span.position + span.num_tokens
                 yield {
                     "kind": span.kind,
-                    "learned": bool(learned[span.position : position].any()),
+                    "in_loss": bool(in_loss[span.position : position].any()),
                     "start": span.position,
                     "tokens": span.num_tokens,
                     "name": span.name,
                     "grid": list(span.grid),
                 }
 
-    def _text(self, row: TokenRow, learned: Any, control: Any, first: int, end: int) -> Any:
+    def _text(self, row: TokenRow, in_loss: Any, control: Any, first: int, end: int) -> Any:
         if end <= first:
             return
-        changes = (learned[first + 1 : end] != learned[first : end - 1]) | (
+        changes = (in_loss[first + 1 : end] != in_loss[first : end - 1]) | (
             control[first + 1 : end] != control[first : end - 1]
         )
         edges = [first, *(np.flatnonzero(changes) + first + 1).tolist(), end]
@@ -169,7 +166,7 @@ class Decoder:
             is_control = bool(control[start])
             yield {
                 "kind": "control" if is_control else "text",
-                "learned": bool(learned[start]),
+                "in_loss": bool(in_loss[start]),
                 "start": start,
                 "tokens": stop - start,
                 "texts": [self._names[i] for i in ids] if is_control else self._pieces(ids),
@@ -188,10 +185,10 @@ class Decoder:
         if tokenizer.get("kind") not in TEXT_TOKENIZERS.values():
             raise ConfigError(f"the page does not load the tokenizer {tokenizer.get('kind')!r}")
         if tokenizer.get("path") != BUNDLED:
-            self._fence.check_url(str(tokenizer.get("path")))
+            self._policy.check_url(str(tokenizer.get("path")))
         names = from_plain({**space, "kind": "shardmill.model.space:TokenSpace"}, TokenSpace).names
         self._names = {number: f"<{name}>" for name, number in names.items()}
-        # Only decoding is wanted: no fast engine need prove itself.
+        # Only decoding is wanted, so the fast engines and their self-test stay out.
         plain = {**tokenizer, "engine": "reference"}
         loaded = load_once(from_plain(plain, TextSpec, where="tokenizer"))
         self._tokenizer = loaded
@@ -218,10 +215,11 @@ def pieces(decode: Decode, ids: list[int]) -> list[str]:
     return texts
 
 
-def open_decoder(folder: Folder, tokens: Folder | None) -> Decoder:
+def open_decoder(context: Context, id: str) -> Decoder:
     """Return the decoder of a folder; packs are decoded by the tokenizer of their tokens."""
-    spec = folder.spec if "tokenizer" in folder.spec or tokens is None else tokens.spec
-    return Decoder(spec, folder.fence)
+    folder, tokens = context.folder(id), context.upstream(id, "tokens")
+    spec = folder.spec if "tokenizer" in folder.spec or tokens is None else tokens[1].spec
+    return context.cached(("decoder", digest(spec)), lambda: Decoder(spec, context.policy))
 
 
 def _line(rows: TokenSet, number: int) -> dict[str, Any]:
@@ -233,7 +231,7 @@ def _line(rows: TokenSet, number: int) -> dict[str, Any]:
         "key": shard.keys[inside],
         "tokens": int(shard.lengths[inside]),
         "visual": int(shard.num_visual[inside]),
-        "learned": int(shard.loss(inside)[:, 1].sum()),
+        "loss_tokens": int(shard.loss(inside)[:, 1].sum()),
         "source": origin.source if origin else "",
         "media": [describe_span(span) for span in shard.media(inside)],
     }

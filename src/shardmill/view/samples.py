@@ -1,20 +1,19 @@
-"""Samples as the page shows them: cards in a list, one sample in full, and where to find one."""
+"""Samples: cards in a list, one sample in full, and how to find one by its key."""
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import orjson
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.model.sample import Document, Sample, Segment
+from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.shards.samples.dataset import SampleSet, entry_index
 from shardmill.shards.samples.shard import Raw, parse_sample
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.sources.part import media_kind
 from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
+from shardmill.view.items import Item, NotHere
 from shardmill.view.query import Budget
 
 CARD_CHARS = 160
@@ -25,19 +24,12 @@ MAX_ASKED = 64
 SIZES = ("width", "height", "num_frames", "fps", "duration_s")
 
 
-def list_samples(folder: Folder, numbers: range | list[int]) -> list[dict[str, Any]]:
-    """Return cards of these samples."""
-    with folder.lock:
-        samples = folder.samples()
-        return [_card(folder, samples, number) for number in numbers]
-
-
 def filter_samples(
     folder: Folder, at: int, count: int, *, source: str, wanted: str, budget: Budget
 ) -> dict[str, Any]:
-    """Return cards of samples from `at` on, of one source, with `wanted` in their key.
+    """Return cards of samples from `at` on, of one source, with `wanted` in their keys.
 
-    Keys and sources are columns of the indexes: no tar is opened for what does not fit.
+    Keys and sources are columns of the indexes: no tar is opened for a sample that is not shown.
     """
     with folder.lock:
         samples = folder.samples()
@@ -47,8 +39,12 @@ def filter_samples(
             number = at + count
         while number < total and len(found) < count and not budget.is_spent:
             shard, inside = samples.locate(number)
-            rows = _matching_in(folder, samples, shard, inside, source, wanted)
-            found += [number - inside + row for row in rows[: count - len(found)]]
+            try:
+                index = entry_index(folder.path, samples.entries[shard])
+                rows = matching(index, inside, source, wanted, count - len(found))
+            except FormatError:
+                rows = []  # a shard that cannot be read hides only its own samples
+            found += [number - inside + row for row in rows]
             size = samples.entries[shard].num_samples
             number = found[-1] + 1 if len(found) >= count else number - inside + size
         cards = [_card(folder, samples, n) for n in found]
@@ -56,19 +52,8 @@ def filter_samples(
     return {"cards": cards, "next": None if done else number, "searched": min(number, total)}
 
 
-def _matching_in(
-    folder: Folder, samples: SampleSet, shard: int, first: int, source: str, wanted: str
-) -> list[int]:
-    """Return the rows of a shard that match; none of a shard that cannot be read."""
-    try:
-        index = entry_index(folder.path, samples.entries[shard])
-        return matching(index, first, source, wanted, len(index))
-    except FormatError:
-        return []
-
-
 def matching(index: ShardIndex, first: int, source: str, wanted: str, count: int) -> list[int]:
-    """Return up to `count` rows from `first` on, of a source, with `wanted` in their key."""
+    """Return up to `count` rows from `first` on, of a source, with `wanted` in their keys."""
     if source and source not in index.sources:
         return []
     of_source = index.column("source") == index.sources.index(source) if source else None
@@ -89,16 +74,14 @@ def show_sample(folder: Folder, number: int) -> dict[str, Any]:
         if not 0 <= number < len(samples):
             raise NotHere(f"there are samples 0..{len(samples) - 1}, not {number}")
         place, inside = samples.locate(number)
-        shard = folder.sample_shard(place)
+        name, shard = samples.entries[place].name, folder.sample_shard(place)
         key, raw = shard.index.keys[inside], shard.raw(inside)
         shown: dict[str, Any] = {
             "number": number,
             "total": len(samples),
             "key": key,
-            "shard": samples.entries[place].name,
-            "unit": samples.entries[place].name
-            if folder.has_unit(samples.entries[place].name)
-            else None,
+            "shard": name,
+            "unit": name if folder.has_unit(name) else None,
             "row_in_shard": inside,
             "media": media_sizes(shard.index, inside),
         }
@@ -123,21 +106,34 @@ def media_sizes(index: ShardIndex, inside: int) -> dict[str, dict[str, Any]]:
 
 
 def find_sample(folder: Folder, key: str, shard_name: str | None = None) -> int | None:
-    """Return the number of a sample by its key, looking first where it should be.
+    """Return the number of a sample by its key, or None.
 
-    A stage over samples makes a shard of each shard under the same name, so that one index tells.
-    Otherwise some indexes are asked in turn: for more there is the search.
+    A stage over samples writes each shard under the name of its input shard, so that usually the
+    first index has it. Otherwise some indexes are asked in turn; for more there is the search.
     """
     with folder.lock:
-        samples = folder.samples()
-        starts, numbers = folder.places()
-        likely = numbers.get(shard_name or "")
-        asked = range(min(MAX_ASKED, len(samples.entries)))
-        for place in asked if likely is None else chain([likely], asked):
-            row = entry_index(folder.path, samples.entries[place]).find(key)
+        samples, first = folder.samples(), folder.first_numbers()
+        places = list(range(min(MAX_ASKED, len(samples.entries))))
+        if shard_name in first:
+            places.insert(0, samples.locate(first[shard_name])[0])
+        for place in places:
+            entry = samples.entries[place]
+            row = entry_index(folder.path, entry).find(key)
             if row is not None:
-                return int(starts[place] + row)
+                return int(first[entry.name] + row)
     return None
+
+
+def sample_place(
+    samples: tuple[Item, Folder], key: str, shard: str | None
+) -> dict[str, Any] | None:
+    """Return id and number of the sample that a row or an image was made from, None if not here.
+
+    A row that was split off a longer one has its key with ~1, ~2 added.
+    """
+    item, folder = samples
+    number = find_sample(folder, key.partition("~")[0], shard)
+    return None if number is None else {"id": item.id, "number": number}
 
 
 def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
@@ -159,8 +155,8 @@ def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
 
 
 def _readable(key: str, raw: Raw) -> Sample:
-    """Return the sample, or the members of one that others wrote: media first, then texts."""
-    if not _is_of_others(raw):
+    """Return the sample; of a tar that other tools wrote its media first, then its texts."""
+    if not _is_foreign(raw):
         return parse_sample(key, raw)
     kinds = {ext: media_kind(ext) for ext in raw}
     media = (Segment(kind=kind, media=ext) for ext, kind in kinds.items() if kind is not None)
@@ -168,7 +164,7 @@ def _readable(key: str, raw: Raw) -> Sample:
     return Sample(key=key, document=Document((*media, *texts)))
 
 
-def _is_of_others(raw: Raw) -> bool:
+def _is_foreign(raw: Raw) -> bool:
     if "json" not in raw:
         return True
     try:
@@ -180,16 +176,20 @@ def _is_of_others(raw: Raw) -> bool:
 
 def _document(sample: Sample) -> dict[str, Any]:
     segments = sample.document.segments
-    origin = sample.origin
     return {
         "segments": [_segment(segment) for segment in segments[:MAX_SEGMENTS]],
         "num_segments": len(segments),
-        "origin": None
-        if origin is None
-        else {"source": origin.source, "path": origin.path, "row": origin.row},
+        "origin": describe_origin(sample.origin),
         "extra": {str(k): str(v)[:MAX_EXTRA_CHARS] for k, v in sample.extra.items()},
         "raw": {},
     }
+
+
+def describe_origin(origin: Origin | None) -> dict[str, Any] | None:
+    """Return where a sample or a row came from."""
+    if origin is None:
+        return None
+    return {"source": origin.source, "path": origin.path, "row": origin.row}
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 def _texts(raw: Raw) -> dict[str, str]:
-    """Return members that look like text, for samples that are no documents of ours."""
+    """Return the members that look like text, of samples without a document."""
     texts = {ext: bytes(content[:MAX_EXTRA_CHARS]) for ext, content in raw.items()}
     return {
         ext: content.decode("utf-8", "replace")
@@ -215,7 +215,7 @@ def _texts(raw: Raw) -> dict[str, str]:
 
 
 def _with_text(index: ShardIndex, first: int, wanted: str) -> list[int]:
-    """Return the rows whose key holds a text, by one pass over the bytes of all keys."""
+    """Return the rows whose key contains a text, by one pass over the bytes of all keys."""
     data, bounds = index.keys.data, index.arrays["key_bounds"]
     needle, start = wanted.encode("utf-8", "surrogateescape"), int(bounds[first])
     content = bytes(data[start:])

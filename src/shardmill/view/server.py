@@ -1,156 +1,39 @@
-"""The server: a page of static files, answers as JSON, and media by ranges. It only reads.
-
-Images decoded from their codes beside the originals, for who started the page with weights.
-
-What every request must pass, and what every response carries.
-
-The page is for this machine only: the name it is asked by must be a name of the loopback (a web
-site that rebinds its own name to 127.0.0.1 fails here), and each request must hold the token, as a
-cookie that no other site can send, or in the link that opens the page. Nothing can be written.
-
-Responses forbid everything that is not ours: no script but our files, no text that becomes markup
-(trusted types), no frame, no request to anywhere else.
-"""
+"""The server: the static page, answers as JSON, and media by ranges. It only reads."""
 
 from __future__ import annotations
 
 import re
-import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
-from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.stages.codereport import reconstruct
 from shardmill.storage.text import dump_line
-from shardmill.view.access import Refused
-from shardmill.view.context import Desk
-from shardmill.view.folder import Folder
+from shardmill.view.access import Refused, RequestGuard
+from shardmill.view.answers import answer
+from shardmill.view.codes import decode_codes
+from shardmill.view.context import Context
 from shardmill.view.items import NotHere
 from shardmill.view.media import (
     HEAD_BYTES,
     UNKNOWN,
-    Place,
-    as_png,
+    MediumBytes,
     find_medium,
     frame,
     known_width,
     media_type,
-    small_image,
+    thumbnail,
 )
-from shardmill.view.queries import answer
 from shardmill.view.query import Query
-
-
-def decode_codes(desk: Desk, folder: Folder, key: str, medium: str) -> bytes:
-    """Return a PNG: the image as it was encoded on the left, as its codes decode to it right."""
-    if not desk.decodes:
-        raise ConfigError("start with --reconstruct to load the weights and decode codes")
-
-    def make() -> bytes:
-        for image in reconstruct(folder.path, [key]):
-            if image.medium == medium:
-                return as_png(image.side_by_side())
-        raise NotHere(f"sample {key!r} has no codes of {medium!r}")
-
-    return desk.keep(("decoded", str(folder.path), key, medium), make)
-
-
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-METHODS = frozenset({"GET", "HEAD"})
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "media-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "permissions-policy": "camera=(), microphone=(), geolocation=()",
-}
-
-
-class Locks:
-    """Lets pass what reads, asks by a name of the loopback, and holds the token."""
-
-    def __init__(self, app: ASGIApp, token: str, cookie: str) -> None:
-        self._app, self._token, self._cookie = app, token, cookie
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a refusal, or pass on and add the headers."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        linked = self._fits(parse_qs(scope["query_string"].decode("latin-1")).get("token", []))
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                added = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    added.setdefault(name, value)
-                if linked:
-                    added.append("set-cookie", self._set_cookie())
-            await send(message)
-
-        refusal = self._refusal(scope, headers, linked)
-        await (refusal or self._app)(scope, receive, send_with_headers)
-
-    def _refusal(self, scope: Scope, headers: Headers, linked: bool) -> Response | None:
-        if scope["method"] not in METHODS:
-            return PlainTextResponse("this page only reads\n", 405)
-        host = headers.get("host", "").rpartition(":")
-        name = host[0] if host[2].isdigit() else headers.get("host", "")
-        if name.lower() not in LOOPBACK:
-            return PlainTextResponse("ask for 127.0.0.1 or localhost\n", 421)
-        if linked or self._fits(_cookies(headers, self._cookie)):
-            return None
-        return PlainTextResponse(
-            "this page needs its token: open the address that `shardmill view` printed\n", 403
-        )
-
-    def _fits(self, given: Iterable[str]) -> bool:
-        wanted = self._token.encode()
-        return any(secrets.compare_digest(text.encode(), wanted) for text in given)
-
-    def _set_cookie(self) -> str:
-        return f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
-
-
-def _cookies(headers: Headers, name: str) -> list[str]:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return []
-    return [] if found is None else [found.value]
-
 
 STATIC_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -158,14 +41,14 @@ STATIC_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# A file that is opened by itself, not as part of the page, may do nothing at all.
+# A medium that is opened by itself, not as part of the page, may run nothing at all.
 MEDIA_POLICY = "default-src 'none'; sandbox"
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 CHUNK = 1 << 20
 
 
-def make_app(desk: Desk, token: str, port: int) -> Starlette:
-    """Return the application over a desk."""
+def make_app(context: Context, token: str, port: int) -> Starlette:
+    """Return the application that shows a context; only requests with the token are answered."""
     pages = static_files()
 
     def page(request: Request) -> Response:
@@ -176,19 +59,19 @@ def make_app(desk: Desk, token: str, port: int) -> Starlette:
         return Response(pages[name], media_type=kind, headers={"cache-control": "no-cache"})
 
     def ask(request: Request) -> Response:
-        return _json(answer(desk, request.path_params["name"], dict(request.query_params)))
+        return _json(answer(context, request.path_params["name"], dict(request.query_params)))
 
     def share(request: Request) -> Response:
         return _json({"address": f"{request.base_url}?token={token}"})
 
     def media(request: Request) -> Response:
-        return _media(desk, request)
+        return _media(context, request)
 
     def decoded(request: Request) -> Response:
         query = Query(dict(request.query_params))
-        folder = desk.library.folder(query.text("id"), "codes")
-        content = decode_codes(desk, folder, query.text("key"), query.text("medium"))
-        return Response(content, media_type="image/png", headers=_kept(60))
+        folder = context.folder(query.text("id"), "codes")
+        content = decode_codes(context, folder, query.text("key"), query.text("medium"))
+        return Response(content, media_type="image/png", headers=_max_age(60))
 
     routes: dict[str, Callable[[Request], Response]] = {
         "/": page,
@@ -200,7 +83,7 @@ def make_app(desk: Desk, token: str, port: int) -> Starlette:
     }
     return Starlette(
         routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in routes.items()],
-        middleware=[Middleware(Locks, token=token, cookie=f"shardmill-{port}")],
+        middleware=[Middleware(RequestGuard, token=token, cookie=f"shardmill-{port}")],
         exception_handlers={ShardmillError: _refuse, OSError: _refuse, HTTPException: _no_page},
     )
 
@@ -216,7 +99,10 @@ def static_files() -> dict[str, bytes]:
 
 
 def bind(port: int | None, default: int) -> socket.socket:
-    """Return a socket on the loopback: at a port, or at the default if it is free, or anywhere."""
+    """Return a socket on the loopback: at `port`, else at `default` if it is free, else at any.
+
+    Raises `ConfigError` if the port that was asked for is in use.
+    """
     tried = [port] if port is not None else [default, 0]
     for number in tried:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -245,26 +131,26 @@ def serve(app: Starlette, bound: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[bound])
 
 
-def _media(desk: Desk, request: Request) -> Response:
+def _media(context: Context, request: Request) -> Response:
     query = Query(dict(request.query_params))
-    folder = desk.library.folder(query.text("id"), "samples", "packs")
+    folder = context.folder(query.text("id"), "samples", "packs")
     place = find_medium(folder, query.number("n"), query.text("name"))
     width = query.number("w", 0, most=4096)
     if "ms" in query.values:
         shot = frame(place, query.number("ms") / 1000, known_width(width or 320))
         if shot is None:
             raise NotHere("this frame cannot be shown: is shardmill[video] installed?")
-        return Response(shot, media_type="image/jpeg", headers=_kept(600))
+        return Response(shot, media_type="image/jpeg", headers=_max_age(600))
     if width:
-        small = small_image(place, known_width(width))
+        small = thumbnail(place, known_width(width))
         if small is not None:
-            return Response(small, media_type="image/jpeg", headers=_kept(600))
+            return Response(small, media_type="image/jpeg", headers=_max_age(600))
     return _ranged(place, request.headers.get("range", ""))
 
 
-def _ranged(place: Place, wanted: str) -> Response:
+def _ranged(place: MediumBytes, wanted: str) -> Response:
     kind = media_type(place.read(0, min(HEAD_BYTES, place.size)))
-    headers = {**_kept(60), "accept-ranges": "bytes", "content-security-policy": MEDIA_POLICY}
+    headers = {**_max_age(60), "accept-ranges": "bytes", "content-security-policy": MEDIA_POLICY}
     if kind == UNKNOWN:
         headers["content-disposition"] = "attachment"
     span = _span(wanted, place.size)
@@ -275,11 +161,11 @@ def _ranged(place: Place, wanted: str) -> Response:
     status = 200
     if wanted:
         status, headers["content-range"] = 206, f"bytes {start}-{end - 1}/{place.size}"
-    return StreamingResponse(_pieces(place, start, end), status, headers, media_type=kind)
+    return StreamingResponse(_chunks(place, start, end), status, headers, media_type=kind)
 
 
 def _span(wanted: str, size: int) -> tuple[int, int] | None:
-    """Return the bytes of a range header, all without one; None if there are none of them."""
+    """Return (start, end) of a Range header, all bytes without one; None if it cannot be met."""
     if not wanted:
         return 0, size
     found = RANGE.fullmatch(wanted.strip())
@@ -291,7 +177,7 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
     return (start, min(last + 1, size)) if start <= last and start < size else None
 
 
-def _pieces(place: Place, start: int, end: int) -> Iterator[bytes]:
+def _chunks(place: MediumBytes, start: int, end: int) -> Iterator[bytes]:
     for at in range(start, end, CHUNK):
         yield place.read(at, min(CHUNK, end - at))
 
@@ -301,7 +187,7 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(dump_line(value), status, headers, media_type="application/json")
 
 
-def _kept(seconds: int) -> dict[str, str]:
+def _max_age(seconds: int) -> dict[str, str]:
     return {"cache-control": f"private, max-age={seconds}"}
 
 

@@ -1,4 +1,4 @@
-// Code images beside their originals, the strangest first.
+// VQ codes of images beside the originals, outliers first.
 
 import { el } from "./dom.js";
 import { decoded } from "./net.js";
@@ -31,9 +31,9 @@ export async function codesView({ ask, route, page }) {
             : null,
         ],
         [
-          percent(1 - answer.dead / Math.max(1, answer.num_codes)),
+          percent(1 - answer.unused / Math.max(1, answer.num_codes)),
           "of the codebook used",
-          `${count(answer.dead)} of ${count(answer.num_codes)} codes never occur`,
+          `${count(answer.unused)} of ${count(answer.num_codes)} codes unused`,
         ],
       ]),
       el(
@@ -46,12 +46,12 @@ export async function codesView({ ask, route, page }) {
           shown: answer.images.length,
           unit: "images",
         }),
-        el("span", { class: "muted" }, "the strangest first: rare codes, or few different ones"),
+        el("span", { class: "muted" }, "outliers first: rare codes, or few different ones"),
       ),
       !answer.decodes && note("Start with --reconstruct to see what the codes decode to."),
       el(
         "div",
-        { class: "codewall" },
+        { class: "code-grid" },
         answer.images.map((image) => imageOf(route.id, image, answer.decodes)),
       ),
     ],
@@ -63,19 +63,19 @@ function imageOf(id, image, decodes) {
   const original = at
     ? link(
         { id: at.id, view: "sample", name: String(at.number) },
-        { class: "shot" },
+        { class: "preview" },
         thumb(at.id, at.number, image.medium, "image"),
       )
-    : el("span", { class: "shot noimage" }, "original not here");
-  const odd = image.score > 4;
+    : el("span", { class: "preview no-image" }, "original not in this folder");
+  const isOutlier = image.score > 4;
   return el(
     "figure",
-    { class: `codes ${odd ? "odd" : ""}` },
+    { class: `codes ${isOutlier ? "outlier" : ""}` },
     el("div", { class: "pair" }, original, grid(image)),
     decodes &&
       el("img", {
         class: "back",
-        alt: "the image as it was encoded, and as its codes give it back",
+        alt: "the image as it was encoded, and as decoded from its codes",
         loading: "lazy",
         src: decoded({ id, key: image.key, medium: image.medium }),
       }),
@@ -86,9 +86,9 @@ function imageOf(id, image, decodes) {
       el(
         "span",
         {},
-        `${image.bits.toFixed(1)} bits a code, ${count(image.distinct)} of ${count(image.height * image.width)} differ`,
+        `${image.bits.toFixed(1)} bits per code, ${count(image.distinct)} of ${count(image.height * image.width)} differ`,
       ),
-      odd && el("span", { class: "tag warn" }, "outlier"),
+      isOutlier && el("span", { class: "tag warn" }, "outlier"),
     ),
   );
 }
@@ -98,17 +98,17 @@ function grid(image) {
   const canvas = el("canvas", {
     width: image.width,
     height: image.height,
-    class: "shot",
+    class: "preview",
     role: "img",
     "aria-label": `${image.width} × ${image.height} codes`,
   });
-  const paint = canvas.getContext("2d");
-  const pixels = paint.createImageData(image.width, image.height);
-  image.codes.flat().forEach((code, place) => {
+  const drawing = canvas.getContext("2d");
+  const pixels = drawing.createImageData(image.width, image.height);
+  image.codes.flat().forEach((code, position) => {
     const mixed = Math.imul(code + 1, 0x9e3779b1) >>> 0;
     const level = (shift) => 70 + (((mixed >>> shift) & 255) * 150) / 255;
-    pixels.data.set([level(0), level(9), level(19), 255], place * 4);
+    pixels.data.set([level(0), level(9), level(19), 255], position * 4);
   });
-  paint.putImageData(pixels, 0, 0);
+  drawing.putImageData(pixels, 0, 0);
   return canvas;
 }

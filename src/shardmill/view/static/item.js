@@ -11,6 +11,7 @@ const TABS = {
   packs: ["packs", "overview", "units", "rejected", "spec"],
   codes: ["codes", "overview", "units", "rejected", "spec"],
   lengths: ["overview", "units", "rejected", "spec"],
+  export: ["packs", "overview", "units", "rejected", "spec"],
   other: ["overview", "units", "rejected", "spec"],
   plan: ["overview", "packs"],
 };
@@ -38,7 +39,7 @@ export function frameOf(page, current) {
         link(
           { id: page.id, view: tab },
           { class: tab === current ? "on" : "", "aria-current": tab === current && "page" },
-          tab,
+          page.content === "export" && tab === "packs" ? "records" : tab,
         ),
       ),
     ),
@@ -54,7 +55,7 @@ export async function specView({ page }) {
         el(
           "p",
           { class: "muted" },
-          "The whole configuration of the stage. Its digest, with the digest of each unit's input, decides whether a receipt still counts.",
+          "The configuration of the stage. A receipt is valid if it has the digest of this spec and of its unit.",
         ),
         el("pre", { class: "spec" }, JSON.stringify(page.spec ?? {}, null, 2)),
       ),

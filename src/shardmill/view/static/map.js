@@ -16,15 +16,15 @@ export async function mapView({ ask }) {
       title: first.root,
       body: [
         empty(
-          "Nothing to see yet",
-          `${first.path} holds no folder of shardmill. Run a stage into it, or start the page over another folder: this one looks again every few seconds.`,
+          "Nothing here yet",
+          `${first.path} holds no shardmill folder. Run a stage into it, or start the page on another folder. The page looks again every few seconds.`,
         ),
       ],
-      live: always,
+      live: async () => "again",
     };
   }
   if (first.nodes[0].id === ".") go({ id: "." }, { instead: true }); // a stage by itself
-  const layout = place(first);
+  const layout = layOut(first);
   const cards = new Map(first.nodes.map((node) => [node.id, card(node)]));
   const head = el("div", {});
   const update = (answer) => {
@@ -60,10 +60,6 @@ export async function mapView({ ask }) {
   };
 }
 
-async function always() {
-  return "again";
-}
-
 function summary(answer) {
   const stages = answer.nodes.filter((node) => node.kind === "stage");
   const sum = (name) => stages.reduce((total, node) => total + (node[name] ?? 0), 0);
@@ -81,10 +77,10 @@ function summary(answer) {
         ? `${count(running)} running`
         : failed
           ? `${plural(failed, "unit")} failed`
-          : "all at rest",
+          : "none running",
     ],
     [short(read), "samples read", plural(answer.raw.length, "raw input")],
-    [short(sum("skipped")), "skipped", "each with its reason"],
+    [short(sum("skipped")), "skipped", "each with a reason"],
     [size(sum("bytes")), "on disk", plural(sum("shards"), "shard")],
   ]);
 }
@@ -162,8 +158,8 @@ function rawCard(at, path) {
   );
 }
 
-// Columns by the longest way from a raw file; inside a column by the mean height of what feeds it.
-function place(answer) {
+// Columns by the longest path from a raw file; inside a column by the mean height of the inputs.
+function layOut(answer) {
   const depth = new Map();
   const from = new Map(answer.nodes.map((node) => [node.id, []]));
   for (const [source, target] of answer.edges) from.get(target)?.push(source);

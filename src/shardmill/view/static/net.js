@@ -1,4 +1,4 @@
-// Answers and media: from the server, or from what a report carries in itself.
+// Answers and media: from the server, or from the bundle inside a report.
 
 const carried = { answers: null, media: {} };
 

@@ -1,4 +1,4 @@
-// The overview of a folder: the books, what was counted along the way, what runs and what failed.
+// The overview of a folder: counts, statistics, what is running and what failed.
 
 import { el } from "./dom.js";
 import { bar, facts, key, note, numbers, panel } from "./parts.js";
@@ -14,9 +14,9 @@ export async function overviewView({ ask, route, page }) {
       ...[
         topNumbers(now),
         running(now),
-        books(now),
+        sampleCounts(now),
         plots,
-        counted(now),
+        statistics(now),
         failures(now),
         madeFrom(now),
       ]
@@ -91,17 +91,17 @@ function running(page) {
   );
 }
 
-function books(page) {
+function sampleCounts(page) {
   if (!page.in) return null;
   const reasons = Object.entries(page.skipped_by ?? {}).sort((a, b) => b[1] - a[1]);
   const part = (amount, kind, title) =>
     amount > 0 && el("i", { class: kind, title, style: { "flex-grow": String(amount) } });
   return panel(
-    "Books",
+    "Counts",
     el(
       "div",
       {
-        class: "books",
+        class: "counts",
         role: "img",
         "aria-label": `${count(page.kept)} kept of ${count(page.in)}`,
       },
@@ -162,9 +162,9 @@ async function plotsOf(ask, page) {
       el(
         "div",
         { class: "plots" },
-        histogram(plots.lengths, { title: "Tokens a row", unit: "tokens" }),
+        histogram(plots.lengths, { title: "Tokens per row", unit: "tokens" }),
         plots.visual.max > 0 &&
-          histogram(plots.visual, { title: "Visual tokens a row", unit: "tokens" }),
+          histogram(plots.visual, { title: "Visual tokens per row", unit: "tokens" }),
       ),
       some,
     );
@@ -173,14 +173,14 @@ async function plotsOf(ask, page) {
   }
 }
 
-function counted(page) {
+function statistics(page) {
   const groups = page.stats ?? [];
   const single = groups.find((group) => group.kind === "facts");
   const bars = groups.filter((group) => group.kind === "bars");
   const tables = groups.filter((group) => group.kind === "counts");
   if (!groups.length) return null;
   return panel(
-    "Counted along the way",
+    "Statistics",
     single && facts(single.rows.map(([name, amount]) => [name, count(amount)])),
     bars.length > 0 && el("div", { class: "plots" }, bars.map(powers)),
     tables.length > 0 &&
@@ -206,7 +206,7 @@ function failures(page) {
   if (!page.failures?.length) return null;
   return panel(
     "Failed units",
-    note("Run the command that makes this folder again: it tries only these units.", "bad"),
+    note("Run the command again: it retries only these units.", "bad"),
     page.failures.map((failure) =>
       el(
         "details",
@@ -227,7 +227,7 @@ function failures(page) {
 function madeFrom(page) {
   const to = (ids) => ids.map((id, place) => [place ? ", " : "", link({ id }, {}, id)]);
   return panel(
-    "Where it stands",
+    "Inputs and outputs",
     facts([
       [
         "made from",
@@ -237,7 +237,7 @@ function madeFrom(page) {
             ? page.raw.slice(0, 6).map((path) => el("code", { class: "path" }, path))
             : null,
       ],
-      ["feeds", page.feeds?.length ? to(page.feeds) : null],
+      ["read by", page.feeds?.length ? to(page.feeds) : null],
       ["path", page.path && el("code", {}, page.path)],
       page.slow?.some((unit) => unit.seconds >= 1)
         ? [

@@ -1,4 +1,4 @@
-// Smaller figures of a pack: one line in a list, and the attention mask that follows from it.
+// Small figures of a pack: one line in a list, and its attention mask.
 
 import { el, svg } from "./dom.js";
 import { count } from "./words.js";
@@ -36,7 +36,7 @@ export function maskFigure(pack) {
       svg(
         "title",
         {},
-        `document ${number}: its tokens see those before them in it, and nothing else`,
+        `document ${number}: its tokens attend to earlier tokens of this document only`,
       ),
     );
   });
@@ -49,6 +49,6 @@ export function maskFigure(pack) {
       svg("rect", { class: "track", x: 0, y: 0, width: side, height: side }),
       blocks,
     ),
-    el("figcaption", {}, "Who sees whom: attention stays inside of documents"),
+    el("figcaption", {}, "Attention mask: attention stays within documents"),
   );
 }

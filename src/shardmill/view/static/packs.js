@@ -1,11 +1,11 @@
-// Packs: strips one under the other, and one pack in full with the document that is looked at.
+// Packs: a list of strips, and one pack in full with the selected document.
 
 import { el } from "./dom.js";
 import { empty, key, note, numbers, pager, panel, steps } from "./parts.js";
 import { go, link } from "./route.js";
 import { maskFigure, miniStrip } from "./packfigures.js";
 import { strip } from "./strip.js";
-import { painted, tokenLegend, ways } from "./tokens.js";
+import { highlighted, tokenLegend, lineage } from "./tokens.js";
 import { count, percent, plural } from "./words.js";
 
 const STEP = 24;
@@ -31,7 +31,7 @@ export async function packsView({ ask, route, page }) {
         el(
           "ul",
           { class: "legend" },
-          el("li", {}, el("i", { class: "sign doc d0" }), "documents, by turns in six colours"),
+          el("li", {}, el("i", { class: "sign doc d0" }), "documents, in six alternating colours"),
           el("li", {}, el("i", { class: "sign visual" }), "share of visual tokens"),
           el("li", {}, el("i", { class: "sign padding" }), "padding"),
         ),
@@ -78,7 +78,7 @@ export async function packView({ ask, route, page }) {
   };
   // The first tokenizer takes a moment to load: the strip does not wait for it.
   await Promise.race([draw(chosen), new Promise((done) => setTimeout(done, PATIENCE_MS))]);
-  const learned = pack.documents.reduce((sum, one) => sum + (one.learned ?? 0), 0);
+  const lossTokens = pack.documents.reduce((sum, one) => sum + (one.loss_tokens ?? 0), 0);
   const visual = pack.visual.reduce((a, b) => a + b, 0);
   return {
     title: `${page.name}: pack ${pack.number}`,
@@ -97,10 +97,10 @@ export async function packView({ ask, route, page }) {
         ],
         [count(pack.documents.length), "documents"],
         [percent(visual / Math.max(1, pack.tokens)), "visual", plural(visual, "token")],
-        pack.documents[0]?.learned !== null && [
-          percent(learned / Math.max(1, pack.tokens)),
-          "learned",
-          plural(learned, "token"),
+        pack.documents[0]?.loss_tokens !== null && [
+          percent(lossTokens / Math.max(1, pack.tokens)),
+          "in the loss",
+          plural(lossTokens, "token"),
         ],
         [count(pack.padding), "padding"],
       ]),
@@ -121,7 +121,7 @@ async function documentPanel(ask, pack, number, select) {
     "section",
     { class: `panel chosen d${number % 6}` },
     documentHead(pack, number, select),
-    ways(document),
+    lineage(document),
     el("div", { class: "split narrow" }, el("div", {}, tokens), maskFigure(pack)),
   );
 }
@@ -144,25 +144,31 @@ function documentHead(pack, number, select) {
     "div",
     { class: "subhead" },
     el("h2", {}, key(pack.documents[number].key)),
-    el("span", { class: "muted" }, `document ${number}, places ${count(start)} – ${count(end)}`),
+    el("span", { class: "muted" }, `document ${number}, positions ${count(start)} – ${count(end)}`),
     pack.documents.length <= MAX_CHOICES &&
       el("div", { class: "choices" }, pack.documents.map(choose)),
   );
 }
 
-async function tokensOf(ask, document, firstPlace) {
+async function tokensOf(ask, document, firstPosition) {
   const at = document.tokens_at;
-  if (!at && document.learned === null)
-    return note("This plan was made from lengths: the tokens are made while training.");
+  if (document.text) return el("p", { class: "said" }, document.text);
+  if (document.runs) return highlightedRow(document, document.sample_at, firstPosition);
+  if (!at && document.loss_tokens === null)
+    return note("This plan was made from lengths: tokens are computed during training.");
   if (!at) return note("The token shards that this pack was made from are not in this folder.");
   try {
     const row = await ask("row", { id: at.id, n: at.number });
-    return [
-      tokenLegend(),
-      row.undecoded && note(`Shown as ids: ${row.undecoded}`),
-      painted({ ...row, sample_at: document.sample_at }, { firstPlace }),
-    ];
+    return highlightedRow(row, document.sample_at, firstPosition);
   } catch (error) {
     return note(error.message, "bad");
   }
+}
+
+function highlightedRow(row, sample_at, firstPosition) {
+  return [
+    tokenLegend(),
+    row.undecoded && note(`Shown as ids: ${row.undecoded}`),
+    highlighted({ ...row, sample_at }, { firstPosition }),
+  ];
 }

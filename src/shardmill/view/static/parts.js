@@ -97,7 +97,7 @@ export function foundPager(place, { shown, searched, next, unit }) {
     "nav",
     { class: "pager" },
     el("span", { class: "where" }, `${count(shown)} found in ${count(searched)} ${unit}`),
-    next === null ? null : link(onward, { class: "button", "data-key": "next" }, "Go on"),
+    next === null ? null : link(onward, { class: "button", "data-key": "next" }, "Continue"),
   );
 }
 

@@ -1,4 +1,4 @@
-// What a plan is worth: lengths, fill, visual tokens, the cost of steps and how long ranks wait.
+// A plan: lengths, fill, visual tokens, the cost of steps and how long ranks wait.
 
 import { el } from "./dom.js";
 import { facts, note, numbers, panel } from "./parts.js";
@@ -47,10 +47,10 @@ export async function planView({ ask, route, page }) {
           el(
             "div",
             { class: "plots" },
-            histogram(plan.fill, { title: "Fill of packs", unit: "%" }),
-            histogram(plan.documents, { title: "Documents a pack" }),
+            histogram(plan.fill, { title: "Pack fill", unit: "%" }),
+            histogram(plan.documents, { title: "Documents per pack" }),
             plan.visual.max > 0 &&
-              histogram(plan.visual, { title: "Visual tokens a pack", unit: "tokens" }),
+              histogram(plan.visual, { title: "Visual tokens per pack", unit: "tokens" }),
           ),
         ),
         panel(
@@ -58,7 +58,7 @@ export async function planView({ ask, route, page }) {
           el(
             "div",
             { class: "toolbar" },
-            el("span", { class: "muted" }, "Ranks that train together:"),
+            el("span", { class: "muted" }, "Data-parallel ranks:"),
             el(
               "div",
               { class: "choices" },
@@ -77,13 +77,13 @@ export async function planView({ ask, route, page }) {
             lines(
               [
                 {
-                  name: "dearest rank, shuffled",
+                  name: "slowest rank, shuffled",
                   kind: "before",
                   x: plan.steps.shuffled.step,
                   y: plan.steps.shuffled.max,
                 },
                 {
-                  name: "dearest rank, planned",
+                  name: "slowest rank, planned",
                   kind: "after",
                   x: plan.steps.planned.step,
                   y: plan.steps.planned.max,
@@ -97,7 +97,7 @@ export async function planView({ ask, route, page }) {
               ],
               {
                 title: "Cost of each step",
-                about: `over the mean pack, ${plural(plan.steps.num_steps, "step")}`,
+                about: `relative to the mean pack, ${plural(plan.steps.num_steps, "step")}`,
                 unit: "steps",
               },
             ),
@@ -109,9 +109,9 @@ export async function planView({ ask, route, page }) {
           el(
             "div",
             { class: "plots" },
-            histogram(plots.lengths, { title: "Tokens a sample", unit: "tokens" }),
+            histogram(plots.lengths, { title: "Tokens per sample", unit: "tokens" }),
             plots.visual.max > 0 &&
-              histogram(plots.visual, { title: "Visual tokens a sample", unit: "tokens" }),
+              histogram(plots.visual, { title: "Visual tokens per sample", unit: "tokens" }),
           ),
         ),
         panel("Sources", sources(plan.sources, tokens)),
@@ -129,7 +129,7 @@ function stragglers(plan) {
       "figcaption",
       {},
       el("b", {}, "Straggler factor"),
-      el("span", {}, `dearest over mean rank, ${plural(plan.world, "rank")}`),
+      el("span", {}, `slowest over mean rank, ${plural(plan.world, "rank")}`),
     ),
     el(
       "table",
@@ -140,7 +140,7 @@ function stragglers(plan) {
         el("th", {}, "cost"),
         el("th", { class: "num" }, "shuffled"),
         el("th", { class: "num" }, "planned"),
-        el("th", { class: "num" }, "won back"),
+        el("th", { class: "num" }, "saved"),
       ),
       plan.stragglers.map((one) =>
         el(
@@ -157,7 +157,7 @@ function stragglers(plan) {
         ),
       ),
     ),
-    el("p", { class: "muted" }, "1.000 is a step in which all ranks finish together."),
+    el("p", { class: "muted" }, "1.000: all ranks of a step finish at the same time."),
   );
 }
 

@@ -1,4 +1,4 @@
-// The report: the same views one under the other, from the answers that the file carries.
+// The report: the same views on one page, from the answers in the file.
 
 import { el } from "./dom.js";
 import { ask, carry } from "./net.js";
@@ -19,7 +19,7 @@ async function write() {
       el(
         "p",
         { class: "muted" },
-        "A report by shardmill. Everything in it was read from the receipts, indexes and plans of this folder.",
+        "Made by shardmill from the receipts, indexes and plans of this folder.",
       ),
     ),
   );

@@ -1,10 +1,10 @@
-// Rows of tokens: the list, and one row painted.
+// Rows of tokens: the list, and one row with its tokens highlighted.
 
 import { el } from "./dom.js";
 import { empty, facts, field, foundPager, key, note, numbers, pager, panel, steps } from "./parts.js";
 import { go, link } from "./route.js";
 import { strip } from "./strip.js";
-import { painted, tokenLegend, ways } from "./tokens.js";
+import { highlighted, tokenLegend, lineage } from "./tokens.js";
 import { count, percent } from "./words.js";
 
 const STEP = 40;
@@ -27,7 +27,7 @@ export async function rowsView({ ask, route, page }) {
         "div",
         { class: "toolbar" },
         onward,
-        field("Key holds …", q, (value) => filter({ q: value })),
+        field("Key contains …", q, (value) => filter({ q: value })),
       ),
       shown
         ? el(
@@ -42,7 +42,7 @@ export async function rowsView({ ask, route, page }) {
                 el("th", {}, "key"),
                 el("th", { class: "num" }, "tokens"),
                 el("th", { class: "num" }, "visual"),
-                el("th", { class: "num" }, "learned"),
+                el("th", { class: "num" }, "in the loss"),
                 el("th", { class: "wide" }, ""),
                 el("th", {}, "source"),
               ),
@@ -59,7 +59,7 @@ export async function rowsView({ ask, route, page }) {
                     {},
                     link({ id: route.id, view: "row", name: String(row.number) }, {}, key(row.key)),
                   ),
-                  [row.tokens, row.visual, row.learned].map((number) =>
+                  [row.tokens, row.visual, row.loss_tokens].map((number) =>
                     el("td", { class: "num" }, count(number)),
                   ),
                   el("td", { class: "wide" }, miniRow(row, most)),
@@ -68,7 +68,7 @@ export async function rowsView({ ask, route, page }) {
               ),
             ),
           )
-        : empty("No rows", "Nothing fits, or no shard is done yet."),
+        : empty("No rows", "No row matches, or no shard is done yet."),
     ],
   };
 }
@@ -94,15 +94,15 @@ export async function rowView({ ask, route, page }) {
       numbers([
         [count(row.tokens), "tokens"],
         [count(row.visual), "visual", percent(row.visual / Math.max(1, row.tokens))],
-        [count(row.learned), "learned", percent(row.learned / Math.max(1, row.tokens))],
+        [count(row.loss_tokens), "in the loss", percent(row.loss_tokens / Math.max(1, row.tokens))],
       ]),
-      ways(row),
+      lineage(row),
       strip(pack, { selected: -1 }),
       panel(
         null,
         tokenLegend(),
         row.undecoded && note(`Shown as ids: ${row.undecoded}`),
-        painted(row),
+        highlighted(row),
       ),
       panel(
         "Stored",

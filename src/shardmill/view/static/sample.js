@@ -1,4 +1,4 @@
-// One sample in full: its turns with their media, where it came from, and what was made of it.
+// One sample in full: its turns with their media, where it came from, and what was made from it.
 
 import { el } from "./dom.js";
 import { media } from "./net.js";
@@ -62,7 +62,7 @@ export async function sampleView({ ask, route, page }) {
                     )
                   : el("code", {}, sample.shard),
               ],
-              ["place", count(sample.row_in_shard)],
+              ["row in shard", count(sample.row_in_shard)],
               ...Object.entries(sample.media).map(([name, one]) => [name, describe(one)]),
             ]),
           ),
@@ -116,14 +116,14 @@ function turns(id, sample) {
   return shown;
 }
 
-// Frames of one video stand on a time line; everything else stands where it was said.
+// Frames of one video are shown on a time line, everything else in document order.
 function pieces(id, sample, segments) {
   const shown = [];
-  let film = null;
+  let frames = null;
   for (const segment of segments) {
     if (segment.kind === "image" && segment.time_s) {
-      if (!film) shown.push((film = el("div", { class: "film" })));
-      film.append(
+      if (!frames) shown.push((frames = el("div", { class: "frames" })));
+      frames.append(
         el(
           "figure",
           {},
@@ -133,7 +133,7 @@ function pieces(id, sample, segments) {
       );
       continue;
     }
-    film = null;
+    frames = null;
     if (segment.kind === "text")
       shown.push(
         el(
@@ -177,7 +177,7 @@ function medium(id, sample, segment) {
     loading: "lazy",
   });
   image.addEventListener("error", () =>
-    image.replaceWith(el("span", { class: "noimage" }, "this image cannot be shown")),
+    image.replaceWith(el("span", { class: "no-image" }, "this image cannot be shown")),
   );
   return el("figure", { class: "medium" }, image, caption);
 }
@@ -200,7 +200,7 @@ function video(id, sample, segment, about, caption) {
     length > 0 &&
     el(
       "div",
-      { class: "film" },
+      { class: "frames" },
       times.map((time) => {
         const image = el("img", {
           src: media({

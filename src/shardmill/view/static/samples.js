@@ -1,4 +1,4 @@
-// Samples as a wall of cards, filtered by source and key.
+// Samples as a grid of cards, filtered by source and key.
 
 import { el } from "./dom.js";
 import { empty, field, foundPager, key, pager } from "./parts.js";
@@ -41,15 +41,15 @@ export async function samplesView({ ask, route, page }) {
         { class: "toolbar" },
         onward,
         sourceChoice(page, source, (value) => filter({ source: value })),
-        field("Key holds …", q, (value) => filter({ q: value })),
+        field("Key contains …", q, (value) => filter({ q: value })),
       ),
       cards.length
         ? el(
             "div",
-            { class: "wall" },
+            { class: "sample-grid" },
             cards.map((card) => cardOf(route.id, card)),
           )
-        : empty("No samples", filtered ? "Nothing fits this filter." : "No shard is done yet."),
+        : empty("No samples", filtered ? "No sample matches this filter." : "No shard is done yet."),
     ],
     live: page.state === "running" && !cards.length ? async () => "again" : null,
   };
@@ -64,7 +64,7 @@ function cardOf(id, card) {
     name && kind !== "audio"
       ? el(
           "div",
-          { class: "shot" },
+          { class: "preview" },
           thumb(id, card.number, name, kind),
           kind === "video" && el("span", { class: "badge" }, "▶ video"),
           more > 0 && el("span", { class: "badge" }, `+${more}`),

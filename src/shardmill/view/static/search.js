@@ -1,4 +1,4 @@
-// Search over keys, sources, reasons and names; it goes on by itself until there is enough to show.
+// Search over keys, sources, reasons and names; it continues until there is enough to show.
 
 import { el } from "./dom.js";
 import { empty, key } from "./parts.js";
@@ -26,22 +26,22 @@ export async function searchView({ ask, route }) {
       ],
     };
   const hits = [];
-  let cursor = { item: 0, place: 0 };
+  let cursor = { item: 0, shard: 0 };
   const draw = (state) =>
     body.replaceChildren(
       el("p", { class: "muted" }, state),
       ...groups(hits),
       ...(hits.length || cursor
         ? []
-        : [empty("Nothing found", `No key, source, reason or name holds “${q}”.`)]),
+        : [empty("Nothing found", `No key, source, reason or name contains “${q}”.`)]),
     );
   const goOn = async () => {
     const answer = await ask("search", { q, ...cursor });
     hits.push(...answer.hits);
-    cursor = answer.cursor ? { item: answer.cursor[0], place: answer.cursor[1] } : null;
+    cursor = answer.cursor ? { item: answer.cursor[0], shard: answer.cursor[1] } : null;
     draw(
       cursor
-        ? `${plural(hits.length, "hit")} so far, looking through ${answer.searched} …`
+        ? `${plural(hits.length, "hit")} so far, searching ${answer.searched} …`
         : `${plural(hits.length, "hit")} in ${count(answer.of)} folders`,
     );
     return cursor && hits.length < ENOUGH ? 0 : null;

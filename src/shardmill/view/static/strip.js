@@ -1,4 +1,4 @@
-// A pack as a strip: images in place, documents with their borders, modality, loss, positions
+// A pack as a strip: images in place, documents with their borders, modality, loss mask, positions
 // that restart, and padding.
 
 import { el, svg } from "./dom.js";
@@ -37,7 +37,7 @@ export function strip(pack, { selected = -1, onselect = null } = {}) {
       {
         viewBox: `-64 0 ${WIDTH + 66} ${HEIGHT}`,
         role: "img",
-        "aria-label": "the pack from its first place to its last",
+        "aria-label": "the pack from its first position to its last",
       },
       svg(
         "defs",
@@ -108,7 +108,7 @@ function documentOf(pack, document, number, x, { selected, onselect }) {
           width: Math.max(0.6, x(length)),
           height: LANES.loss[1],
         },
-        svg("title", {}, `${count(length)} learned tokens from place ${count(start + from)}`),
+        svg("title", {}, `${count(length)} tokens in the loss from position ${count(start + from)}`),
       ),
     ),
     positionsOf(start, pack.padded[number], pack, x),
@@ -167,7 +167,7 @@ function mediumOf(document, medium, start, x) {
       svg(
         "title",
         {},
-        `${medium.kind} ${medium.name}: ${count(medium.tokens)} tokens from place ${count(start + medium.position)}`,
+        `${medium.kind} ${medium.name}: ${count(medium.tokens)} tokens from position ${count(start + medium.position)}`,
       ),
     ),
     svg("path", {
@@ -223,7 +223,7 @@ function padding(from, to, x, hatch) {
     svg(
       "rect",
       { x: x(from), y: top, width, height: bottom - top, fill: `url(#${hatch})`, rx: 2 },
-      svg("title", {}, `${count(to - from)} places of padding`),
+      svg("title", {}, `${count(to - from)} positions of padding`),
     ),
     width > 54 &&
       svg(

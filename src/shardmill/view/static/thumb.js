@@ -1,4 +1,4 @@
-// A small image of a medium, wherever one is shown; a box with a word where there is none.
+// A thumbnail of a medium; a box with its kind where none can be made.
 
 import { el } from "./dom.js";
 import { media } from "./net.js";
@@ -10,7 +10,7 @@ export function thumb(id, number, name, kind, width = 320) {
       : { id, n: number, name, w: width };
   const image = el("img", { src: media(source), alt: "", loading: "lazy", decoding: "async" });
   image.addEventListener("error", () =>
-    image.replaceWith(el("span", { class: "noimage" }, kind)),
+    image.replaceWith(el("span", { class: "no-image" }, kind)),
   );
   return image;
 }

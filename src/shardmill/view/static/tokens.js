@@ -1,4 +1,4 @@
-// Tokens as a person reads them: each one visible, coloured by what it is and whether learned.
+// Tokens as text: each one visible, coloured by modality and by whether it is in the loss.
 
 import { el } from "./dom.js";
 import { key } from "./parts.js";
@@ -6,14 +6,14 @@ import { link } from "./route.js";
 import { thumb } from "./thumb.js";
 import { count } from "./words.js";
 
-export function painted(row, { firstPlace = 0 } = {}) {
+export function highlighted(row, { firstPosition = 0 } = {}) {
   return el(
     "div",
     { class: "tokens" },
     row.runs.map((run) =>
       ["text", "control"].includes(run.kind)
-        ? textRun(run, firstPlace)
-        : mediaRun(run, row, firstPlace),
+        ? textRun(run, firstPosition)
+        : mediaRun(run, row, firstPosition),
     ),
     row.cut > 0 && el("em", { class: "muted" }, ` … ${count(row.cut)} more tokens`),
   );
@@ -24,23 +24,23 @@ export function tokenLegend() {
   return el(
     "ul",
     { class: "legend" },
-    sign("learned", "learned (carries loss)"),
-    sign("text", "not learned"),
+    sign("in-loss", "in the loss"),
+    sign("text", "not in the loss"),
     sign("control", "control token"),
     sign("image", "image"),
     sign("video", "video"),
   );
 }
 
-export function ways(row, ids) {
+export function lineage(row, ids) {
   const at = row.sample_at;
   return el(
     "nav",
-    { class: "ways", "aria-label": "where it comes from" },
+    { class: "lineage", "aria-label": "where it comes from" },
     row.tokens_at && [
       link(
         { id: row.tokens_at.id, view: "row", name: String(row.tokens_at.number) },
-        { class: "way" },
+        { class: "lineage-link" },
         el("small", {}, "tokens"),
         `row ${count(row.tokens_at.number)} of ${row.tokens_at.name}`,
       ),
@@ -49,13 +49,13 @@ export function ways(row, ids) {
     at
       ? link(
           { id: at.id, view: "sample", name: String(at.number) },
-          { class: "way" },
+          { class: "lineage-link" },
           el("small", {}, "sample"),
           key(row.key),
         )
       : el(
           "span",
-          { class: "way off" },
+          { class: "lineage-link off" },
           el("small", {}, "sample"),
           ids?.why ?? "not in this folder",
         ),
@@ -63,7 +63,7 @@ export function ways(row, ids) {
       arrow(),
       el(
         "span",
-        { class: "way" },
+        { class: "lineage-link" },
         el("small", {}, "source file"),
         el("code", {}, row.origin.path),
         ` row ${row.origin.row}`,
@@ -76,17 +76,17 @@ function arrow() {
   return el("span", { class: "arrow", "aria-hidden": "true" }, "→");
 }
 
-function textRun(run, firstPlace) {
-  const kind = `run ${run.kind}${run.learned ? " learned" : ""}`;
+function textRun(run, firstPosition) {
+  const kind = `run ${run.kind}${run.in_loss ? " in-loss" : ""}`;
   return el(
     "span",
     { class: kind },
-    run.texts.map((text, place) =>
+    run.texts.map((text, number) =>
       el(
         "span",
         {
-          class: place % 2 ? "tok odd" : "tok",
-          title: `place ${firstPlace + run.start + place}, id ${run.ids[place]}${run.learned ? ", learned" : ""}`,
+          class: number % 2 ? "tok odd" : "tok",
+          title: `position ${firstPosition + run.start + number}, id ${run.ids[number]}${run.in_loss ? ", in the loss" : ""}`,
         },
         text,
       ),
@@ -94,23 +94,23 @@ function textRun(run, firstPlace) {
   );
 }
 
-function mediaRun(run, row, firstPlace) {
+function mediaRun(run, row, firstPosition) {
   const at = row.sample_at;
   const grid = run.grid.filter((side) => side > 0).join(" × ");
-  const shot = at
+  const preview = at
     ? link(
         { id: at.id, view: "sample", name: String(at.number) },
-        { class: "shot" },
+        { class: "preview" },
         thumb(at.id, at.number, run.name, run.kind),
       )
-    : el("span", { class: "shot noimage" }, run.kind);
+    : el("span", { class: "preview no-image" }, run.kind);
   return el(
     "span",
     {
-      class: `block ${run.kind}${run.learned ? " learned" : ""}`,
-      title: `places ${firstPlace + run.start} to ${firstPlace + run.start + run.tokens - 1}`,
+      class: `block ${run.kind}${run.in_loss ? " in-loss" : ""}`,
+      title: `positions ${firstPosition + run.start} to ${firstPosition + run.start + run.tokens - 1}`,
     },
-    shot,
+    preview,
     el("span", {}, `${count(run.tokens)} tokens`, el("small", {}, `${run.kind} ${grid}`)),
   );
 }

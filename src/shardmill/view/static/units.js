@@ -1,4 +1,4 @@
-// Units and their books: the table of all, one in full, and rejected samples with their reasons.
+// Units and their counts: the table of all, one in full, and rejected samples with their reasons.
 
 import { el } from "./dom.js";
 import { chip, empty, facts, field, key, note, numbers, pager, panel } from "./parts.js";
@@ -13,7 +13,7 @@ export async function unitsView({ ask, route, page }) {
   if (!answer.total)
     return {
       title: page.name,
-      body: [empty("No units", "This folder does not say what it was made from.")],
+      body: [empty("No units", "This folder has no units.jsonl.")],
     };
   const header = ["unit", "state", "in", "kept", "skipped", "shards", "size"];
   return {
@@ -102,7 +102,7 @@ export async function unitView({ ask, route, page }) {
         ),
       unit.files.length > 0 &&
         panel(
-          "Files that the receipt vouches for",
+          "Files of the receipt",
           el(
             "table",
             { class: "plain" },
@@ -203,7 +203,7 @@ export async function rejectedView({ ask, route, page }) {
           list,
         )
       : empty(
-          page.skipped ? "Nothing fits" : "Nothing was rejected",
+          page.skipped ? "No match" : "Nothing was rejected",
           page.skipped
             ? "No rejected sample has this text in its key or detail."
             : `All ${plural(page.in ?? 0, "sample")} were kept.`,

@@ -1,5 +1,6 @@
-// Which view draws which address. A view returns {title, body, live, keys}; `live` is called again
-// and again while the view is open, and says when next, or that all shall be drawn again.
+// Which view draws which address. A view returns {title, body, live, keys}; `live` is polled while
+// the view is open: it returns the milliseconds until the next call, null to stop, or "again" to
+// draw the view anew.
 
 import { codesView } from "./codes.js";
 import { frameOf, specView, tabsOf } from "./item.js";

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from shardmill.storage.text import dump_line
-from shardmill.view.context import Desk
+from shardmill.view.answers import ANSWERS, answer
+from shardmill.view.context import Context
 from shardmill.view.items import NotHere
-from shardmill.view.queries import ANSWERS, answer
 
 ASKED = {
     "map": {},
@@ -27,31 +27,31 @@ ASKED = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_answer_is_plain_json(desk: Desk, name: str) -> None:
-    assert dump_line(answer(desk, name, ASKED[name]))
+def test_every_answer_is_plain_json(context: Context, name: str) -> None:
+    assert dump_line(answer(context, name, ASKED[name]))
 
 
 def test_all_answers_are_tried() -> None:
     assert set(ANSWERS) == {*ASKED, "codes"}
 
 
-def test_a_sample_names_what_was_made_of_it(desk: Desk) -> None:
-    uses = answer(desk, "sample", {"id": "chats", "n": "17"})["uses"]
+def test_a_sample_names_what_was_made_of_it(context: Context) -> None:
+    uses = answer(context, "sample", {"id": "chats", "n": "17"})["uses"]
     assert uses == [{"kind": "row", "id": "tokens", "number": 17}]
-    uses = answer(desk, "sample", {"id": "pairs", "n": "31"})["uses"]
+    uses = answer(context, "sample", {"id": "pairs", "n": "31"})["uses"]
     assert [use["id"] for use in uses] == ["sharp"]
 
 
-def test_a_sample_names_its_source_file_wholly(desk: Desk, pipeline: Path) -> None:
+def test_a_sample_names_its_source_file_wholly(context: Context, pipeline: Path) -> None:
     for id in ("pairs", "sharp"):
-        origin = answer(desk, "sample", {"id": id, "n": "0"})["origin"]
+        origin = answer(context, "sample", {"id": id, "n": "0"})["origin"]
         assert origin["file"] == str(pipeline / "data" / "pairs.jsonl")
 
 
-def test_a_row_names_its_sample(desk: Desk) -> None:
-    assert answer(desk, "row", {"id": "tokens", "n": "17"})["sample_at"]["number"] == 17
+def test_a_row_names_its_sample(context: Context) -> None:
+    assert answer(context, "row", {"id": "tokens", "n": "17"})["sample_at"]["number"] == 17
 
 
-def test_an_unknown_answer_is_not_here(desk: Desk) -> None:
+def test_an_unknown_answer_is_not_here(context: Context) -> None:
     with pytest.raises(NotHere):
-        answer(desk, "__init__", {})
+        answer(context, "__init__", {})
