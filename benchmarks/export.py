@@ -148,7 +148,8 @@ def num_bytes(out: Path) -> int:
 
 def stage_of(folder: Path, name: str) -> Any:
     """Return the export of the data in a folder."""
-    from shardmill.plugins import FORMATS, build
+    from shardmill.model.codec import build
+    from shardmill.plugins import FORMATS
     from shardmill.stages.export import Export
 
     kind, plain = EXPORTS[name]

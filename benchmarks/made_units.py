@@ -18,6 +18,10 @@ class MadeUnits:
     num_rounds: int = 0
     num_files: int = 0
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         """Yield numbered units."""

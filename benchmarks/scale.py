@@ -67,11 +67,12 @@ def make_ledger(folder: Path, num_units: int) -> None:
         FileEntry,
         Receipt,
         ShardEntry,
+        StageRecord,
         receipt_digest,
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
-    from shardmill.shards.ledger.ledger import Ledger, StageRecord
+    from shardmill.shards.ledger.ledger import Ledger
     from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "benchmark")
@@ -81,7 +82,8 @@ def make_ledger(folder: Path, num_units: int) -> None:
         Unit(name=f"{n:08d}", input={"shard": f"{n:08d}"}, num_samples=SAMPLES_A_SHARD)
         for n in range(num_units)
     ]
-    ledger.write_plan(StageRecord({"kind": "none"}, 1, "0" * 32), {}, units)
+    record = StageRecord(stage={"kind": "none"}, version=1, digest="0" * 32, content="samples")
+    ledger.write_plan(record, {}, units)
     nothing = xxhash.xxh3_64_hexdigest(b"")
     for unit in units:
         files = {}
@@ -117,7 +119,7 @@ def collect(folder: Path, num_units: int) -> int:
     ledger = Ledger(folder, "benchmark")
     units = ledger.read_units()
     receipts = [r for r in ledger.valid_receipts(units, "0" * 32) if r is not None]
-    ledger.write_manifest(build_manifest({}, "0" * 32, units, receipts))
+    ledger.write_manifest(build_manifest(Ledger(folder).read_stage(), units, receipts))
     return (folder / "manifest.json").stat().st_size
 
 

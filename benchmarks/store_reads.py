@@ -111,7 +111,9 @@ def make_tokens(folder: Path) -> None:
         shards.append(ShardEntry(f"{number:05d}", ROWS, entries))
     num = ROWS * NUM_SHARDS
     books = {"num_in": num, "num_kept": num, "skipped": {}, "stats": {}}
-    manifest = Manifest(stage={}, stage_digest="", units_digest="", shards=tuple(shards), **books)
+    manifest = Manifest(
+        content="tokens", stage={}, stage_digest="", units_digest="", shards=tuple(shards), **books
+    )
     Ledger(as_path(URL)).write_manifest(manifest)
 
 

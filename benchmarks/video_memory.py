@@ -49,6 +49,7 @@ def store(clip: Path, folder: Path) -> None:
         entry = checksum_file(folder / "shards" / f"000000.{role}")
         files[role] = FileEntry(f"shards/{entry.path}", entry.num_bytes, entry.checksum)
     manifest = Manifest(
+        content="samples",
         stage={},
         stage_digest="0",
         units_digest="0",
@@ -65,7 +66,8 @@ def store(clip: Path, folder: Path) -> None:
 
 def take(folder: Path, sampler: dict, out: Path) -> None:
     """Take frames in this process; print seconds and peaks in megabytes."""
-    from shardmill.plugins import FRAME_SAMPLERS, build
+    from shardmill.model.codec import build
+    from shardmill.plugins import FRAME_SAMPLERS
     from shardmill.run.runner import run_stage
     from shardmill.stages.frames import SampleFrames
 

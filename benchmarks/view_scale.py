@@ -54,7 +54,7 @@ def make_samples(folder: Path, num_shards: int) -> None:
         with (shards / f"{shard:06d}.idx").open("wb") as file:
             write_arrays(file, FORMAT, arrays, template.meta)
         (shards / f"{shard:06d}.tar").hardlink_to(shards / "template.tar")
-    finish(folder, ("idx", "tar"), num_shards, "shardmill.stages.ingest:Ingest", {})
+    finish(folder, ("idx", "tar"), num_shards, "stage/ingest", {})
 
 
 def make_tokens(folder: Path, num_shards: int) -> None:
@@ -76,9 +76,7 @@ def make_tokens(folder: Path, num_shards: int) -> None:
     for shard in range(num_shards):
         for role in ROLES:
             (shards / f"{shard:06d}.{role}").hardlink_to(files[role])
-    finish(
-        folder, ROLES, num_shards, "shardmill.stages.tokenize:Tokenize", {"input_dir": "samples"}
-    )
+    finish(folder, ROLES, num_shards, "stage/tokenize", {"input_dir": "samples"})
 
 
 def finish(
@@ -89,22 +87,29 @@ def finish(
         FileEntry,
         Receipt,
         ShardEntry,
+        StageRecord,
         build_manifest,
         receipt_digest,
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
-    from shardmill.shards.ledger.ledger import Ledger, StageRecord
+    from shardmill.shards.ledger.ledger import Ledger
     from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "bench")
     ledger.make_folders()
     ledger.draft_dir.mkdir()
-    stage = {"kind": kind, **spec}
+    record = StageRecord(
+        stage={"kind": kind, **spec},
+        version=1,
+        digest="0",
+        content="tokens" if "spans" in roles else "samples",
+        reads={"samples": (spec["input_dir"],)} if "input_dir" in spec else {},
+    )
     units = [
         Unit(name=f"{n:06d}", input={"n": n}, num_samples=PER_SHARD) for n in range(num_shards)
     ]
-    ledger.write_plan(StageRecord(stage, 1, "0"), {}, units)
+    ledger.write_plan(record, {}, units)
     receipts = []
     for unit in units:
         paths = {role: f"shards/{unit.name}.{role}" for role in roles}
@@ -121,7 +126,7 @@ def finish(
         )
         path = ledger.receipt_path(unit.name)
         path.write_bytes(dump_page(receipt_to_plain(receipts[-1])))
-    ledger.write_manifest(build_manifest(stage, "0", units, receipts))
+    ledger.write_manifest(build_manifest(record, units, receipts))
 
 
 def make_plan(folder: Path, num_rows: int) -> None:

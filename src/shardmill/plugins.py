@@ -2,17 +2,35 @@
 
 A user's own class needs no entry: `kind = "package.module:Class"` works everywhere. A plugin is a
 frozen dataclass; its fields are its configuration.
+
+Stored specs name a class as "table/name", such as "template/chat", so that a module can move
+without changing a digest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import from_plain
 
 Table = Mapping[str, str]
+
+STAGES: Table = {
+    "ingest": "shardmill.stages.ingest:Ingest",
+    "index": "shardmill.stages.index:IndexTars",
+    "filter": "shardmill.stages.filter:FilterSamples",
+    "frames": "shardmill.stages.frames:SampleFrames",
+    "codes": "shardmill.stages.codes:EncodeImages",
+    "adopt-codes": "shardmill.stages.adopt:AdoptCodes",
+    "tokenize": "shardmill.stages.tokenize:Tokenize",
+    "tokenize-text": "shardmill.stages.tokenize_text:TokenizeText",
+    "adopt-tokens": "shardmill.stages.adopt:AdoptTokens",
+    "measure": "shardmill.stages.measure:Measure",
+    "pack": "shardmill.stages.pack:Materialize",
+    "export": "shardmill.stages.export:Export",
+    "remove": "shardmill.stages.remove:RemoveSamples",
+}
 
 SOURCES: Table = {
     "folder": "shardmill.sources.folder:FolderSource",
@@ -136,6 +154,24 @@ ENGINES: Table = {
 }
 
 
+TABLES: Mapping[str, Table] = {
+    "stage": STAGES,
+    "source": SOURCES,
+    "shape": SHAPES,
+    "filter": FILTERS,
+    "reader": READERS,
+    "text": TEXT_TOKENIZERS,
+    "template": TEMPLATES,
+    "image": IMAGE_TOKENIZERS,
+    "geometry": GEOMETRIES,
+    "codes": CODE_SOURCES,
+    "frames": FRAME_SAMPLERS,
+    "visual": VISUAL_RULES,
+    "format": FORMATS,
+    "engine": ENGINES,
+}
+
+
 def resolve(table: Table, kind: str) -> str:
     """Return 'module:Class' for a name of the table, or the name itself if it has that form."""
     if kind in table:
@@ -146,9 +182,17 @@ def resolve(table: Table, kind: str) -> str:
     raise ConfigError(f"unknown kind {kind!r}: use one of {known}, or 'package.module:Class'")
 
 
-def build(table: Table, plain: Mapping[str, Any], *, where: str = "spec") -> Any:
-    """Return the plugin that `{"kind": name, field: value, ...}` describes."""
-    kind = plain.get("kind")
-    if not isinstance(kind, str):
-        raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
-    return from_plain({**plain, "kind": resolve(table, kind)}, where=where)
+def resolve_stored(kind: str) -> str | None:
+    """Return 'module:Class' for a stored "table/name", None for anything else."""
+    table, slash, name = kind.partition("/")
+    return TABLES.get(table, {}).get(name) if slash else None
+
+
+@cache
+def stored_names() -> Mapping[str, str]:
+    """Return {'module:Class': "table/name"}; of two names of one class the first one counts."""
+    names: dict[str, str] = {}
+    for table, entries in TABLES.items():
+        for name, path in entries.items():
+            names.setdefault(path, f"{table}/{name}")
+    return names

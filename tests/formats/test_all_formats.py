@@ -12,8 +12,9 @@ import pytest
 from mixed_folder import SIDE, Mixed, codes_of, make_mixed
 
 from shardmill.formats.exported import open_reader
+from shardmill.model.codec import build
 from shardmill.model.tokenrow import TokenRow, mask_of
-from shardmill.plugins import FORMATS, build
+from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.tokens.dataset import open_token_set

@@ -9,7 +9,8 @@ import pytest
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
-from shardmill.plugins import FORMATS, build
+from shardmill.model.codec import build
+from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
 from shardmill.storage.path import UrlPath

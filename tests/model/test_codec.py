@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from specs_for_tests import Inner, Outer, Twin
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import differences, digest, from_plain, to_plain
+from shardmill.model.codec import (
+    build,
+    differences,
+    digest,
+    from_plain,
+    load_class,
+    stored_kind,
+    to_plain,
+)
+from shardmill.model.space import TokenSpace
+from shardmill.plugins import TABLES, TEMPLATES, resolve_stored
+from shardmill.tokens.templates.turns import Turns
 
 TEXTS = st.text(max_size=8)
 INNERS = st.builds(Inner, size=st.integers(), name=TEXTS)
@@ -86,3 +97,25 @@ def test_an_int_does_for_a_float_and_defaults_are_filled_in() -> None:
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="cannot store"):
         to_plain({"value": value})
+
+
+def test_plugins_are_stored_by_the_name_of_their_table() -> None:
+    template = Turns()
+    plain = to_plain(template)
+    assert isinstance(plain, dict) and plain["kind"] == "template/turns"
+    assert from_plain(plain) == template
+    assert build(TEMPLATES, {"kind": "turns"}) == template
+
+
+def test_every_name_of_every_table_is_a_class_that_is_stored_under_a_name() -> None:
+    for table, entries in TABLES.items():
+        for name, path in entries.items():
+            cls = load_class(path)
+            kind = stored_kind(cls)
+            assert kind is not None and resolve_stored(kind) == path, (table, name)
+
+
+def test_a_class_of_ours_that_is_no_plugin_is_known_by_its_field() -> None:
+    space = TokenSpace(text_size=100)
+    assert "kind" not in to_plain(space)  # type: ignore[operator]
+    assert from_plain(to_plain(space), TokenSpace) == space

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -15,17 +16,23 @@ from shardmill.model.manifest import (
     Manifest,
     Receipt,
     ShardEntry,
+    StageRecord,
     build_manifest,
     manifest_from_plain,
     manifest_to_plain,
     receipt_digest,
     receipt_from_plain,
     receipt_to_plain,
+    record_from_plain,
+    record_to_plain,
 )
 from shardmill.model.stage import Unit
 
 NAMES = st.from_regex(r"[a-z0-9]{1,5}", fullmatch=True)
 COUNTS = st.integers(0, 1 << 50)
+RECORD = StageRecord(
+    stage={"kind": "x"}, version=1, digest="digest", content="samples", reads={"raw": ("a", "b")}
+)
 
 
 @st.composite
@@ -53,6 +60,14 @@ def receipts(draw: st.DrawFn) -> Receipt:
     )
 
 
+def test_stage_records_survive_their_plain_form() -> None:
+    assert record_from_plain(json.loads(json.dumps(record_to_plain(RECORD))), "r") == RECORD
+    with pytest.raises(FormatError, match="content"):
+        record_from_plain({**record_to_plain(RECORD), "content": 3, "reads": {}}, "content")
+    with pytest.raises(FormatError, match="not a table of places"):
+        record_from_plain({**record_to_plain(RECORD), "reads": ["a"]}, "r")
+
+
 @given(receipts())
 def test_receipts_survive_their_plain_form(receipt: Receipt) -> None:
     assert receipt_from_plain(receipt_to_plain(receipt), "r") == receipt
@@ -61,7 +76,7 @@ def test_receipts_survive_their_plain_form(receipt: Receipt) -> None:
 @given(st.lists(receipts(), unique_by=lambda receipt: receipt.unit, max_size=4))
 def test_a_manifest_adds_up_its_receipts(found: list[Receipt]) -> None:
     units = [Unit(name=receipt.unit, input={}) for receipt in found]
-    manifest = build_manifest({"kind": "x"}, "digest", units, found)
+    manifest = build_manifest(RECORD, units, found)
     assert manifest.num_in == sum(receipt.num_in for receipt in found)
     assert manifest.num_in == manifest.num_kept + sum(manifest.skipped.values())
     assert manifest.num_samples == manifest.num_kept
@@ -145,7 +160,7 @@ def test_two_units_with_one_shard_are_refused() -> None:
     other = receipt_from_plain(GOOD | {"unit": "b"}, "r")
     units = [Unit(name=name, input={}) for name in "ab"]
     with pytest.raises(ShardmillError, match="units a and b both wrote a shard named a"):
-        build_manifest({}, "d", units, [receipt, other])
+        build_manifest(RECORD, units, [receipt, other])
 
 
 def test_a_receipt_is_for_one_stage_and_one_input() -> None:
@@ -163,7 +178,7 @@ def test_the_size_of_a_receipt_counts_all_files() -> None:
     assert receipt.num_bytes == 9 and len(receipt.entries) == 2
     assert isinstance(
         manifest_from_plain(
-            manifest_to_plain(build_manifest({}, "d", [Unit(name="a", input={})], [receipt])), "m"
+            manifest_to_plain(build_manifest(RECORD, [Unit(name="a", input={})], [receipt])), "m"
         ),
         Manifest,
     )

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from shardmill.errors import ConfigError, Filtered
-from shardmill.model.codec import digest, from_plain, to_plain
+from shardmill.model.codec import build, digest, from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.plugins import FILTERS, build
+from shardmill.plugins import FILTERS
 from shardmill.sources.filters import (
     AspectRatio,
     Filter,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from make_media import image
 
 from shardmill.errors import SampleError
+from shardmill.model.codec import build
 from shardmill.model.sample import Origin
-from shardmill.plugins import SHAPES, build
+from shardmill.plugins import SHAPES
 from shardmill.shards.samples.shard import parse_sample
 from shardmill.shards.samples.write import sample_members
 from shardmill.sources.media.fetch import Fetcher

@@ -21,7 +21,10 @@ def shard_entry(folder: Path, name: str, num_samples: int, roles: Iterable[str])
 def finish_folder(folder: Path, shards: Sequence[ShardEntry], stage: Plain = None) -> Path:
     """Write the manifest of a folder that skipped nothing; returns the folder."""
     num_samples = sum(shard.num_samples for shard in shards)
+    roles = {role for shard in shards for role in shard.files}
+    content = "codes" if "codes" in roles else "tokens" if "spans" in roles else "samples"
     manifest = Manifest(
+        content=content,
         stage={} if stage is None else stage,
         stage_digest="0",
         units_digest="0",

@@ -22,9 +22,13 @@ class StoreSamples:
     """A stage that writes the samples of a shelf."""
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
 
     shelf: str
     per_shard: int
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         samples, _ = _SHELVES[self.shelf]

@@ -28,6 +28,10 @@ class Lines:
     sleep_s: float = 0.0
     salt: str = ""
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         for i in range(self.num_units):
@@ -61,6 +65,10 @@ class Nothing:
 
     num_units: int
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         for i in range(self.num_units):
@@ -86,6 +94,10 @@ class Unruly:
     deeds: Mapping[str, str] = field(default_factory=dict)
     num_units: int = 6
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         for i in range(self.num_units):
@@ -195,6 +207,10 @@ class Copies:
 
     folder: Path
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "other"
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def units(self) -> Iterator[Unit]:
         for number, (name, mark) in enumerate(self.inputs().items()):

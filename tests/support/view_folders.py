@@ -80,5 +80,5 @@ def make_codes(folder: Path) -> Path:
     rows = [(f"k{n}", [ImageCodes("jpg", grid.astype(np.uint8))]) for n, grid in enumerate(grids)]
     (folder / "shards").mkdir(parents=True)
     write_codes(folder / "shards" / "0.codes", rows, num_codes=NUM_CODES, factor=16)
-    stage = {"kind": "shardmill.stages.codes:EncodeImages"}
+    stage = {"kind": "stage/codes"}
     return finish_folder(folder, [shard_entry(folder, "0", len(rows), ("codes",))], stage)

@@ -15,8 +15,8 @@ from shardmill.view.query import Budget
 from shardmill.view.rows import Decoder, filter_rows, open_decoder, pieces, shortened, show_row
 
 POLICY = AccessPolicy.below(Path(__file__).parent)
-SPACE = {"kind": "shardmill.model.space:TokenSpace", "text_size": 32768}
-BUNDLED = {"kind": "shardmill.tokens.text.sentencepiece:SentencePieceText", "path": "bundled"}
+SPACE = {"text_size": 32768}
+BUNDLED = {"kind": "text/sentencepiece", "path": "bundled"}
 
 
 @settings(max_examples=60)

@@ -16,7 +16,8 @@ from shardmill.errors import ConfigError
 from shardmill.formats.exported import INPUT_FIELDS, kind_of_tokens
 from shardmill.model.codec import field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.plugins import CODE_SOURCES, READERS, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES, build
+from shardmill.model.codec import build
+from shardmill.plugins import CODE_SOURCES, READERS, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText

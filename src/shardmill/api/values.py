@@ -17,7 +17,8 @@ import orjson
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import from_plain
-from shardmill.plugins import ENGINES, Table, build
+from shardmill.model.codec import build
+from shardmill.plugins import ENGINES, Table
 from shardmill.run.engine import Engine
 from shardmill.storage.path import as_path
 from shardmill.storage.text import read_toml

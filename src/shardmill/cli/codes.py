@@ -13,8 +13,9 @@ from shardmill import humanize as wording
 from shardmill.cli import output as console
 from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
+from shardmill.model.codec import build
 from shardmill.model.manifest import Manifest
-from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS, build
+from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS
 from shardmill.run.local import Local
 
 

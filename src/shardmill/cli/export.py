@@ -9,7 +9,8 @@ import click
 
 from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.plugins import FORMATS, build
+from shardmill.model.codec import build
+from shardmill.plugins import FORMATS
 
 
 @click.command()

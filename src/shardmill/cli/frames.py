@@ -10,7 +10,8 @@ import click
 from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
 from shardmill.errors import ConfigError
-from shardmill.plugins import FRAME_SAMPLERS, build
+from shardmill.model.codec import build
+from shardmill.plugins import FRAME_SAMPLERS
 
 
 @click.command()

@@ -18,7 +18,8 @@ from shardmill.cli.options import (
 )
 from shardmill.cli.running import run_and_report
 from shardmill.errors import ConfigError
-from shardmill.plugins import SHAPES, SOURCES, build
+from shardmill.model.codec import build
+from shardmill.plugins import SHAPES, SOURCES
 from shardmill.run.runner import retry_rejects
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.sources.media.download import PER_HOST_VARIABLE

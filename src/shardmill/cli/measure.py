@@ -11,7 +11,8 @@ from shardmill import humanize as wording
 from shardmill.cli import output as console
 from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.plugins import VISUAL_RULES, build
+from shardmill.model.codec import build
+from shardmill.plugins import VISUAL_RULES
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -19,9 +19,9 @@ import click
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.stage import Stage
-from shardmill.plugins import ENGINES, FILTERS, build
+from shardmill.plugins import ENGINES, FILTERS
 from shardmill.run.engine import Engine
 from shardmill.run.job import Job
 from shardmill.storage.path import UrlPath, as_path

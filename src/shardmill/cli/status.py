@@ -45,7 +45,7 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _print_summary(folder: Path, found: Status) -> None:
-    kind = found.stage_kind.rpartition(":")[2]
+    kind = found.stage_kind.removeprefix("stage/").rpartition(":")[2]
     if found.complete:
         console.say("✓", f"{folder} is complete, made by {kind}")
     elif found.failures:

@@ -19,9 +19,9 @@ from shardmill.formats.reader import Reader
 from shardmill.formats.unidisc.parts import PART, is_memmap_folder
 from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.formats.webdataset.read import TarReader, is_packed_tar
-from shardmill.model.codec import to_plain
+from shardmill.model.codec import build, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.plugins import FORMATS, READERS, build
+from shardmill.plugins import FORMATS, READERS
 from shardmill.shards.ledger.ledger import Ledger, open_manifest
 from shardmill.shards.tokens.megatron import MAGIC
 from shardmill.storage.path import expand

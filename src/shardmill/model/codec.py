@@ -1,7 +1,9 @@
 """Specs to plain JSON values and back, checked field by field; and digests of them.
 
-A dataclass becomes `{"kind": "package.module:Class", field: value, ...}`, at every level, so that
-two specs of different classes with equal fields never share a digest.
+A plugin becomes `{"kind": "template/chat", field: value, ...}`, at every level, so that two specs
+of different classes with equal fields never share a digest; a class from outside of shardmill is
+named as "package.module:Class". A dataclass of ours that is no plugin needs no kind: the field that
+holds it says what it is.
 """
 
 from __future__ import annotations
@@ -18,20 +20,22 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from shardmill.errors import ConfigError
+from shardmill.plugins import Table, resolve, resolve_stored, stored_names
 from shardmill.storage.path import as_path
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 
 
 def to_plain(value: object) -> Plain:
-    """Return `value` as plain JSON values; a dataclass names its class under "kind"."""
+    """Return `value` as plain JSON values; a plugin names its class under "kind"."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and isfinite(value):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": class_path(type(value)), **fields}
+        kind = stored_kind(type(value))
+        return fields if kind is None else {"kind": kind, **fields}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -70,7 +74,7 @@ def from_plain(plain: object, expected: Any = object, *, where: str = "spec") ->
         # A field annotated `Plain` (a job's stage) was read before its owner: then this is done.
         if isinstance(plain, expected):
             return plain
-        return _build({"kind": class_path(expected), **_need(plain, dict, where)}, expected, where)
+        return _build_class(expected, _need(plain, dict, where), where)
     if expected is Path:
         return as_path(_need(plain, str, where))
     if expected is float and isinstance(plain, int) and not isinstance(plain, bool):
@@ -105,9 +109,18 @@ def differences(old: Plain, new: Plain, where: str = "") -> list[str]:
     return [f"{where or 'value'}: {json.dumps(old)} -> {json.dumps(new)}"]
 
 
-def class_path(cls: type) -> str:
-    """Return 'package.module:Class'."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+def build(table: Table, plain: Mapping[str, Any], *, where: str = "spec") -> Any:
+    """Return the plugin that `{"kind": name, field: value, ...}` describes, as a user wrote it."""
+    kind = plain.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
+    return from_plain({**plain, "kind": resolve(table, kind)}, where=where)
+
+
+def stored_kind(cls: type) -> str | None:
+    """Return how a stored spec names a class; None for a class of ours that is no plugin."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return stored_names().get(path, None if path.startswith("shardmill.") else path)
 
 
 def load_class(path: str) -> type:
@@ -142,11 +155,16 @@ _ENCODER = json.JSONEncoder(
 
 
 def _build(plain: dict[str, Any], expected: Any, where: str) -> Any:
-    cls = load_class(_need(plain["kind"], str, f"{where}.kind"))
+    kind = _need(plain["kind"], str, f"{where}.kind")
+    cls = load_class(resolve_stored(kind) or kind)
     if not dataclasses.is_dataclass(cls):
-        raise ConfigError(f"{where}: {plain['kind']!r} is not a dataclass, so it cannot be a spec")
+        raise ConfigError(f"{where}: {kind!r} is not a dataclass, so it cannot be a spec")
     if isinstance(expected, type) and not issubclass(cls, expected):
-        raise ConfigError(f"{where} must be a {expected.__name__}, got {plain['kind']!r}")
+        raise ConfigError(f"{where} must be a {expected.__name__}, got {kind!r}")
+    return _build_class(cls, plain, where)
+
+
+def _build_class(cls: Any, plain: dict[str, Any], where: str) -> Any:
     types_ = field_types(cls)
     unknown = sorted(plain.keys() - types_.keys() - {"kind"})
     if unknown:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.model.codec import Plain, digest
+from shardmill.model.codec import Plain, digest, to_plain
 from shardmill.model.stage import SAFE_NAME, Stage, Unit
 
 
@@ -74,9 +74,26 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """A finished dataset: the spec that made it and its shards in unit order."""
+class StageRecord:
+    """The content of stage.json: which spec makes a folder, what it will hold and what it reads."""
 
+    stage: Plain
+    version: int
+    digest: str
+    content: str
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A finished dataset: the spec that made it, what it holds, and its shards in unit order.
+
+    `content` is one of `model.stage.CONTENTS`; `reads` are the places that it was made from, by
+    role.
+    """
+
+    content: str
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stage: Plain
     stage_digest: str
     units_digest: str
@@ -100,6 +117,17 @@ class Manifest:
 def stage_digest(stage: Stage) -> str:
     """Return the identity of a stage: class, version and every field of its spec."""
     return digest({"stage": stage, "version": type(stage).version})
+
+
+def stage_record(stage: Stage) -> StageRecord:
+    """Return what stage.json says of a stage."""
+    return StageRecord(
+        stage=to_plain(stage),
+        version=type(stage).version,
+        digest=stage_digest(stage),
+        content=stage.content,
+        reads=stage.reads(),
+    )
 
 
 def receipt_digest(stage_digest: str, unit: Unit) -> str:
@@ -126,7 +154,7 @@ def sum_books(receipts: Iterable[Receipt]) -> dict[str, Any]:
 
 
 def build_manifest(
-    stage: Plain, stage_digest: str, units: Sequence[Unit], receipts: Sequence[Receipt]
+    record: StageRecord, units: Sequence[Unit], receipts: Sequence[Receipt]
 ) -> Manifest:
     """Return the manifest of finished units; two units must not have written one shard."""
     owners: dict[str, str] = {}
@@ -139,8 +167,10 @@ def build_manifest(
                     "give the stage a name pattern that differs from unit to unit"
                 )
     return Manifest(
-        stage=stage,
-        stage_digest=stage_digest,
+        content=record.content,
+        reads=record.reads,
+        stage=record.stage,
+        stage_digest=record.digest,
         units_digest=digest([unit.digest for unit in units]),
         shards=tuple(shard for receipt in receipts for shard in receipt.shards),
         **sum_books(receipts),
@@ -184,9 +214,36 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
     return receipt
 
 
+def record_to_plain(record: StageRecord) -> dict[str, Any]:
+    """Return the content of stage.json."""
+    return {
+        "content": record.content,
+        "reads": {role: list(places) for role, places in record.reads.items()},
+        "stage": record.stage,
+        "version": record.version,
+        "digest": record.digest,
+    }
+
+
+def record_from_plain(plain: Any, path: object) -> StageRecord:
+    """Return what stage.json says, or raise `FormatError`."""
+    try:
+        return StageRecord(
+            stage=plain["stage"],
+            version=_count(plain["version"]),
+            digest=_text(plain["digest"]),
+            content=_text(plain["content"]),
+            reads=_places(plain["reads"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"is not a stage record: {_reason(error)}", path=path) from error
+
+
 def manifest_to_plain(manifest: Manifest) -> dict[str, Any]:
     """Return the content of manifest.json."""
     return {
+        "content": manifest.content,
+        "reads": {role: list(places) for role, places in manifest.reads.items()},
         "stage": manifest.stage,
         "stage_digest": manifest.stage_digest,
         "units_digest": manifest.units_digest,
@@ -202,6 +259,8 @@ def manifest_from_plain(plain: Any, path: object) -> Manifest:
     """Return a manifest whose books balance and whose paths stay in the folder."""
     try:
         manifest = Manifest(
+            content=_text(plain["content"]),
+            reads=_places(plain["reads"]),
             stage=plain["stage"],
             stage_digest=_text(plain["stage_digest"]),
             units_digest=_text(plain["units_digest"]),
@@ -268,6 +327,12 @@ def _counts(value: Any) -> dict[str, int]:
         if type(count) is not int:
             raise TypeError(f"{count!r} is not a count")
     return value
+
+
+def _places(value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not a table of places")
+    return {role: tuple(_text(place) for place in places) for role, places in value.items()}
 
 
 def _reason(error: Exception) -> str:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from shardmill.model.manifest import Manifest
 
 
+# What a folder can hold. An index of tars that lie elsewhere holds samples too.
+CONTENTS = ("samples", "codes", "tokens", "packs", "lengths", "export")
+
 # A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
 MAX_NAME_BYTES = 200
 SAFE_NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
@@ -206,6 +209,19 @@ class Stage(Protocol):
     """A frozen dataclass that turns units into shards; `version` moves when its bytes change."""
 
     version: ClassVar[int]
+
+    @property
+    def content(self) -> str:
+        """What the finished folder holds: one of `CONTENTS`, or a name of an outside stage's own.
+
+        Readers go by this word, which stage.json and manifest.json keep, never by file names.
+        """
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the folders and files that the stage reads, by role, as they were given.
+
+        {"samples": ("shards",), "codes": ("codes",)}; raw inputs stand under "raw".
+        """
 
     def units(self) -> Iterator[Unit]:
         """Yield the units in order; looks at the input, never at the output."""

@@ -35,7 +35,14 @@ from typing import Any
 
 from shardmill.errors import ConfigError, StaleError, TooManySkips
 from shardmill.model.codec import differences, to_plain
-from shardmill.model.manifest import Manifest, Receipt, build_manifest, stage_digest
+from shardmill.model.manifest import (
+    Manifest,
+    Receipt,
+    StageRecord,
+    build_manifest,
+    stage_digest,
+    stage_record,
+)
 from shardmill.model.stage import (
     ContentKeyed,
     Stage,
@@ -45,7 +52,7 @@ from shardmill.model.stage import (
     listed,
     skip_budget,
 )
-from shardmill.shards.ledger.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger, StageRecord
+from shardmill.shards.ledger.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.storage.folder import list_names
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, parse_json
@@ -234,7 +241,7 @@ def store_plan(
     Returns how many of them were done already, for an earlier plan.
     """
     _check_units(units)
-    record = StageRecord(to_plain(stage), type(stage).version, stage_digest(stage))
+    record = stage_record(stage)
     ledger.forget([])
     num_kept = 0
     if ledger.read_stage() is not None:
@@ -285,14 +292,14 @@ def collect(
     Raises `TooManySkips` if all units together are beyond the budget.
     Whoever sees the last receipt may do this, even several at once: the bytes are the same.
     """
-    mark = stage_digest(stage)
+    record = stage_record(stage)
     receipts = []
-    for receipt in ledger.valid_receipts(units, mark):
+    for receipt in ledger.valid_receipts(units, record.digest):
         if receipt is None:
             return None
         receipts.append(receipt)
     check_skips(ledger.out_dir, receipts, max_skip_rate)
-    manifest = build_manifest(to_plain(stage), mark, units, receipts)
+    manifest = build_manifest(record, units, receipts)
     if isinstance(stage, WholeStage):
         stage.finish(manifest, ledger.out_dir)
     ledger.write_manifest(manifest)

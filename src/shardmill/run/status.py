@@ -12,12 +12,12 @@ from typing import Any
 
 from shardmill.errors import ShardmillError
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import Manifest, sum_books
+from shardmill.model.manifest import Manifest, StageRecord, sum_books
 from shardmill.model.stage import Reject
 from shardmill.run.events import LoggedEvent, read_logs
 from shardmill.run.lock import LockState, read_locks
 from shardmill.run.progress import Progress
-from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.ledger.ledger import Ledger
 from shardmill.shards.ledger.rejects import read_rejects, reject_lists
 from shardmill.storage.path import as_path
 

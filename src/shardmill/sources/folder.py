@@ -40,6 +40,10 @@ class FolderSource:
     dir: str
     name: str = "folder"
 
+    def places(self) -> tuple[str, ...]:
+        """Return what it was given."""
+        return (self.dir,)
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield lists of `per_shard` rows: key, files with size and time."""
         rows = self._rows()

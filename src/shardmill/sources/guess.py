@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import load_class
-from shardmill.plugins import SOURCES, build, resolve
+from shardmill.model.codec import build, load_class
+from shardmill.plugins import SOURCES, resolve
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import walk
 from shardmill.sources.nemo import NemoSource, is_meta

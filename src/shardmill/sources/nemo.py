@@ -130,6 +130,10 @@ class NemoSource:
     seed: int = 42
     max_row_bytes: int = 64 << 20
 
+    def places(self) -> tuple[str, ...]:
+        """Return what it was given."""
+        return (self.meta,)
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield slices of about `per_shard` samples of each data set in turn."""
         for dataset in self._datasets():

@@ -52,6 +52,9 @@ Read: TypeAlias = Callable[[Mapping[str, Any]], Iterator[Row]]
 class Source(Protocol):
     """A frozen dataclass that lists parts in an order that no filesystem decides."""
 
+    def places(self) -> tuple[str, ...]:
+        """Return the folders, files and urls that it was given."""
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield the parts, of `per_shard` rows each; None means the source's own way to cut."""
 

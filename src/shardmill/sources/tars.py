@@ -129,6 +129,10 @@ class TarSource:
     interleaved: bool = True
     max_sample_bytes: int = MAX_SAMPLE_BYTES
 
+    def places(self) -> tuple[str, ...]:
+        """Return what it was given."""
+        return self.tars
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield a part for each tar; with `per_shard` their headers are walked and they are cut."""
         for tar in self._listed():

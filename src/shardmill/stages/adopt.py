@@ -45,6 +45,7 @@ class AdoptTokens:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "tokens"
 
     reader: Reader
     tokenizer: TextSpec | None = None
@@ -55,6 +56,10 @@ class AdoptTokens:
                 "nothing tells how many ids there are: give --tokenizer, or space.text_size in a "
                 "recipe"
             )
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"raw": tuple(self.reader.inputs())}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each part of the data."""
@@ -122,6 +127,7 @@ class AdoptCodes:
     """The spec: where the codes are, the size of their codebook, the pixels a side of a code."""
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "codes"
 
     input_dir: Path
     codes: FieldCodes
@@ -132,6 +138,10 @@ class AdoptCodes:
     def __post_init__(self) -> None:
         if self.num_codes < 1 or self.factor < 1:
             raise ConfigError("num_codes and factor must be positive")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""

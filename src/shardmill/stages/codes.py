@@ -40,6 +40,7 @@ class EncodeImages:
     """The spec of an encoding; `tokenizer` is pinned to the values of its weights."""
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "codes"
 
     input_dir: Path
     tokenizer: ImageTokenizer
@@ -53,6 +54,10 @@ class EncodeImages:
             raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""

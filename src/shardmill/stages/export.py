@@ -34,6 +34,7 @@ class Export:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "export"
 
     input_dir: Path
     format: Format
@@ -43,6 +44,16 @@ class Export:
     def __post_init__(self) -> None:
         if self.num_shards is not None and self.num_shards < 1:
             raise ConfigError(f"num_shards must be at least 1, got {self.num_shards}")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        found = {"input": (str(self.input_dir),)}
+        if self.codes_dir is not None:
+            found["codes"] = (str(self.codes_dir),)
+        samples = getattr(self.format, "samples", None)
+        if samples is not None:
+            found["samples"] = (str(samples),)
+        return found
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of the input, or for each even part of its rows."""

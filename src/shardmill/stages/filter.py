@@ -45,6 +45,7 @@ class FilterSamples:
     """The spec of a filter over a finished folder of sample shards; a shard stays a shard."""
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "samples"
 
     input_dir: Path
     filters: tuple[Filter, ...] = ()
@@ -54,6 +55,10 @@ class FilterSamples:
     def __post_init__(self) -> None:
         if not self.filters and not self.drop_duplicates:
             raise ConfigError("nothing to filter: give a filter, or ask to drop duplicates")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard, with the rows that repeat an earlier one."""

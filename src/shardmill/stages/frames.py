@@ -311,6 +311,7 @@ class SampleFrames:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "samples"
 
     input_dir: Path
     sampler: FrameSampler
@@ -337,6 +338,10 @@ class SampleFrames:
             raise ConfigError(f"list_fps must be positive, got {self.list_fps}")
         if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
             raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""

@@ -33,10 +33,15 @@ class IndexTars:
     """The spec: tars by path, folder, glob, braces or url. `interleaved` as in io/grouping.py."""
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "samples"
 
     tars: tuple[str, ...]
     interleaved: bool = True
     media_sizes: bool = False
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"raw": self.tars}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each tar, in the order given."""

@@ -142,6 +142,7 @@ class Ingest:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "samples"
 
     source: Source
     shape: Shape
@@ -163,6 +164,10 @@ class Ingest:
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
         ShardNames(self.name)
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"raw": self.source.places()}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each part of the source, in its order, up to the limit."""

@@ -152,6 +152,7 @@ class Measure:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "lengths"
 
     input_dir: Path
     rule: VisualRule
@@ -167,6 +168,10 @@ class Measure:
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
         self._writing()
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""

@@ -151,6 +151,7 @@ class Materialize:
     """
 
     version: ClassVar[int] = 2
+    content: ClassVar[str] = "packs"
 
     tokens_dir: Path
     plan_path: Path
@@ -165,6 +166,13 @@ class Materialize:
             raise ConfigError(f"packs_per_shard must be at least 1, got {self.packs_per_shard}")
         if self.samples_dir is not None and self.format != "tar":
             raise ConfigError("samples_dir is for tars: Megatron's files hold no images")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        found = {"tokens": (str(self.tokens_dir),), "plan": (str(self.plan_path),)}
+        if self.samples_dir is not None:
+            found["samples"] = (str(self.samples_dir),)
+        return found
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each range of packs; it names plan and tokens by their content."""

@@ -102,6 +102,15 @@ class RemoveSamples:
     input_dir: Path
     keys_path: Path
 
+    @property
+    def content(self) -> str:
+        """What the folder held before."""
+        return open_manifest(self.input_dir).content
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"input": (str(self.input_dir),), "keys": (str(self.keys_path),)}
+
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard, with the rows that go."""
         keys = read_keys(self.keys_path)
@@ -271,23 +280,7 @@ def _inputs_of(folder: Path) -> set[Path]:
         record = Ledger(folder).read_stage()
     except FormatError:
         return set()
-    if record is None or _removes(record.stage):
+    # What was made by a removal from this folder is the way out, not a copy that is left.
+    if record is None or "keys" in record.reads:
         return set()
-    return set(_folders_in(record.stage))
-
-
-def _removes(stage: Any) -> bool:
-    return isinstance(stage, dict) and "keys_path" in stage
-
-
-def _folders_in(plain: Any) -> Iterator[Path]:
-    if isinstance(plain, dict):
-        for name, value in plain.items():
-            if isinstance(value, str) and (
-                name.endswith("_dir") or name in ("folder", "dir", "samples")
-            ):
-                yield Path(value).resolve()
-            yield from _folders_in(value)
-    elif isinstance(plain, list):
-        for value in plain:
-            yield from _folders_in(value)
+    return {Path(place).resolve() for places in record.reads.values() for place in places}

@@ -66,6 +66,7 @@ class Tokenize:
     """
 
     version: ClassVar[int] = 2
+    content: ClassVar[str] = "tokens"
 
     input_dir: Path
     tokenizer: TextSpec
@@ -101,6 +102,13 @@ class Tokenize:
                 raise ConfigError("this layout holds codes: say where they come from, with codes")
         elif self.layout.num_patches is None and self.rule is None:
             raise ConfigError("this layout counts its placeholders: give num_patches, or a rule")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {
+            "samples": (str(self.input_dir),),
+            **({} if self.codes is None else self.codes.reads()),
+        }
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""

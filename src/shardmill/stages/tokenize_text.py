@@ -63,6 +63,7 @@ class TokenizeText:
     """
 
     version: ClassVar[int] = 1
+    content: ClassVar[str] = "tokens"
 
     files: tuple[str, ...]
     tokenizer: TextSpec
@@ -83,6 +84,10 @@ class TokenizeText:
                 raise ConfigError(f"{name} must be positive, got {value}")
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"raw": self.files}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each file or slice of one, identified by the file's size and time."""

@@ -58,6 +58,9 @@ class CodeSource(Protocol):
     def open(self) -> AbstractContextManager[CodeReader]:
         """Yield the live reader."""
 
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the folders that it reads besides the samples, by role."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCodes:
@@ -70,6 +73,10 @@ class FieldCodes:
 
     field: str
     height: int | None = None
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return nothing: the codes lie in the samples."""
+        return {}
 
     @contextmanager
     def open(self) -> Iterator[CodeReader]:
@@ -155,6 +162,10 @@ class ShardCodes:
     def __post_init__(self) -> None:
         if not self.identity:
             object.__setattr__(self, "identity", identity_of(self.folder))
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the folder of codes."""
+        return {"codes": (str(self.folder),)}
 
     @contextmanager
     def open(self) -> Iterator[CodeReader]:

@@ -18,7 +18,8 @@ from shardmill.errors import FormatError
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, receipt_digest
 from shardmill.model.stage import Unit
 from shardmill.shards.codes import CodeShard, open_codes
-from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.ledger.ledger import Ledger
+from shardmill.model.manifest import StageRecord
 from shardmill.shards.samples.dataset import SampleSet, entry_index
 from shardmill.shards.samples.shard import SampleShard
 from shardmill.shards.tokens.dataset import TokenSet
@@ -26,17 +27,8 @@ from shardmill.storage.path import UrlPath
 from shardmill.view.access import AccessPolicy
 from shardmill.view.items import NotHere
 
-Content = Literal["samples", "codes", "tokens", "packs", "lengths", "export", "other"]
 T = TypeVar("T")
-# What a stage will write, where no shard says so yet.
-BY_STAGE: dict[str, Content] = {
-    "EncodeImages": "codes",
-    "Tokenize": "tokens",
-    "TokenizeText": "tokens",
-    "Materialize": "packs",
-    "Measure": "lengths",
-}
-VERBS = {"materialize": "pack", "tokenize_text": "tokenize"}
+VERBS = {"tokenize-text": "tokenize", "adopt-tokens": "tokenize", "adopt-codes": "codes"}
 MAX_CODE_SHARDS = 64
 STORE_AGE_S = 30.0
 Stamp: TypeAlias = tuple[int, int]
@@ -83,25 +75,14 @@ class Folder:
     @property
     def verb(self) -> str:
         """The command that makes it ("ingest"); the class of a stage that is not built in."""
-        module, _, name = str(self.spec.get("kind", "")).partition(":")
-        package, _, last = module.rpartition(".")
-        return VERBS.get(last, last) if package == "shardmill.stages" else name
+        name = str(self.spec.get("kind", "")).removeprefix("stage/").rpartition(":")[2]
+        return VERBS.get(name, name)
 
     @property
-    def content(self) -> Content:
-        """What the shards hold."""
-        name = str(self.spec.get("kind", "")).rpartition(":")[2]
-        if name in BY_STAGE:
-            return BY_STAGE[name]
-        if isinstance(self.spec.get("format"), dict):
-            return "export"
-        entries = self.entries()
-        roles = set(entries[0].files) if entries else {"idx"}
-        if "codes" in roles:
-            return "codes"
-        if "spans" in roles:
-            return "tokens"
-        return "samples" if "idx" in roles else "other"
+    def content(self) -> str:
+        """What the shards hold, as the stage says it; "other" if the folder does not say."""
+        record = self.record or self.manifest
+        return "other" if record is None else record.content
 
     def units(self) -> list[Unit]:
         """Return the planned units in order; none if the folder does not say."""

@@ -38,6 +38,7 @@ def write(path: Path, kind: Any) -> None:
 def manifest_of(names: list[str]) -> Manifest:
     shards = [ShardEntry(n, 3, {"arrow": FileEntry(f"shards/{n}.arrow", 1, "")}) for n in names]
     return Manifest(
+        content="export",
         stage={},
         stage_digest="",
         units_digest="0123456789abcdef0123",

@@ -10,7 +10,8 @@ from mixed_folder import Mixed
 
 from shardmill.errors import FormatError
 from shardmill.formats.huggingface.read import LiquidReader, TokenTableReader
-from shardmill.plugins import FORMATS, build
+from shardmill.model.codec import build
+from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
 from shardmill.stages.export import Export
 

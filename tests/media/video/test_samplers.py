@@ -11,9 +11,9 @@ from video_tables import steady_table
 from shardmill.errors import ConfigError, SampleError, ShardmillError
 from shardmill.media.video.frames import read_frames
 from shardmill.media.video.samplers import AllFrames, Fps, FrameSampler, Uniform, WholeVideo
-from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.frames import qwen2_frames, qwen3_frames
-from shardmill.plugins import FRAME_SAMPLERS, build
+from shardmill.plugins import FRAME_SAMPLERS
 
 FIELDS: dict[str, dict[str, Any]] = {"frames": {"numbers": [0]}}
 

@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.model.manifest import build_manifest
+from shardmill.model.manifest import StageRecord, build_manifest
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.shards.ledger.commit import commit, seal
-from shardmill.shards.ledger.ledger import Ledger, StageRecord, open_manifest
+from shardmill.shards.ledger.ledger import Ledger, open_manifest
 
-RECORD = StageRecord({"kind": "some:Stage", "size": 3}, 1, "digest")
+RECORD = StageRecord(
+    stage={"kind": "some:Stage", "size": 3},
+    version=1,
+    digest="digest",
+    content="samples",
+    reads={"raw": ("a.jsonl",)},
+)
 UNITS = [Unit(name=f"{i}", input={"row": i}, num_samples=1) for i in range(3)]
 
 
@@ -92,7 +98,7 @@ def test_forgotten_units_are_pending_and_the_folder_is_not_complete(ledger: Ledg
         finish(ledger, unit)
     receipts = [ledger.valid_receipt(unit, RECORD.digest) for unit in UNITS]
     found = [receipt for receipt in receipts if receipt]
-    ledger.write_manifest(build_manifest(RECORD.stage, RECORD.digest, UNITS, found))
+    ledger.write_manifest(build_manifest(RECORD, UNITS, found))
     assert open_manifest(ledger.out_dir).num_samples == 3
     ledger.forget(["1"])
     assert ledger.pending(UNITS, RECORD.digest) == [UNITS[1]]

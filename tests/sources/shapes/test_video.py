@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.plugins import SHAPES, build
+from shardmill.model.codec import build
+from shardmill.plugins import SHAPES
 from shardmill.sources.shapes.shape import Shaped
 from shardmill.sources.shapes.video import VideoShape, last_parts
 

@@ -41,9 +41,9 @@ def test_text_control_media_and_loss_are_marked(bundled: TextTokenizer) -> None:
 
 
 def test_a_folder_is_painted_by_the_tokenizer_of_its_spec(bundled: TextTokenizer) -> None:
-    tokenizer = {"kind": "shardmill.tokens.text.sentencepiece:SentencePieceText", "path": "bundled"}
+    tokenizer = {"kind": "text/sentencepiece", "path": "bundled"}
     books = {"stage_digest": "", "units_digest": "", "num_in": 0, "num_kept": 0}
-    books |= {"skipped": {}, "stats": {}, "shards": ()}
+    books |= {"skipped": {}, "stats": {}, "shards": (), "content": "tokens"}
     stage = {"tokenizer": tokenizer, "space": to_plain(SPACE)}
     painter = open_painter(Manifest(stage=stage, **books))  # type: ignore[arg-type]
     assert painter(row(bundled)) == paint(row(bundled), bundled, SPACE)

@@ -197,6 +197,6 @@ def test_settings_are_checked_and_stored() -> None:
 
 
 def test_one_setting_of_qwen3_leaves_its_others_as_they_are() -> None:
-    plain = {"kind": "shardmill.tokens.visual.qwen:Qwen3VL", "images": {"max_pixels": 99_999}}
+    plain = {"kind": "visual/qwen3-vl", "images": {"max_pixels": 99_999}}
     assert from_plain(plain) == Qwen3VL(images=Qwen3Images(max_pixels=99_999))
     assert from_plain(plain).images.patch_size == 16

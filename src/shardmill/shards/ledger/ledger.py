@@ -36,15 +36,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, ShardmillError
-from shardmill.model.codec import Plain
 from shardmill.model.manifest import (
     Manifest,
     Receipt,
+    StageRecord,
     manifest_from_plain,
     manifest_to_plain,
     receipt_digest,
     receipt_from_plain,
     receipt_to_plain,
+    record_from_plain,
+    record_to_plain,
 )
 from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
 from shardmill.storage import objects
@@ -131,15 +133,6 @@ FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
 
 
 @dataclass(frozen=True, slots=True)
-class StageRecord:
-    """The content of stage.json: which spec makes this folder."""
-
-    stage: Plain
-    version: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ledger:
     """One output folder; `token` names the run that writes into it and its private drafts."""
 
@@ -216,8 +209,7 @@ class Ledger:
         lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
         self._write(self.out_dir / "units.jsonl", lines)
         self.write_inputs(inputs)
-        plain = {"stage": record.stage, "version": record.version, "digest": record.digest}
-        self._write(self.out_dir / "stage.json", dump_page(plain))
+        self._write(self.out_dir / "stage.json", dump_page(record_to_plain(record)))
 
     def read_stage(self) -> StageRecord | None:
         """Return what stage.json says, or None if nothing was planned here."""
@@ -226,10 +218,7 @@ class Ledger:
             plain = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        try:
-            return StageRecord(plain["stage"], plain["version"], plain["digest"])
-        except (KeyError, TypeError) as error:
-            raise FormatError(f"is not a stage record: {error}", path=path) from error
+        return record_from_plain(plain, path)
 
     def read_inputs(self) -> Any:
         """Return the fingerprint of the input at the time of planning; None if none counts."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from shardmill.errors import ConfigError
-from shardmill.plugins import SHAPES, build
+from shardmill.model.codec import build
+from shardmill.plugins import SHAPES
 from shardmill.sources.shapes.pair import AUDIO_FIELDS, IMAGE_FIELDS, TEXT_FIELDS, VIDEO_FIELDS
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
 from shardmill.sources.shapes.text import TextShape

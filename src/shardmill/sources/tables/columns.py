@@ -35,6 +35,10 @@ class ColumnsSource:
     media_root: str | None = None
     max_cell_bytes: int = 16 << 20
 
+    def places(self) -> tuple[str, ...]:
+        """Return what it was given."""
+        return self.files
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield slices of `per_shard` rows of each file in turn."""
         for listed in self._listed():

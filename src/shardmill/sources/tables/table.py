@@ -68,6 +68,10 @@ class TableSource:
         if self.max_row_bytes <= 0:
             raise ConfigError(f"max_row_bytes must be positive, got {self.max_row_bytes}")
 
+    def places(self) -> tuple[str, ...]:
+        """Return what it was given."""
+        return self.files
+
     def parts(self, per_shard: int | None) -> Iterator[Part]:
         """Yield slices of `per_shard` rows of each file in turn."""
         for listed in self._listed():

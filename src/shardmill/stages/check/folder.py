@@ -23,10 +23,17 @@ import xxhash
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.formats.sharedfiles import ROLE, Range, read_ranges
-from shardmill.model.manifest import FileEntry, Receipt, ShardEntry, build_manifest, receipt_digest
+from shardmill.model.manifest import (
+    FileEntry,
+    Receipt,
+    ShardEntry,
+    StageRecord,
+    build_manifest,
+    receipt_digest,
+)
 from shardmill.model.stage import Unit
 from shardmill.shards.ledger.commit import checksum_file
-from shardmill.shards.ledger.ledger import Ledger, StageRecord
+from shardmill.shards.ledger.ledger import Ledger
 from shardmill.shards.samples.shard import open_foreign
 from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.storage.path import as_path
@@ -277,7 +284,7 @@ def _check_manifest(
         elif len(receipts) < len(units):
             what = f"is there, though only {len(receipts)} of {len(units)} units are done: {again}"
             yield Problem("", "manifest.json", what)
-        elif manifest != build_manifest(record.stage, record.digest, units, receipts):
+        elif manifest != build_manifest(record, units, receipts):
             yield Problem("", "manifest.json", f"does not list what the receipts say: {again}")
     except FormatError as error:
         yield Problem("", "manifest.json", f"{error.problem}: {again}")

@@ -41,15 +41,13 @@ from shardmill.stages.check.packs import fields_of
 from shardmill.storage.path import as_path
 from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
 
-# Stages that hand on what they read, as `input_dir`, without saying what it means.
-HANDING_ON = ("shardmill.stages.export:Export", "shardmill.stages.remove:RemoveSamples")
 MAX_STEPS = 4  # an export of packs of tokens without some
 
 
 def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
     """Return the folder of tokens behind packs and exports; any other folder is its own."""
     for _ in range(MAX_STEPS):
-        place = _named(manifest, "input_dir" if _hands_on(manifest) else "tokens_dir")
+        place = _made_from(manifest, "input", "tokens")
         if place is None:
             break
         folder, manifest = place, open_manifest(place)
@@ -58,8 +56,7 @@ def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
 
 def samples_behind(manifest: Manifest) -> Path | None:
     """Return the folder of samples that tokens were made from, None if it is not known or gone."""
-    is_tokens = isinstance(manifest.stage, dict) and "tokenizer" in manifest.stage
-    return _named(manifest, "input_dir") if is_tokens else None
+    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
 
 
 def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
@@ -76,15 +73,10 @@ def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
         return None
 
 
-def _hands_on(manifest: Manifest) -> bool:
-    return isinstance(manifest.stage, dict) and manifest.stage.get("kind") in HANDING_ON
-
-
-def _named(manifest: Manifest, field: str) -> Path | None:
-    name = manifest.stage.get(field) if isinstance(manifest.stage, dict) else None
-    if not isinstance(name, str) or not (as_path(name) / "manifest.json").exists():
-        return None
-    return as_path(name)
+def _made_from(manifest: Manifest, *roles: str) -> Path | None:
+    """Return the finished folder that a folder was made from, by the first role that has one."""
+    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
+    return next((place for place in places if (place / "manifest.json").exists()), None)
 
 
 @dataclass(frozen=True, slots=True)
