@@ -24,7 +24,7 @@ def test_text_added_and_codes_share_no_id(text_size: int, num_added: int, num_co
     assert codes[-1] == space.size - 1
     assert space.local_codes(np.array(codes)).tolist() == [0, num_codes - 1]
     assert space.dtype.itemsize == (2 if space.size <= 65_536 else 4)
-    assert from_plain(to_plain(space)) == space
+    assert from_plain(to_plain(space), TokenSpace) == space
 
 
 def test_the_dtype_is_the_smallest_that_holds_the_last_id() -> None:

@@ -27,7 +27,7 @@ def unfinished(pipeline: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_contents_are_told_by_stage_and_roles(pipeline: Path, tmp_path: Path) -> None:
+def test_a_folder_says_what_it_holds(pipeline: Path, tmp_path: Path) -> None:
     found = {name: open_folder(pipeline / name).content for name in ("chats", "tokens", "packs")}
     assert found == {"chats": "samples", "tokens": "tokens", "packs": "packs"}
     flags = ("--format", "megatron", "--workers", 0)
