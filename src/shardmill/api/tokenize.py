@@ -14,9 +14,8 @@ from typing import Any
 from shardmill.api.values import to_plugin, to_spec, to_table
 from shardmill.errors import ConfigError
 from shardmill.formats.exported import INPUT_FIELDS, kind_of_tokens
-from shardmill.model.codec import field_types, from_plain, to_plain
+from shardmill.model.codec import build, field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.model.codec import build
 from shardmill.plugins import CODE_SOURCES, READERS, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize

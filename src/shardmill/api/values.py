@@ -16,8 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import from_plain
-from shardmill.model.codec import build
+from shardmill.model.codec import build, from_plain
 from shardmill.plugins import ENGINES, Table
 from shardmill.run.engine import Engine
 from shardmill.storage.path import as_path

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from shardmill.errors import FormatError
-from shardmill.model.manifest import Manifest, Receipt, ShardEntry, receipt_digest
+from shardmill.model.manifest import Manifest, Receipt, ShardEntry, StageRecord, receipt_digest
 from shardmill.model.stage import Unit
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger.ledger import Ledger
-from shardmill.model.manifest import StageRecord
 from shardmill.shards.samples.dataset import SampleSet, entry_index
 from shardmill.shards.samples.shard import SampleShard
 from shardmill.shards.tokens.dataset import TokenSet
