@@ -62,7 +62,7 @@ def test_data_sets_come_by_name_with_columns_and_tags_unified(tmp_path: Path) ->
     assert row.media_dir == str(tmp_path / "photos")
     assert row.fields["images"] == ["0.jpg"]
     shaped = MessagesShape().shape(row.fields)
-    assert [(p.role, p.text or p.media) for p in shaped.pieces] == [
+    assert [(p.role, p.text or p.media) for p in shaped.segments] == [
         ("user", "0.jpg"),
         ("user", " 0?"),
         ("assistant", "yes"),
@@ -78,7 +78,7 @@ def test_rows_in_sharegpt_style_need_no_tags(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     (found,) = read_all(NemoSource(meta=write(tmp_path, meta)))
     shaped = MessagesShape().shape(found.fields)
-    assert [p.role for p in shaped.pieces] == ["user", "assistant"]
+    assert [p.role for p in shaped.segments] == ["user", "assistant"]
     assert shaped.extra["turn_fields"] == {"1": {"tool_calls": '[{"name":"f"}]'}}
 
 

@@ -21,7 +21,7 @@ from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.samples.dataset import open_samples
 from shardmill.shards.tokens.dataset import TokenSet, open_token_set
 from shardmill.shards.tokens.megatron import write_index
-from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.ingest import Ingest
 

@@ -26,7 +26,7 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.samples.shard import open_shard
 from shardmill.shards.tar.index import open_index
 from shardmill.sources.filters import TextLength
-from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.tables.table import TableSource
 from shardmill.stages.ingest import Ingest

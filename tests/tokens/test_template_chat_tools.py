@@ -34,7 +34,7 @@ def no_media(*_: object) -> list[Block]:
 def sample_of(messages: list[dict[str, Any]], tools: Any = None) -> Sample:
     shaped = MessagesShape().shape({"messages": messages, **({"tools": tools} if tools else {})})
     segments = tuple(
-        Segment(kind=p.kind, text=p.text, role=p.role, turn=p.turn) for p in shaped.pieces
+        Segment(kind=p.kind, text=p.text, role=p.role, turn=p.turn) for p in shaped.segments
     )
     sample = Sample(key="k", document=Document(segments), extra=shaped.extra)
     stored = orjson.dumps(sample_to_plain(sample), option=orjson.OPT_SORT_KEYS)
@@ -42,8 +42,8 @@ def sample_of(messages: list[dict[str, Any]], tools: Any = None) -> Sample:
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:
-    pieces = chat.bind(tokenizer, SPACE)(sample, Dice(0, 0, "k"))
-    return assemble([prepare(sample, pieces, no_media)], tokenizer)[0].row
+    segments = chat.bind(tokenizer, SPACE)(sample, Dice(0, 0, "k"))
+    return assemble([prepare(sample, segments, no_media)], tokenizer)[0].row
 
 
 def learned(row: TokenRow, tokenizer: TextTokenizer) -> list[str]:

@@ -21,7 +21,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import build
 from shardmill.plugins import SHAPES, SOURCES
 from shardmill.run.runner import retry_rejects
-from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.sources.media.download import PER_HOST_VARIABLE
 from shardmill.sources.media.fetch import MAX_MEDIA_BYTES
 from shardmill.stages.ingest import Ingest

@@ -20,7 +20,7 @@ from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.sources.keys import key_from_value
 from shardmill.sources.media.fetch import LOCATIONS, Content, Fetcher, describe
 from shardmill.sources.part import Row
-from shardmill.sources.shapes.shape import Piece, Shape, Shaped
+from shardmill.sources.shapes.shape import RowDocument, RowSegment, Shape
 
 MAX_DEPTH = 64
 LARGEST = 1 << 63
@@ -78,7 +78,7 @@ class Begun:
     """
 
     row: Row
-    found: Shaped | SampleError | Assembled
+    found: RowDocument | SampleError | Assembled
     num_coming: int = 0
 
 
@@ -142,18 +142,20 @@ class Assembler:
 
     def _begin(self, row: Row, find: Find) -> Begun:
         shaped = self.shape.shape(row.fields)
-        if not shaped.pieces:
+        if not shaped.segments:
             raise SampleError("empty document", "it has neither text nor media")
         known = find(self._key_of(row))
         # Another row may have the same key, and have been the one that was kept.
         if known is not None and known.sample.origin == (shaped.origin or row.origin):
             return Begun(row, known)
-        media = [piece.media for piece in shaped.pieces if piece.kind != "text"]
+        media = [segment.media for segment in shaped.segments if segment.kind != "text"]
         return Begun(row, shaped, sum(self.fetcher.announce(medium, row) for medium in media))
 
-    def _assemble(self, row: Row, shaped: Shaped) -> Assembled:
-        media = _Media(self.fetcher, row, sum(piece.kind != "text" for piece in shaped.pieces))
-        segments = tuple(media.segments(shaped.pieces))
+    def _assemble(self, row: Row, shaped: RowDocument) -> Assembled:
+        media = _Media(
+            self.fetcher, row, sum(segment.kind != "text" for segment in shaped.segments)
+        )
+        segments = tuple(media.segments(shaped.segments))
         sample = Sample(
             key=self._key_of(row),
             document=Document(segments),
@@ -191,31 +193,31 @@ class _Media:
     sizes: dict[str, MediaSize] = field(default_factory=dict)
     described: dict[str, Any] = field(default_factory=dict)
 
-    def segments(self, pieces: tuple[Piece, ...]) -> Iterator[Segment]:
-        for piece in pieces:
+    def segments(self, segments: tuple[RowSegment, ...]) -> Iterator[Segment]:
+        for segment in segments:
             yield Segment(
-                kind=piece.kind,
-                text=piece.text,
-                media="" if piece.kind == "text" else self._add(piece),
-                role=piece.role,
-                turn=piece.turn,
-                time_s=piece.time_s,
+                kind=segment.kind,
+                text=segment.text,
+                media="" if segment.kind == "text" else self._add(segment),
+                role=segment.role,
+                turn=segment.turn,
+                time_s=segment.time_s,
             )
 
     def infos(self) -> dict[str, Any]:
         """Return what rows say of their media besides where they are, such as frame numbers."""
         return {"media_info": self.described} if self.described else {}
 
-    def _add(self, piece: Piece) -> str:
-        content = self.fetcher.fetch(piece.media, self.row)
+    def _add(self, segment: RowSegment) -> str:
+        content = self.fetcher.fetch(segment.media, self.row)
         try:
-            medium = probe(piece.kind, content)
+            medium = probe(segment.kind, content)
         except SampleError as error:
-            raise SampleError(error.reason, f"{describe(piece.media)}: {error.detail}") from error
+            raise SampleError(error.reason, f"{describe(segment.media)}: {error.detail}") from error
         number = len(self.contents)
         name = medium.ext if self.count == 1 else f"{number}.{medium.ext}"
         self.contents[name], self.sizes[name] = content, medium.size
-        if isinstance(piece.media, Mapping):
-            info = {k: v for k, v in piece.media.items() if k not in LOCATIONS}
+        if isinstance(segment.media, Mapping):
+            info = {k: v for k, v in segment.media.items() if k not in LOCATIONS}
             self.described |= {name: info} if info else {}
         return name

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.messages import MessagesShape
-from shardmill.sources.shapes.shape import Shaped
+from shardmill.sources.shapes.messages import LlavaShape, MessagesShape, talk_segments
+from shardmill.sources.shapes.shape import RowDocument
 
 
-def said(shaped: Shaped) -> list[tuple[Any, ...]]:
+def said(shaped: RowDocument) -> list[tuple[Any, ...]]:
     return [
-        (p.turn, p.role, p.text if p.kind == "text" else (p.kind, p.media)) for p in shaped.pieces
+        (p.turn, p.role, p.text if p.kind == "text" else (p.kind, p.media)) for p in shaped.segments
     ]
 
 
@@ -145,3 +145,77 @@ def test_tool_calls_stay_with_their_turn() -> None:
             "3": {"tool_call_id": "x", "name": "add"},
         },
     }
+
+
+def test_llava_rows() -> None:
+    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."}]
+    for image in ("a.jpg", ["a.jpg"], {"bytes": b"x", "path": None}):
+        shaped = LlavaShape().shape({"id": "7", "image": image, "conversations": turns})
+        (first,) = image if isinstance(image, list) else [image]
+        assert said(shaped) == [
+            (0, "user", ("image", first)),
+            (0, "user", "What?"),
+            (1, "assistant", "A cat."),
+        ]
+        assert shaped.extra == {"id": "7"}
+
+
+def test_cambrian_rows_may_have_no_image() -> None:
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    for image in (None, "", []):
+        shaped = LlavaShape().shape({"image": image, "conversations": turns})
+        assert said(shaped) == [(0, "user", "Hi"), (1, "assistant", "Hello")]
+
+
+def test_a_system_column_is_the_first_turn() -> None:
+    row = {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]}
+    assert said(LlavaShape().shape(row)) == [(0, "system", "Be kind."), (1, "user", "Hi")]
+
+
+QA = [{"i": "Look at it.", "q": "What is it?", "a": "A cat."}, {"q": "Where?", "a": "Outside."}]
+
+
+def said_of(segments: list[Any]) -> list[tuple[Any, ...]]:
+    return [(p.turn, p.role, p.text if p.kind == "text" else p.media) for p in segments]
+
+
+def test_questions_become_turns_and_media_come_first() -> None:
+    assert said_of(talk_segments(QA, [], ["a.mp4", "b.mp4"])) == [
+        (0, "user", "a.mp4"),
+        (0, "user", "b.mp4"),
+        (0, "user", "Look at it. What is it?"),
+        (1, "assistant", "A cat."),
+        (2, "user", "Where?"),
+        (3, "assistant", "Outside."),
+    ]
+
+
+def test_placeholders_stay_where_they_are() -> None:
+    turns = [{"from": "human", "value": "Is <image> like <image>?"}, {"from": "gpt", "value": "No"}]
+    assert said_of(talk_segments(turns, ["a", "b"], [])) == [
+        (0, "user", "Is "),
+        (0, "user", "a"),
+        (0, "user", " like "),
+        (0, "user", "b"),
+        (0, "user", "?"),
+        (1, "assistant", "No"),
+    ]
+    assert turns[0]["value"] == "Is <image> like <image>?"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("text", "empty conversation"),
+        ([], "empty conversation"),
+        (["x"], "empty conversation"),
+        ([{"q": "x", "a": None}], "missing field"),
+        ([{"q": 3, "a": "x"}], "missing field"),
+        ([{"q": "<video> and <video>", "a": "x"}], "placeholders and media do not match"),
+        ([{"from": "nobody", "value": "x"}], "unknown role"),
+    ],
+)
+def test_what_is_no_list_of_turns_is_a_reject(value: Any, reason: str) -> None:
+    with pytest.raises(SampleError) as error:
+        talk_segments(value, [], ["a.mp4"])
+    assert error.value.reason == reason

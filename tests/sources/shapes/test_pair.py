@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.pair import LiquidShape, PairShape
+from shardmill.sources.shapes.pair import PairShape
 
 
-def pieces(shape: PairShape | LiquidShape, row: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(p.kind, p.text or p.media) for p in shape.shape(row).pieces]
+def segments(shape: PairShape, row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(p.kind, p.text or p.media) for p in shape.shape(row).segments]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def pieces(shape: PairShape | LiquidShape, row: dict[str, Any]) -> list[tuple[st
     ],
 )
 def test_pairs(row: dict[str, Any], expected: list[tuple[str, Any]]) -> None:
-    assert pieces(PairShape(), row) == expected
+    assert segments(PairShape(), row) == expected
 
 
 def test_other_fields_are_kept() -> None:
@@ -39,7 +39,7 @@ def test_other_fields_are_kept() -> None:
 
 def test_columns_can_be_named() -> None:
     shape = PairShape(image=("photo",), text=("title",))
-    assert pieces(shape, {"photo": "a", "title": "t"}) == [("image", "a"), ("text", "t")]
+    assert segments(shape, {"photo": "a", "title": "t"}) == [("image", "a"), ("text", "t")]
 
 
 def test_a_pair_without_medium_or_with_text_that_is_none_is_a_reject() -> None:
@@ -47,18 +47,3 @@ def test_a_pair_without_medium_or_with_text_that_is_none_is_a_reject() -> None:
         PairShape().shape({"text": "t"})
     with pytest.raises(SampleError, match="text is not text"):
         PairShape().shape({"image": "a", "text": 5})
-
-
-def test_liquid_takes_text_or_text_prompt() -> None:
-    for name in ("text", "text_prompt"):
-        row = {"image_path": "a.jpg", name: "t", "data_type": "image_text"}
-        assert pieces(LiquidShape(), row) == [("image", "a.jpg"), ("text", "t")]
-    assert pieces(LiquidShape(), {"data_type": "text_pretrain", "text": "t"}) == [("text", "t")]
-
-
-@pytest.mark.parametrize(
-    "row", [{"image_path": "a"}, {"text": "t"}, {"text": "t", "image_path": ""}]
-)
-def test_liquid_rejects_what_it_cannot_pair(row: dict[str, Any]) -> None:
-    with pytest.raises(SampleError, match="missing field"):
-        LiquidShape().shape(row)

@@ -1,128 +1,53 @@
-"""Rows as the data sets' own files have them."""
-
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.model.codec import build
-from shardmill.plugins import SHAPES
-from shardmill.sources.shapes.shape import Shaped
-from shardmill.sources.shapes.video import VideoShape, last_parts
+from shardmill.sources.shapes.shape import RowSegment
+from shardmill.sources.shapes.video import clip_in, clip_of, in_clip, seconds_of
 
 
-def said(shaped: Shaped) -> list[tuple[Any, ...]]:
-    return [
-        (p.kind, p.text if p.kind == "text" else p.media, p.role, p.time_s) for p in shaped.pieces
-    ]
-
-
-INTERNVID = {
-    "YoutubeID": "jlMzUcmHLNs",
-    "Start_timestamp": "00:01:00.500",
-    "End_timestamp": "00:01:05.000",
-    "Caption": "a cat",
-    "UMT_Score": 0.4,
-}
-ROWS: list[tuple[dict[str, Any], dict[str, Any], str, tuple[float, float] | None]] = [
-    ({"kind": "video"}, {"video_path": "a.mp4", "value": "a cat"}, "a.mp4", None),
-    ({"kind": "video"}, {"video": "s3://b/a.mp4", "caption": "a cat"}, "s3://b/a.mp4", None),
-    ({"kind": "video"}, {"video_path": "a.mp4", "value": "a cat", "clip": [1, 2]}, "a.mp4", (1, 2)),
-    (
-        {"kind": "webvid"},
-        {"image": "000001_000050/1.mp4", "value": "a cat"},
-        "000001_000050/1.mp4",
-        None,
-    ),
-    (
-        {"kind": "webvid", "path": "{page_dir}/{videoid}.mp4"},
-        {"videoid": 7, "contentUrl": "http://x/7.mp4", "page_dir": "p", "name": "a cat"},
-        "p/7.mp4",
-        None,
-    ),
-    ({"kind": "internvid"}, INTERNVID, "jlMzUcmHLNs_00:01:00.500_00:01:05.000.mp4", None),
-    (
-        {
-            "kind": "internvid",
-            "path": "{YoutubeID}.mp4",
-            "start": "Start_timestamp",
-            "end": "End_timestamp",
-        },
-        INTERNVID,
-        "jlMzUcmHLNs.mp4",
-        (60.5, 65.0),
-    ),
-    ({"kind": "hd-vila"}, {"video": "x/a.mp4", "caption": "a cat"}, "x/a.mp4", None),
-    (
-        {"kind": "hd-vila"},
-        {"video": "a.mp4", "caption": "a cat", "span": ["00:00:17.759", "00:00:23.279"]},
-        "a.mp4",
-        (17.759, 23.279),
-    ),
-    ({"kind": "ego4d"}, {"video_path": "a.mp4", "caption": "a cat"}, "a.mp4", None),
-    (
-        {"kind": "ego4d"},
-        {"video_path": "a.mp4", "narration_text": "a cat", "start_sec": 3.0, "end_sec": 4.5},
-        "a.mp4",
-        (3.0, 4.5),
-    ),
-    (
-        {"kind": "how2link"},
-        {"clip_path": "/data/any/train/26n5ePOXc5I/clip_3", "caption": "a cat", "clip": [4, 8]},
-        "train/26n5ePOXc5I/clip_3.mp4",
-        None,
-    ),
-]
-
-
-@pytest.mark.parametrize(("spec", "row", "path", "clip"), ROWS, ids=lambda v: str(v)[:30])
-def test_rows_of_each_data_set_keep_video_caption_and_clip(
-    spec: dict[str, Any], row: dict[str, Any], path: str, clip: Any
-) -> None:
-    shaped = build(SHAPES, spec).shape(row)
-    assert said(shaped) == [("video", path, None, clip), ("text", "a cat", None, None)]
-
-
-def test_other_fields_are_kept() -> None:
-    shaped = build(SHAPES, {"kind": "internvid"}).shape(INTERNVID)
-    assert shaped.extra == {name: v for name, v in INTERNVID.items() if name != "Caption"}
-
-
-def test_a_list_of_questions_is_a_conversation_about_all_videos() -> None:
-    row = {
-        "video_path": ["a.mp4", "b.mp4"],
-        "value": [{"q": "What?", "a": "A cat."}],
-        "clip": [0, 1],
-    }
-    assert said(VideoShape().shape(row)) == [
-        ("video", "a.mp4", "user", (0, 1)),
-        ("video", "b.mp4", "user", (0, 1)),
-        ("text", "What?", "user", None),
-        ("text", "A cat.", "assistant", None),
-    ]
+@given(st.integers(0, 10**9))
+def test_a_clock_and_its_seconds_are_the_same_time(milliseconds: int) -> None:
+    seconds, rest = divmod(milliseconds, 1000)
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{rest:03d}"
+    assert seconds_of(clock) == pytest.approx(milliseconds / 1000)
+    assert seconds_of(milliseconds / 1000) == pytest.approx(milliseconds / 1000)
 
 
 @pytest.mark.parametrize(
-    ("spec", "row", "reason"),
+    "value", ["", "soon", None, True, [], "1:x", -1, "-3", "inf", float("nan")]
+)
+def test_what_is_no_time_is_a_reject(value: Any) -> None:
+    with pytest.raises(SampleError, match="bad time"):
+        seconds_of(value)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
     [
-        ({"kind": "video"}, {"value": "x"}, "missing field"),
-        ({"kind": "video"}, {"video_path": "a"}, "missing caption"),
-        ({"kind": "video"}, {"video_path": "a", "value": {"x": 1}}, "text is not text"),
-        ({"kind": "video"}, {"video_path": "a", "value": "x", "clip": "soon"}, "bad clip"),
-        ({"kind": "internvid"}, {"YoutubeID": "x", "Caption": "c"}, "missing field"),
-        ({"kind": "how2link"}, {"clip_path": 3, "caption": "c"}, "text is not text"),
+        ({}, None),
+        ({"clip": None, "start": 1}, None),
+        ({"clip": [1, "00:02.5"]}, (1.0, 2.5)),
+        ({"start": 0, "end": 3}, (0.0, 3.0)),
     ],
 )
-def test_rows_that_lack_something_are_rejects(
-    spec: dict[str, Any], row: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(SampleError) as error:
-        build(SHAPES, spec).shape(row)
-    assert error.value.reason == reason
+def test_a_row_names_its_clip(row: dict[str, Any], expected: Any) -> None:
+    assert clip_in(row, "clip", "start", "end") == expected
 
 
-def test_the_last_parts_of_a_path() -> None:
-    assert last_parts("clip_1", 3, ".mp4") == "clip_1.mp4"
-    assert last_parts("a/b/c/d.mp4", 3, ".mp4") == "b/c/d.mp4"
+@pytest.mark.parametrize("row", [{"clip": 3}, {"clip": [1]}, {"clip": [2, 2]}, {"clip": [5, 1]}])
+def test_a_clip_that_cannot_be_is_a_reject(row: dict[str, Any]) -> None:
+    with pytest.raises(SampleError, match="bad clip"):
+        clip_in(row, "clip", "start", "end")
+
+
+def test_only_videos_get_the_clip() -> None:
+    video, text = RowSegment(kind="video", media="a.mp4"), RowSegment(kind="text", text="x")
+    clipped = in_clip([video, text], clip_of(1, 2))
+    assert [segment.time_s for segment in clipped] == [(1.0, 2.0), None]
+    assert in_clip([video], None) == [video]

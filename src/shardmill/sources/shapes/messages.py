@@ -1,19 +1,13 @@
 """Conversations: role and content a turn, media by placeholder or as typed parts of the content.
 
+    {"messages": [{"role": "user", "content": "<image>What?"}, ...], "images": ["a.jpg"]}
+    {"conversations": [{"from": "human", "value": "<image>What?"}, ...], "image": "a.jpg"}
+    [{"i": "Look.", "q": "What?", "a": "A cat."}]    "a" answers, everything else asks
+
 Placeholders count in every turn but the assistant's, where `<image>` is as likely to be a word of
-the answer; `assistant_media` lets them count there too, for models that answer with images.
-
-Tool calls, and which call a tool answers, stay with their turn (`model.turnfields`); such a turn
-stands in the document even if it says nothing.
-
-LLaVA, ShareGPT and Cambrian rows: `conversations` with `from` and `value`.
-
-What is said of media in lists: questions with answers, or turns, as one conversation.
-
-    [{"i": "Look.", "q": "What?", "a": "A cat."}]    instruction and question ask, "a" answers
-    [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
-
-Rows whose questions hold no placeholder mean their media before the first question.
+the answer; `assistant_media` lets them count there too, for models that answer with images. Tool
+calls, and which call a tool answers, stay with their turn (see `model.sample`); such a turn stands
+in the document even if it says nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +20,8 @@ from shardmill.errors import SampleError
 from shardmill.model.sample import EXTRA_NAME, SegmentKind, as_written, kept_fields, stored_fields
 from shardmill.sources.shapes.shape import (
     MediaQueue,
-    Piece,
-    Shaped,
+    RowDocument,
+    RowSegment,
     count_placeholders,
     is_missing,
     media_list,
@@ -76,29 +70,31 @@ class MessagesShape:
     tools: str = "tools"
     assistant_media: bool = False
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a conversation."""
         turns = fields.get(self.messages)
         if not isinstance(turns, list) or not turns:
             raise SampleError("empty conversation", f"{self.messages!r} holds no turns")
         media, used = self._media(fields)
-        pieces: list[Piece] = []
+        segments: list[RowSegment] = []
         system = fields.get(self.system)
         if isinstance(system, str) and system:
-            pieces.append(Piece(kind="text", text=system, role="system"))
+            segments.append(RowSegment(kind="text", text=system, role="system"))
             used.add(self.system)
         kept: dict[str, Any] = {}
-        for number, turn in enumerate(turns, len(pieces)):
-            pieces += self._turn(turn, number, media)
+        for number, turn in enumerate(turns, len(segments)):
+            segments += self._turn(turn, number, media)
             if found := stored_fields(turn):
                 kept[str(number)] = found
         media.finish()
-        if not pieces:
+        if not segments:
             raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
         extra = unused(fields, {self.messages, EXTRA_NAME, *used})
         if isinstance(extra.get(self.tools), list):
             extra[self.tools] = as_written(extra[self.tools])
-        return Shaped(pieces=tuple(pieces), extra={**extra, EXTRA_NAME: kept} if kept else extra)
+        return RowDocument(
+            segments=tuple(segments), extra={**extra, EXTRA_NAME: kept} if kept else extra
+        )
 
     def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, set[str]]:
         images, used_images = media_list(fields, self.images)
@@ -107,7 +103,7 @@ class MessagesShape:
         queue = MediaQueue({"image": images, "video": videos, "audio": audios})
         return queue, used_images | used_videos | used_audios
 
-    def _turn(self, turn: Any, number: int, media: MediaQueue) -> list[Piece]:
+    def _turn(self, turn: Any, number: int, media: MediaQueue) -> list[RowSegment]:
         if not isinstance(turn, dict):
             raise SampleError("turn is not an object", f"turn {number}: {turn!r:.100}")
         speaker = turn.get(self.role_tag)
@@ -115,12 +111,14 @@ class MessagesShape:
         if role is None:
             known = ", ".join(sorted(self.roles))
             raise SampleError("unknown role", f"turn {number} is by {speaker!r}, known are {known}")
-        pieces = list(self._content(turn.get(self.content_tag), role, number, media))
-        if not pieces and (role == "tool" or kept_fields(turn)):
-            return [Piece(kind="text", role=role, turn=number)]
-        return pieces
+        segments = list(self._content(turn.get(self.content_tag), role, number, media))
+        if not segments and (role == "tool" or kept_fields(turn)):
+            return [RowSegment(kind="text", role=role, turn=number)]
+        return segments
 
-    def _content(self, content: Any, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
+    def _content(
+        self, content: Any, role: str, number: int, media: MediaQueue
+    ) -> Iterator[RowSegment]:
         if isinstance(content, str):
             yield from self._text(content, role, number, media)
         elif isinstance(content, list):
@@ -130,28 +128,28 @@ class MessagesShape:
             kind = type(content).__name__
             raise SampleError("text is not text", f"turn {number} has a {kind} as content")
 
-    def _text(self, text: str, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
+    def _text(self, text: str, role: str, number: int, media: MediaQueue) -> Iterator[RowSegment]:
         if role == "assistant" and not self.assistant_media:
             media.as_text += count_placeholders(text)
             if text:
-                yield Piece(kind="text", text=text, role=role, turn=number)
+                yield RowSegment(kind="text", text=text, role=role, turn=number)
             return
         for kind, words in split_placeholders(text):
             if kind == "text":
-                yield Piece(kind="text", text=words, role=role, turn=number)
+                yield RowSegment(kind="text", text=words, role=role, turn=number)
             else:
-                yield Piece(kind=KINDS[words], media=media.take(words), role=role, turn=number)
+                yield RowSegment(kind=KINDS[words], media=media.take(words), role=role, turn=number)
 
-    def _part(self, part: Any, role: str, number: int, media: MediaQueue) -> Iterator[Piece]:
+    def _part(self, part: Any, role: str, number: int, media: MediaQueue) -> Iterator[RowSegment]:
         """Yield a typed part; its text is meant literally, its medium is inside or the next one."""
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in TEXT_TYPES and isinstance(part.get("text"), str):
             if part["text"]:
-                yield Piece(kind="text", text=part["text"], role=role, turn=number)
+                yield RowSegment(kind="text", text=part["text"], role=role, turn=number)
         elif isinstance(kind, str) and kind in KINDS:
             inside = next((part[n] for n in _names(kind) if not is_missing(part.get(n))), None)
             medium = media.take(KINDS[kind]) if inside is None else inside
-            yield Piece(kind=KINDS[kind], media=medium, role=role, turn=number)
+            yield RowSegment(kind=KINDS[kind], media=medium, role=role, turn=number)
         else:
             raise SampleError("unknown part", f"turn {number} holds {part!r:.100}")
 
@@ -162,7 +160,10 @@ def _names(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaShape(MessagesShape):
-    """A conversation whose images are `image` or `images`; without them it is text only."""
+    """LLaVA, ShareGPT and Cambrian rows: `conversations` with `from` and `value`.
+
+    The images are `image` or `images`; without them the conversation is text only.
+    """
 
     messages: str = "conversations"
     role_tag: str = "from"
@@ -174,8 +175,11 @@ class LlavaShape(MessagesShape):
 ANSWER = "a"
 
 
-def talk_pieces(value: Any, images: list[Any], videos: list[Any]) -> list[Piece]:
-    """Return the pieces of a conversation about media."""
+def talk_segments(value: Any, images: list[Any], videos: list[Any]) -> list[RowSegment]:
+    """Return a list of questions and answers, or of turns, as a conversation about media.
+
+    Rows whose questions hold no placeholder mean their media before the first question.
+    """
     turns = _turns(value)
     asked = [turn for turn in turns if turn.get("from") not in ("gpt", "assistant")]
     texts = [turn["value"] for turn in asked if isinstance(turn.get("value"), str)]
@@ -183,7 +187,7 @@ def talk_pieces(value: Any, images: list[Any], videos: list[Any]) -> list[Piece]
         shown = "<image>" * len(images) + "<video>" * len(videos)
         asked[0]["value"] = f"{shown}{asked[0].get('value') or ''}"
     row = {"conversations": turns, "images": images, "videos": videos}
-    return list(LlavaShape().shape(row).pieces)
+    return list(LlavaShape().shape(row).segments)
 
 
 def _turns(value: Any) -> list[dict[str, Any]]:

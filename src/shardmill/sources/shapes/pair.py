@@ -1,4 +1,4 @@
-"""Caption pairs: media of one row and the text that belongs to them; and Liquid's rows."""
+"""Caption pairs: the media of one row and the text that belongs to them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from shardmill.errors import SampleError
 from shardmill.sources.shapes.shape import (
-    Piece,
-    Shaped,
+    RowDocument,
+    RowSegment,
     first_of,
-    is_missing,
     media_list,
     text_of,
     unused,
@@ -20,8 +19,6 @@ from shardmill.sources.shapes.shape import (
 IMAGE_FIELDS = ("image", "images", "image_path", "img_path", "image_url", "url")
 VIDEO_FIELDS = ("video", "videos", "video_path", "video_url")
 AUDIO_FIELDS = ("audio", "audio_path")
-CODE_FIELDS = ("vqcode_512", "vqcode_multi768", "vq_code")
-NO_CODES: tuple[Any, ...] = (None, "", "no", [])
 TEXT_FIELDS = ("text", "caption", "text_prompt", "captions")
 
 
@@ -38,7 +35,7 @@ class PairShape:
     audio: tuple[str, ...] = AUDIO_FIELDS
     text: tuple[str, ...] = TEXT_FIELDS
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a caption pair."""
         videos, used = media_list(fields, self.video)
         audios, used_audio = media_list(fields, self.audio)
@@ -49,36 +46,14 @@ class PairShape:
             wanted = ", ".join((*self.image, *self.video, *self.audio))
             raise SampleError("missing field", f"no medium: none of {wanted} holds anything")
         text = first_of(fields, self.text)
-        pieces = [Piece(kind="image", media=media) for media in images]
-        pieces += [Piece(kind="video", media=media) for media in videos]
-        pieces += [Piece(kind="audio", media=media) for media in audios]
+        segments = [RowSegment(kind="image", media=media) for media in images]
+        segments += [RowSegment(kind="video", media=media) for media in videos]
+        segments += [RowSegment(kind="audio", media=media) for media in audios]
         used = used | used_audio | used_image
         if text is not None:
-            pieces.append(Piece(kind="text", text=_caption(fields, text)))
+            segments.append(RowSegment(kind="text", text=_caption(fields, text)))
             used |= set() if isinstance(fields[text], list) else {text}
-        return Shaped(pieces=tuple(pieces), extra=unused(fields, used))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiquidShape:
-    """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without an image.
-
-    A row that holds codes needs no image any more; the codes stay among its other fields.
-    """
-
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
-        """Return the document of a pair, or of a text for data_type "text_pretrain"."""
-        text = first_of(fields, ("text", "text_prompt"))
-        if text is None:
-            raise SampleError("missing field", "neither text nor text_prompt holds anything")
-        pieces = [Piece(kind="text", text=text_of(fields, text))]
-        has_codes = any(fields.get(name) not in NO_CODES for name in CODE_FIELDS)
-        has_image = not is_missing(fields.get("image_path"))
-        if fields.get("data_type") != "text_pretrain" and not (has_codes and not has_image):
-            if not has_image:
-                raise SampleError("missing field", "image_path holds nothing")
-            pieces.insert(0, Piece(kind="image", media=fields["image_path"]))
-        return Shaped(pieces=tuple(pieces), extra=unused(fields, {text, "image_path"}))
+        return RowDocument(segments=tuple(segments), extra=unused(fields, used))
 
 
 def _caption(fields: Mapping[str, Any], name: str) -> str:

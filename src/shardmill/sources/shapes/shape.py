@@ -1,12 +1,10 @@
-"""The contract of a shape: fields in, pieces of a document out; nothing is read.
+"""What a shape is: it says what the fields of a row mean, as a document; nothing is read.
 
-A piece is a segment before its medium was fetched: `media` is what the row says of it, a path, a
-url, bytes or a mapping that holds one of them.
-
-`<image>` and `<video>` in a text: where they stand, and which medium each one means.
-
-Media are taken in order and every one exactly once; too many or too few placeholders are a
-`SampleError`, because a guess would train on the wrong image.
+A `RowSegment` is a segment of the document before its medium was fetched: `media` is what the row
+says of it, a path, a url, bytes or a mapping that holds one of them (see `sources.media.fetch`).
+`<image>` and `<video>` in a text stand for media, which are taken in order and each exactly once;
+too many or too few placeholders are a `SampleError`, because a guess would train on the wrong
+image.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from shardmill.model.sample import Origin, SegmentKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A text, or a reference to a medium as the row stores it."""
+class RowSegment:
+    """A text, or a medium as the row refers to it; the other fields are those of `Segment`."""
 
     kind: SegmentKind
     text: str = ""
@@ -33,10 +31,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shaped:
-    """A document whose media are not fetched yet, and the fields that it did not use."""
+class RowDocument:
+    """A document whose media are not fetched yet.
 
-    pieces: tuple[Piece, ...]
+    `extra` are the fields of the row that the document does not use; `origin` is set by rows that
+    know a better one than their place in the source.
+    """
+
+    segments: tuple[RowSegment, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin | None = None
 
@@ -45,7 +47,7 @@ class Shaped:
 class Shape(Protocol):
     """A frozen dataclass that knows what the fields of a row mean."""
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a row, or raise `SampleError` with the reason it has none."""
 
 

@@ -1,7 +1,4 @@
-"""Plain text: a corpus such as DCLM, one document a row.
-
-Shardmill's own samples: the segments are the document already.
-"""
+"""Rows that are documents already: plain text (a corpus such as DCLM), and shardmill's own samples."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import sample_from_plain
-from shardmill.sources.shapes.shape import Piece, Shaped, first_of, text_of, unused
+from shardmill.sources.shapes.shape import RowDocument, RowSegment, first_of, text_of, unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,24 +17,24 @@ class TextShape:
 
     text: tuple[str, ...] = ("text", "content", "raw_content")
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a text."""
         name = first_of(fields, self.text)
         if name is None:
             raise SampleError("missing field", f"none of {', '.join(self.text)} holds anything")
-        piece = Piece(kind="text", text=text_of(fields, name))
-        return Shaped(pieces=(piece,), extra=unused(fields, {name}))
+        segment = RowSegment(kind="text", text=text_of(fields, name))
+        return RowDocument(segments=(segment,), extra=unused(fields, {name}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentShape:
     """`segments`, `origin` and `extra` as a sample shard stores them; the first origin stays."""
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document as it was stored."""
         sample = sample_from_plain("", dict(fields))
-        pieces = tuple(
-            Piece(
+        segments = tuple(
+            RowSegment(
                 kind=s.kind,
                 text=s.text,
                 media=s.media or None,
@@ -47,4 +44,4 @@ class DocumentShape:
             )
             for s in sample.document.segments
         )
-        return Shaped(pieces=pieces, extra=sample.extra, origin=sample.origin)
+        return RowDocument(segments=segments, extra=sample.extra, origin=sample.origin)

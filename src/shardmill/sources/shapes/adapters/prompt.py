@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.messages import talk_pieces
-from shardmill.sources.shapes.shape import Shaped, is_missing, media_list, unused
+from shardmill.sources.shapes.messages import talk_segments
+from shardmill.sources.shapes.shape import RowDocument, is_missing, media_list, unused
 
 KEY_FRAME = re.compile(r"<[IP]image>")
 
@@ -27,7 +27,7 @@ class PromptShape:
     text: str = "txt"
     image: tuple[str, ...] = ("images", "image", "image_name_list")
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the conversation about packed frames."""
         prompts, texts = _texts(fields, self.prompt), _texts(fields, self.text)
         if len(prompts) != len(texts):
@@ -38,7 +38,7 @@ class PromptShape:
             turns.append({"from": "gpt", "value": text})
         images, _ = media_list(fields, self.image)
         extra = unused(fields, {self.prompt, self.text, *self.image})
-        return Shaped(pieces=tuple(talk_pieces(turns, images, [])), extra=extra)
+        return RowDocument(segments=tuple(talk_segments(turns, images, [])), extra=extra)
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> list[str]:

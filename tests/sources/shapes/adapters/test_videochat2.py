@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.videochat import VideoChat2Shape
+from shardmill.sources.shapes.adapters.videochat2 import VideoChat2Shape
 
 QA = [{"i": "Answer.", "q": "What?", "a": "A cat."}]
 
@@ -21,7 +21,7 @@ QA = [{"i": "Answer.", "q": "What?", "a": "A cat."}]
 )
 def test_media_come_before_the_first_question(media: dict[str, Any], expected: Any) -> None:
     shaped = VideoChat2Shape().shape({**media, "QA": QA, "id": 7})
-    *shown, question, answer = shaped.pieces
+    *shown, question, answer = shaped.segments
     assert [(p.kind, p.media, p.time_s) for p in shown] == expected
     assert (question.text, question.role) == ("Answer. What?", "user")
     assert (answer.text, answer.role) == ("A cat.", "assistant")
@@ -35,7 +35,7 @@ def test_frames_of_a_converted_row_take_their_placeholders_in_order() -> None:
         {"from": "gpt", "value": "A clock."},
     ]
     shaped = VideoChat2Shape().shape({"images": frames, "conversations": turns})
-    assert [piece.media for piece in shaped.pieces[:16]] == frames
+    assert [segment.media for segment in shaped.segments[:16]] == frames
 
 
 def test_without_questions_it_is_a_reject() -> None:

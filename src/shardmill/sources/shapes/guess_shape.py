@@ -1,4 +1,4 @@
-"""Which shape rows have, from the names of their fields; the answer is stored, never the guess."""
+"""Guesses the shape of rows from the names of their fields; a spec stores the answer."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.prompt import PromptShape
+from shardmill.sources.shapes.adapters.prompt import PromptShape
 
 NAMES = [f"000000003-{n}" for n in range(12)]
 
@@ -13,7 +13,7 @@ NAMES = [f"000000003-{n}" for n in range(12)]
 def said(row: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (p.turn, p.role, p.text if p.kind == "text" else p.media)
-        for p in PromptShape().shape(row).pieces
+        for p in PromptShape().shape(row).segments
     ]
 
 

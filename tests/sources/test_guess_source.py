@@ -8,7 +8,7 @@ from make_media import image
 
 from shardmill.errors import ConfigError
 from shardmill.sources.folder import FolderSource
-from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.sources.nemo import NemoSource
 from shardmill.sources.tables.table import TableSource
 from shardmill.sources.tars import TarSource

@@ -18,7 +18,7 @@ from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import walk
 from shardmill.sources.nemo import NemoSource, is_meta
 from shardmill.sources.part import Source, media_kind
-from shardmill.sources.shapes.guess import guess_shape
+from shardmill.sources.shapes.guess_shape import guess_shape
 from shardmill.sources.shapes.messages import MessagesShape
 from shardmill.sources.shapes.shape import Shape
 from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.control import UniControlShape
+from shardmill.sources.shapes.adapters.unicontrol import UniControlShape
 
 
 @pytest.mark.parametrize("name", ["value", "prompt"])
 def test_condition_and_prompt_ask_for_the_target(name: str) -> None:
     row = {"source": "canny/1.jpg", "target": "images/1.jpg", name: "a cat", "task": "canny"}
     shaped = UniControlShape().shape(row)
-    assert [(p.role, p.turn, p.media or p.text) for p in shaped.pieces] == [
+    assert [(p.role, p.turn, p.media or p.text) for p in shaped.segments] == [
         ("user", 0, "canny/1.jpg"),
         ("user", 0, "a cat"),
         ("assistant", 1, "images/1.jpg"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.messages import talk_pieces
-from shardmill.sources.shapes.shape import Shaped, first_of, media_list, unused
+from shardmill.sources.shapes.messages import talk_segments
+from shardmill.sources.shapes.shape import RowDocument, first_of, media_list, unused
 from shardmill.sources.shapes.video import clip_in, in_clip
 
 
@@ -27,14 +27,14 @@ class VideoChat2Shape:
     start: str = "start"
     end: str = "end"
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a conversation about media."""
         name = first_of(fields, self.talk)
         if name is None:
             raise SampleError("missing field", f"none of {', '.join(self.talk)} holds anything")
         images, used_images = media_list(fields, self.image)
         videos, used_videos = media_list(fields, self.video)
-        pieces = talk_pieces(fields[name], images, videos)
+        segments = talk_segments(fields[name], images, videos)
         clip = clip_in(fields, self.clip, self.start, self.end)
         extra = unused(fields, {name} | used_images | used_videos)
-        return Shaped(pieces=tuple(in_clip(pieces, clip)), extra=extra)
+        return RowDocument(segments=tuple(in_clip(segments, clip)), extra=extra)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.interlink import HowtoInterlinkShape
+from shardmill.sources.shapes.adapters.howto import HowtoInterlinkShape
 
 
 def test_clips_and_captions_alternate() -> None:
@@ -19,7 +19,7 @@ def test_clips_and_captions_alternate() -> None:
         "summary": "Woodwork.",
     }
     shaped = HowtoInterlinkShape().shape(row)
-    assert [(p.kind, p.media or p.text, p.turn, p.time_s) for p in shaped.pieces] == [
+    assert [(p.kind, p.media or p.text, p.turn, p.time_s) for p in shaped.segments] == [
         ("video", "train/x/clip_0.mp4", 0, None),
         ("text", "A box.", 0, (0.0, 4.5)),
         ("video", "train/x/clip_1.mp4", 1, None),

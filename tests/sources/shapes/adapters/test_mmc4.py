@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.mmc4 import Mmc4Shape
+from shardmill.sources.shapes.adapters.mmc4 import Mmc4Shape
 
 
 def info(name: str, at: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def info(name: str, at: Any) -> dict[str, Any]:
 def test_an_image_stands_before_its_sentence_and_shares_its_turn() -> None:
     infos = [info("b", 1), info("a", 0), info("c", 1)]
     shaped = Mmc4Shape().shape({"text_list": ["one", "two"], "image_info": infos, "url": "page"})
-    assert [(p.turn, p.text or p.media) for p in shaped.pieces] == [
+    assert [(p.turn, p.text or p.media) for p in shaped.segments] == [
         (0, "a"),
         (0, "one"),
         (1, "b"),
@@ -23,11 +23,11 @@ def test_an_image_stands_before_its_sentence_and_shares_its_turn() -> None:
         (1, "two"),
     ]
     assert shaped.extra == {"url": "page", "image_info": infos}
-    assert all(p.role is None for p in shaped.pieces)
+    assert all(p.role is None for p in shaped.segments)
 
 
 def test_a_page_without_images_is_text() -> None:
-    assert len(Mmc4Shape().shape({"text_list": ["one"], "image_info": None}).pieces) == 1
+    assert len(Mmc4Shape().shape({"text_list": ["one"], "image_info": None}).segments) == 1
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_page_without_images_is_text() -> None:
 )
 def test_what_cannot_be_placed_is_a_reject(row: dict[str, Any], reason: str | None) -> None:
     if reason is None:
-        assert Mmc4Shape().shape(row).pieces
+        assert Mmc4Shape().shape(row).segments
         return
     with pytest.raises(SampleError) as error:
         Mmc4Shape().shape(row)

@@ -3,22 +3,30 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.merlin import MerlinShape, black_frame
+from shardmill.media.image.decode import decode_image
+from shardmill.media.sizes import probe
+from shardmill.sources.shapes.adapters.merlin import MerlinShape, black_frame
 
 TEXT = (
     "<image><image>#0.0-4.5# A man opens a box. <image>#4.5-9# He takes a saw. "
     "<image>#12# Done. Summary: Woodwork for all."
 )
+
+
 IMAGES = ["a.jpg", "Black background: 64, 48", "s3://b/data//c.jpg", "d.jpg"]
+
+
 ROW = {"image_info": [{"image_name": name} for name in IMAGES], "text_list": TEXT, "id": 3}
 
 
 def said(row: dict[str, Any], **options: Any) -> list[tuple[Any, ...]]:
     shaped = MerlinShape(**options).shape(row)
     return [
-        (p.turn, p.role, p.text if p.kind == "text" else p.media, p.time_s) for p in shaped.pieces
+        (p.turn, p.role, p.text if p.kind == "text" else p.media, p.time_s) for p in shaped.segments
     ]
 
 
@@ -77,3 +85,19 @@ def test_a_text_without_summary_asks_for_none() -> None:
 def test_rows_that_do_not_fit_are_rejects(row: dict[str, Any], reason: str) -> None:
     with pytest.raises(SampleError, match=reason):
         MerlinShape().shape(row)
+
+
+@given(st.integers(1, 900), st.integers(1, 900))
+@settings(max_examples=30)
+def test_it_is_black_and_of_its_size(width: int, height: int) -> None:
+    content = black_frame(width, height)
+    found = probe("image", content)
+    assert (found.ext, found.size.width, found.size.height) == ("png", width, height)
+    pixels = decode_image(content)
+    assert pixels.shape == (height, width, 3) and not pixels.any()
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (1 << 20, 1 << 20)])
+def test_absurd_sizes_are_rejects(size: tuple[int, int]) -> None:
+    with pytest.raises(SampleError, match="bad size of a black frame"):
+        black_frame(*size)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.sources.shapes.guess import guess_shape
+from shardmill.sources.shapes.guess_shape import guess_shape
 
 TURN = {"from": "human", "value": "x"}
 

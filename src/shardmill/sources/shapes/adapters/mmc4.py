@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.sources.shapes.shape import Piece, Shaped, first_of, unused
+from shardmill.sources.shapes.shape import RowDocument, RowSegment, first_of, unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,19 +20,19 @@ class Mmc4Shape:
 
     media: tuple[str, ...] = ("image", "bytes", "path", "image_name", "raw_url")
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the interleaved document of a page."""
         sentences = fields.get("text_list")
         if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
             raise SampleError("missing field", "text_list must be a list of texts")
         images = self._by_sentence(fields.get("image_info") or [], len(sentences))
-        pieces: list[Piece] = []
+        segments: list[RowSegment] = []
         for turn, sentence in enumerate(sentences):
-            pieces += [Piece(kind="image", media=m, turn=turn) for m in images.get(turn, ())]
-            pieces.append(Piece(kind="text", text=sentence, turn=turn))
-        if not pieces:
+            segments += [RowSegment(kind="image", media=m, turn=turn) for m in images.get(turn, ())]
+            segments.append(RowSegment(kind="text", text=sentence, turn=turn))
+        if not segments:
             raise SampleError("empty document", "text_list is empty")
-        return Shaped(pieces=tuple(pieces), extra=unused(fields, {"text_list"}))
+        return RowDocument(segments=tuple(segments), extra=unused(fields, {"text_list"}))
 
     def _by_sentence(self, infos: Any, num_sentences: int) -> dict[int, list[Any]]:
         if not isinstance(infos, list):

@@ -5,11 +5,6 @@
 Each group asks with its frames and its mark, the text after it answers; a last question asks for
 the summary. The mark stays text, as the model reads it, and is the time of frames and answer too.
 "Black background: 640, 360" among the images is a black frame of that size, which no file holds.
-
-A black image of any size: a PNG of one bit a pixel, the same bytes on every machine.
-
-The pixels are not compressed: compressors differ from version to version, and 640 x 360 pixels are
-29 kB as they are.
 """
 
 from __future__ import annotations
@@ -24,8 +19,8 @@ from typing import Any
 from shardmill.errors import SampleError
 from shardmill.sources.shapes.shape import (
     MISMATCH,
-    Piece,
-    Shaped,
+    RowDocument,
+    RowSegment,
     count_placeholders,
     is_missing,
     unused,
@@ -35,39 +30,6 @@ from shardmill.sources.shapes.video import seconds_of
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_PIXELS = 1 << 27
 MAX_BLOCK = 0xFFFF  # of deflate, stored
-
-
-def black_frame(width: int, height: int) -> bytes:
-    """Return a black image; a size that no image has is a `SampleError`."""
-    if width < 1 or height < 1 or width * height > MAX_PIXELS:
-        raise SampleError("bad size of a black frame", f"{width} x {height} pixels")
-    one_bit_grey = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    rows = bytes((1 + (width + 7) // 8) * height)
-    return b"".join(
-        [
-            SIGNATURE,
-            _chunk(b"IHDR", one_bit_grey),
-            _chunk(b"IDAT", _stored(rows)),
-            _chunk(b"IEND", b""),
-        ]
-    )
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
-
-
-def _stored(data: bytes) -> bytes:
-    """Return a zlib stream of blocks that are stored as they are."""
-    parts = [b"\x78\x01"]
-    for start in range(0, len(data), MAX_BLOCK):
-        block = data[start : start + MAX_BLOCK]
-        is_last = start + MAX_BLOCK >= len(data)
-        parts += [struct.pack("<BHH", is_last, len(block), len(block) ^ MAX_BLOCK), block]
-    return b"".join([*parts, struct.pack(">I", zlib.adler32(data))])
-
-
 GROUP = re.compile(r"((?:<image>\s*)+)(#(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?#)")
 BLACK = re.compile(r"\s*Black background\s*:\s*(\d{1,6})\s*,\s*(\d{1,6})\s*")
 
@@ -83,14 +45,14 @@ class MerlinShape:
     summary: str = "Summary:"
     marks_are_seconds: bool = True
 
-    def shape(self, fields: Mapping[str, Any]) -> Shaped:
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the conversation of a marked text and its frames."""
         images = [_image(info) for info in _list(fields, "image_info")]
         text = "".join(map(str, _list(fields, "text_list")))
-        pieces = tuple(self._pieces(text, images))
-        return Shaped(pieces=pieces, extra=unused(fields, {"image_info", "text_list"}))
+        segments = tuple(self._segments(text, images))
+        return RowDocument(segments=segments, extra=unused(fields, {"image_info", "text_list"}))
 
-    def _pieces(self, text: str, images: list[Any]) -> Iterator[Piece]:
+    def _segments(self, text: str, images: list[Any]) -> Iterator[RowSegment]:
         said, _, summary = text.partition(self.summary)
         lead, *groups = GROUP.split(said)
         num_shown = sum(map(count_placeholders, groups[::5]))
@@ -137,11 +99,46 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _user(kind: Any, turn: int, **more: Any) -> Piece:
-    return Piece(kind=kind, role="user", turn=turn, **more)
+def _user(kind: Any, turn: int, **more: Any) -> RowSegment:
+    return RowSegment(kind=kind, role="user", turn=turn, **more)
 
 
-def _answer(text: str, turn: int, time_s: tuple[float, float] | None) -> Piece:
+def _answer(text: str, turn: int, time_s: tuple[float, float] | None) -> RowSegment:
     if not text:
         raise SampleError("missing caption", f"nothing is said in turn {turn}")
-    return Piece(kind="text", text=text, role="assistant", turn=turn, time_s=time_s)
+    return RowSegment(kind="text", text=text, role="assistant", turn=turn, time_s=time_s)
+
+
+def black_frame(width: int, height: int) -> bytes:
+    """Return a black PNG of one bit a pixel, the same bytes on every machine.
+
+    The pixels are stored, not compressed: compressors differ from version to version, and 640 x
+    360 pixels are 29 kB as they are. A size that no image has is a `SampleError`.
+    """
+    if width < 1 or height < 1 or width * height > MAX_PIXELS:
+        raise SampleError("bad size of a black frame", f"{width} x {height} pixels")
+    one_bit_grey = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = bytes((1 + (width + 7) // 8) * height)
+    return b"".join(
+        [
+            SIGNATURE,
+            _chunk(b"IHDR", one_bit_grey),
+            _chunk(b"IDAT", _stored(rows)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
+def _stored(data: bytes) -> bytes:
+    """Return a zlib stream of blocks that are stored as they are."""
+    parts = [b"\x78\x01"]
+    for start in range(0, len(data), MAX_BLOCK):
+        block = data[start : start + MAX_BLOCK]
+        is_last = start + MAX_BLOCK >= len(data)
+        parts += [struct.pack("<BHH", is_last, len(block), len(block) ^ MAX_BLOCK), block]
+    return b"".join([*parts, struct.pack(">I", zlib.adler32(data))])
