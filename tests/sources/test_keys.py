@@ -19,6 +19,7 @@ def test_any_path_gives_a_name_that_can_be_a_key(parts: list[str]) -> None:
 def test_names_stay_readable() -> None:
     assert name_from_path("./a.b/c_1") == "a_b/c_1"
     assert name_from_path("../up") == "__/up"
+    assert name_from_path("__pycache__/a") == "_pycache__/a"
     assert len(name_from_path("x" * 500)) < 200
     assert name_from_path("x" * 500) != name_from_path("x" * 501)
 

@@ -26,6 +26,7 @@ from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
 from shardmill.sources.media.fetch import read_file, read_object
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row, media_kind
+from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 from shardmill.storage.url import is_remote
 
@@ -142,23 +143,12 @@ def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
         if kind is not None:
             fields[kind] = path
         elif path.lower().endswith(".json"):
-            fields = {**_json(dir, path), **fields}
+            fields = {**json_object(_read_sidecar(dir, path), path), **fields}
         else:
             fields["text"] = _decode_caption(_read_sidecar(dir, path), path)
     if media_kind(paths[0]) is None:
         raise SampleError("caption without medium", paths[0])
     return fields
-
-
-def _json(dir: str, path: str) -> dict[str, Any]:
-    content = _decode_caption(_read_sidecar(dir, path), path)
-    try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise SampleError("not JSON", f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise SampleError("row is not an object", f"{path} is a {type(value).__name__}")
-    return value
 
 
 def _read_sidecar(dir: str, path: str) -> bytes:

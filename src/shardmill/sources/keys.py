@@ -7,7 +7,7 @@ import re
 import xxhash
 
 from shardmill.errors import SampleError
-from shardmill.shards.tar.names import MAX_KEY_BYTES, check_key
+from shardmill.shards.tar.names import MAX_KEY_BYTES, check_key, is_note
 
 UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # A row number or "~2" may follow a name.
@@ -21,6 +21,9 @@ def name_from_path(path: str) -> str:
     """
     parts = [UNSAFE.sub("_", part) for part in path.split("/") if part not in ("", ".")]
     name = "".join(c if c.isprintable() else "_" for c in "/".join(parts))
+    if is_note(f"{name}-0"):
+        # A folder such as __pycache__: stock readers of tars would pass over what it holds.
+        name = f"_{name.lstrip('_')}"
     raw = name.encode()
     if len(raw) <= MAX_NAME_BYTES:
         return name

@@ -31,7 +31,7 @@ from shardmill.shards.samples.shard import SampleShard, open_foreign
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import list_files, size_and_time
 from shardmill.sources.part import Part, Read, Row, media_kind
-from shardmill.sources.tables.records import Record, json_fields
+from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 
 TEXTS = ("txt", "caption", "text")
@@ -50,8 +50,7 @@ def row_fields(
         if kind is not None:
             exts.setdefault(kind, []).append(ext)
         elif ext == "json":
-            raw = bytes(content)
-            fields = {**json_fields(Record(0, 0, len(raw), raw)), **fields}
+            fields = {**json_object(bytes(content), "member 'json'"), **fields}
         else:
             _add_field(fields, ext, bytes(content))
     media = _by_every_name(key, {ext: members[ext] for all_ in exts.values() for ext in all_})

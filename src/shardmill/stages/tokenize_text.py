@@ -26,16 +26,17 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.sources.listing import Listed, list_files, size_and_time
-from shardmill.sources.tables.records import (
+from shardmill.sources.tables.stream import (
     ByteReader,
-    Record,
-    Slice,
+    Span,
+    Streams,
+    TableRecord,
+    TableSlice,
     cut,
-    json_fields,
-    line_records,
+    open_stream,
 )
-from shardmill.sources.tables.stream import Span, Streams, open_stream
 from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.tables.text import json_fields, line_records
 from shardmill.stages.inputs import fingerprint_of
 from shardmill.stages.tokenize import load_tokenizer
 from shardmill.storage.path import as_path
@@ -106,7 +107,7 @@ class TokenizeText:
             num_rows = None if piece is None else piece.num_rows
             yield Unit(name=f"{number:06d}", input=input, num_samples=num_rows)
 
-    def _pieces(self) -> Iterator[tuple[Listed, Slice | None]]:
+    def _pieces(self) -> Iterator[tuple[Listed, TableSlice | None]]:
         """Yield each file whole, or its slices up to the limit over all files."""
         left = self.limit
         for listed in self._tables():
@@ -178,7 +179,7 @@ class TokenizeText:
                 batch = _Batch(place["name"], origin)
         yield batch
 
-    def _records(self, place: Mapping[str, Any], streams: Streams) -> Iterator[Record]:
+    def _records(self, place: Mapping[str, Any], streams: Streams) -> Iterator[TableRecord]:
         number, offset, num_bytes = place.get("slice", (0, 0, None))
         if num_bytes is None:
             streams.close()  # a whole file is read afresh
@@ -186,7 +187,7 @@ class TokenizeText:
         span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
         return line_records(span, number, offset, self.max_row_bytes)
 
-    def _text(self, record: Record) -> str:
+    def _text(self, record: TableRecord) -> str:
         if record.problem is not None:
             raise record.problem
         text = json_fields(record).get(self.text_field)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from shardmill.errors import FormatError
 from shardmill.sources.tables import jsonarray as array
 from shardmill.sources.tables.jsonarray import Elements
-from shardmill.sources.tables.records import Record, cut
-from shardmill.sources.tables.stream import Span
+from shardmill.sources.tables.stream import Span, TableRecord, cut
 
 PATH = Path("rows.json")
 values = st.recursive(
@@ -28,7 +27,7 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array, "WINDOW", 3)
 
 
-def records_of(data: bytes, limit: int = 10_000) -> list[Record]:
+def records_of(data: bytes, limit: int = 10_000) -> list[TableRecord]:
     return list(Elements(io.BytesIO(data), 0, limit, PATH).records(0, inside=False))
 
 

@@ -6,11 +6,22 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+import xxhash
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
 from shardmill.sources.tables import stream
-from shardmill.sources.tables.stream import Span, Streams, open_stream
+from shardmill.sources.tables.stream import (
+    Span,
+    Streams,
+    TableRecord,
+    cut,
+    open_stream,
+    place,
+    too_long,
+)
 
 CONTENT = bytes(random.Random(1).choices(b"abc\n", k=300_000))
 
@@ -107,3 +118,26 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     for name in ("gone.jsonl", "gone.jsonl.gz"):
         with pytest.raises(FormatError, match=r"gone\.jsonl.*cannot be opened"):
             open_stream(tmp_path / name)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), max_size=30), st.integers(1, 8))
+def test_slices_cover_all_records_and_only_the_last_is_short(
+    raws: list[bytes], per_slice: int
+) -> None:
+    records, offset = [], 0
+    for number, raw in enumerate(raws):
+        records.append(TableRecord(number, offset, len(raw), raw))
+        offset += len(raw)
+    slices = list(cut(records, per_slice))
+    assert sum(piece.num_rows for piece in slices) == len(raws)
+    assert all(piece.num_rows == per_slice for piece in slices[:-1])
+    whole = b"".join(raws)
+    for piece in slices:
+        content = whole[piece.offset : piece.end]
+        assert piece.checksum.hexdigest() == xxhash.xxh3_64_hexdigest(content)
+
+
+def test_a_record_says_where_it_is() -> None:
+    record = too_long(TableRecord(2, 70, 500), 100)
+    assert place(record) == "row 3 at byte 70"
+    assert str(record.problem) == "row too long: row 3 at byte 70: 500 bytes, the limit is 100"

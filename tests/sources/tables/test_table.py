@@ -15,7 +15,7 @@ import zstandard
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.sources.part import Row, Source
-from shardmill.sources.tables.table import TableSource, table_format, table_stem
+from shardmill.sources.tables.table import NestedSource, TableSource, table_format, table_stem
 
 ROWS = [{"id": str(n), "text": f"row {n}, ünd so\nweiter"} for n in range(57)]
 
@@ -55,6 +55,8 @@ def read_all(source: Source, per_shard: int | None = None) -> list[Row]:
 
 
 NAMES = ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.arrow"]
+
+
 PACKED = [f"{name}{suffix}" for name in NAMES[:4] for suffix in (".gz", ".zst")]
 
 
@@ -202,3 +204,35 @@ def test_stems_and_formats_follow_the_suffixes() -> None:
     assert table_stem("notes.txt") is None
     assert table_format("A.JSONL.GZ") == "jsonl"
     assert table_format("notes.txt") == "txt"
+
+
+def rows_of(tmp_path: Path, rows: list[Any], per_shard: int | None = None) -> list[Row]:
+    path = tmp_path / "How2link.json"
+    path.write_text(json.dumps(rows))
+    source = NestedSource(files=(str(path),), name="how")
+    with source.open() as read:
+        parts = list(source.parts(per_shard))
+        assert all(part.num_rows is None for part in parts)
+        return [row for part in parts for row in read(part.input)]
+
+
+@pytest.mark.parametrize("per_shard", [None, 1])
+def test_each_element_is_a_row_with_the_fields_of_both(
+    tmp_path: Path, per_shard: int | None
+) -> None:
+    rows = [
+        {"video_id": "x", "clips": [{"caption": "a"}, {"caption": "b", "video_id": "own"}]},
+        {"video_id": "y", "clips": [{"caption": "c"}]},
+    ]
+    found = rows_of(tmp_path, rows, per_shard)
+    assert [(row.key, row.origin.row, row.fields) for row in found] == [
+        ("How2link-00000000-000", "0.clips.0", {"video_id": "x", "caption": "a"}),
+        ("How2link-00000000-001", "0.clips.1", {"video_id": "own", "caption": "b"}),
+        ("How2link-00000001-000", "1.clips.0", {"video_id": "y", "caption": "c"}),
+    ]
+
+
+@pytest.mark.parametrize("row", [{}, {"clips": []}, {"clips": "x"}, {"clips": ["x"]}, 3])
+def test_what_holds_no_rows_is_one_reject(tmp_path: Path, row: Any) -> None:
+    found = rows_of(tmp_path, [row, {"clips": [{"a": 1}]}])
+    assert [row.problem is None for row in found] == [False, True]

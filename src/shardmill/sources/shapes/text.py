@@ -1,4 +1,4 @@
-"""Rows that are documents already: plain text (a corpus such as DCLM), and shardmill's own samples."""
+"""Rows that are documents already: plain text such as DCLM, and shardmill's own samples."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """JSON files that are objects of columns, as pandas writes them and WebVid's lists are.
 
-The keys of all columns must be the same and in the same order, and so their lengths. Listing
-streams the file once and notes where the cells of each slice lie in each column; a slice is read
-from there, so memory is bounded by it.
+    {"image": {"0": "a.mp4", "1": "b.mp4"}, "value": ["A cat.", "A dog."]}
+
+A column is an object (its cells have keys) or an array. The keys of all columns must be the same
+and in the same order, and so their lengths. Listing streams the file once and notes where the
+cells of each slice lie in each column; a slice is read from there, so memory is bounded by it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,9 +22,8 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
-from shardmill.sources.tables.jsonarray import Cell, Cells
-from shardmill.sources.tables.records import place
-from shardmill.sources.tables.stream import Span, Streams, open_stream
+from shardmill.sources.tables.jsonarray import Elements
+from shardmill.sources.tables.stream import Span, Streams, TableRecord, open_stream, place
 from shardmill.sources.tables.table import table_stem
 
 
@@ -80,6 +81,63 @@ class ColumnsSource:
                 media_dir=self.media_root or str(PurePath(part["path"]).parent),
                 problem=problem,
             )
+
+
+class Cell(NamedTuple):
+    """A cell: its key, "" in an array; where key and value begin; and the value's bytes."""
+
+    key: str
+    start: int
+    record: TableRecord
+
+    @property
+    def end(self) -> int:
+        """Where its value ends."""
+        return self.record.offset + self.record.num_bytes
+
+
+class Cells(Elements):
+    """Walks the columns of an object, or the cells of a column from any cell on."""
+
+    def all_columns(self) -> Iterator[tuple[str, bool, Cell]]:
+        """Yield the cells of all columns as (name of the column, whether cells have keys, cell)."""
+        self._expect("{")
+        while self._peek() != "}":
+            name = self._name()
+            is_keyed = self._peek() == "{"
+            self._expect("{" if is_keyed else "[")
+            for cell in self.cells(is_keyed=is_keyed):
+                yield name, is_keyed, cell
+            self._expect("}" if is_keyed else "]")
+            self._pass_comma("}")
+        self._expect("}")
+
+    def cells(self, *, is_keyed: bool) -> Iterator[Cell]:
+        """Yield the cells of a column up to its end, or to the end of the file."""
+        end = "}" if is_keyed else "]"
+        number = 0
+        while self._peek() not in (end, ""):
+            start = self._base + self._at
+            key = self._name() if is_keyed else ""
+            yield Cell(key, start, self._element(number))
+            self._pass_comma(end)
+            number += 1
+
+    def _name(self) -> str:
+        """Return the next string, which a colon follows."""
+        record = self._element(0)
+        self._expect(":")
+        try:
+            name = orjson.loads(record.raw)
+        except orjson.JSONDecodeError as error:
+            raise self._broken(f"has a name that is not JSON: {error}") from error
+        if not isinstance(name, str):
+            raise self._broken(f"has {name!r:.60} where a name should be")
+        return name
+
+    def _pass_comma(self, end: str) -> None:
+        if self._peek() not in (end, ""):
+            self._expect(",")
 
 
 @dataclass(slots=True)

@@ -1,15 +1,9 @@
-"""A JSON array as rows, streamed: only the element at hand is in memory.
+"""A JSON array as records, streamed: only the element at hand is in memory.
 
 The text is decoded as latin-1, in which every byte is one character, so that the positions of
 Python's own JSON scanner are byte offsets. An element that does not end inside the window makes
 the window grow up to the limit, and one beyond the limit is passed over in pieces. The elements
 are parsed for real, as UTF-8, when they are read.
-
-The cells of a JSON object of columns, found one after the other; only the one at hand is held.
-
-    {"image": {"0": "a.mp4", "1": "b.mp4"}, "value": ["A cat.", "A dog."]}
-
-A column is an object (its cells have keys) or an array.
 """
 
 from __future__ import annotations
@@ -18,18 +12,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
-
-import orjson
 
 from shardmill.errors import FormatError
-from shardmill.sources.tables.records import ByteReader, Record, too_long
+from shardmill.sources.tables.stream import ByteReader, TableRecord, too_long
 
 WINDOW = 1 << 16
 PIECE = 1 << 20
 MARKS = re.compile(r'["\\\[\]{}]')
 SPACE = " \t\r\n"
-# Behind an element of an array; and behind names and values of an object (`sources.cells`).
+# Behind an element of an array; and behind names and values of an object of columns.
 DELIMITERS = frozenset(SPACE + ",]}:")
 DECODER = json.JSONDecoder()
 
@@ -68,7 +59,7 @@ class Elements:
         self._text, self._at, self._base = "", 0, offset
         self._at_end = False
 
-    def records(self, number: int, *, inside: bool) -> Iterator[Record]:
+    def records(self, number: int, *, inside: bool) -> Iterator[TableRecord]:
         """Yield the elements; `inside` means that the file stands inside of the array already."""
         if not inside:
             self._expect("[")
@@ -83,14 +74,14 @@ class Elements:
             if self._peek():
                 raise self._broken("has more text after the end of its array")
 
-    def _element(self, number: int) -> Record:
+    def _element(self, number: int) -> TableRecord:
         self._peek()
         size = WINDOW
         while True:
             end = self._end_of_element()
             if end is not None:
                 raw = self._text[self._at : end].encode("latin-1")
-                record = Record(number, self._base + self._at, len(raw), raw)
+                record = TableRecord(number, self._base + self._at, len(raw), raw)
                 self._at = end
                 return record if len(raw) <= self._max_bytes else too_long(record, self._max_bytes)
             if len(self._text) - self._at > self._max_bytes:
@@ -98,7 +89,7 @@ class Elements:
             self._grow(size)
             size *= 2
 
-    def _long_element(self, number: int) -> Record:
+    def _long_element(self, number: int) -> TableRecord:
         """Return an element over the limit, after looking for its end by brackets and quotes."""
         start = self._base + self._at
         brackets = Brackets()
@@ -108,7 +99,7 @@ class Elements:
             if self._at_end:
                 raise FormatError("its element does not end", path=self._path, offset=start)
         self._at += end
-        record = Record(number, start, self._base + self._at - start)
+        record = TableRecord(number, start, self._base + self._at - start)
         if record.num_bytes <= self._max_bytes:
             raise FormatError("its element is not JSON", path=self._path, offset=start)
         return too_long(record, self._max_bytes)
@@ -153,60 +144,3 @@ class Elements:
     def _broken(self, problem: str, position: int | None = None) -> FormatError:
         offset = self._base + (self._at if position is None else position)
         return FormatError(problem, path=self._path, offset=offset)
-
-
-class Cell(NamedTuple):
-    """A cell: its key, "" in an array; where key and value begin; and the value's bytes."""
-
-    key: str
-    start: int
-    record: Record
-
-    @property
-    def end(self) -> int:
-        """Where its value ends."""
-        return self.record.offset + self.record.num_bytes
-
-
-class Cells(Elements):
-    """Walks the columns of an object, or the cells of a column from any cell on."""
-
-    def all_columns(self) -> Iterator[tuple[str, bool, Cell]]:
-        """Yield the cells of all columns as (name of the column, whether cells have keys, cell)."""
-        self._expect("{")
-        while self._peek() != "}":
-            name = self._name()
-            is_keyed = self._peek() == "{"
-            self._expect("{" if is_keyed else "[")
-            for cell in self.cells(is_keyed=is_keyed):
-                yield name, is_keyed, cell
-            self._expect("}" if is_keyed else "]")
-            self._pass_comma("}")
-        self._expect("}")
-
-    def cells(self, *, is_keyed: bool) -> Iterator[Cell]:
-        """Yield the cells of a column up to its end, or to the end of the file."""
-        end = "}" if is_keyed else "]"
-        number = 0
-        while self._peek() not in (end, ""):
-            start = self._base + self._at
-            key = self._name() if is_keyed else ""
-            yield Cell(key, start, self._element(number))
-            self._pass_comma(end)
-            number += 1
-
-    def _name(self) -> str:
-        """Return the next string, which a colon follows."""
-        record = self._element(0)
-        self._expect(":")
-        try:
-            name = orjson.loads(record.raw)
-        except orjson.JSONDecodeError as error:
-            raise self._broken(f"has a name that is not JSON: {error}") from error
-        if not isinstance(name, str):
-            raise self._broken(f"has {name!r:.60} where a name should be")
-        return name
-
-    def _pass_comma(self, end: str) -> None:
-        if self._peek() not in (end, ""):
-            self._expect(",")

@@ -1,19 +1,23 @@
-"""Plain, .gz and .zst files as one kind of byte stream, kept open between the parts of a file.
+"""The bytes of a table file: decompressed by suffix, cut into records, and open between parts.
 
-A compressed file has no random access: `Streams` remembers where it stands and skips forward, so
-that a worker that takes parts in order decompresses a file once, not once a part.
+A compressed file (.gz, .zst) has no random access: `Streams` remembers where it stands and skips
+forward, so that a worker that takes parts in order decompresses a file once, not once a part.
+A `TableRecord` is where one row lies. The same function finds the records when a file is listed and
+when a slice of it is read, so the two cannot disagree.
 """
 
 from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from shardmill.errors import FormatError, need
+import xxhash
+
+from shardmill.errors import FormatError, SampleError, need
 
 COMPRESSIONS = (".gz", ".zst")
 # A slice this small inflates to at most 64 MB, even if it was made to be a bomb (zstd can say
@@ -134,6 +138,71 @@ class Span:
     def _took(self, data: bytes) -> bytes:
         self._left -= len(data)
         return data
+
+
+class ByteReader(Protocol):
+    """What records are found in: a file, or a span of one."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes, empty at the end."""
+
+    def readline(self, size: int, /) -> bytes:
+        """Return the next line or its first `size` bytes, empty at the end."""
+
+
+@dataclass(slots=True)
+class TableRecord:
+    """A record by its number in the file and its bytes; one without bytes has a problem."""
+
+    number: int
+    offset: int
+    num_bytes: int
+    raw: bytes = b""
+    cells: list[str] | None = None
+    problem: SampleError | None = None
+
+
+@dataclass(slots=True)
+class TableSlice:
+    """Neighbouring records: the bytes from the first to the last, and their checksum."""
+
+    number: int
+    offset: int
+    end: int = 0
+    num_rows: int = 0
+    checksum: Any = field(default_factory=xxhash.xxh3_64)
+
+    def add(self, record: TableRecord) -> None:
+        """Let the slice end with this record."""
+        self.end = record.offset + record.num_bytes
+        self.num_rows += 1
+        self.checksum.update(record.raw)
+
+
+def cut(records: Iterable[TableRecord], per_slice: int) -> Iterator[TableSlice]:
+    """Yield slices of `per_slice` records; the last one may be shorter."""
+    current: TableSlice | None = None
+    for record in records:
+        if current is None:
+            current = TableSlice(record.number, record.offset)
+        current.add(record)
+        if current.num_rows == per_slice:
+            yield current
+            current = None
+    if current is not None:
+        yield current
+
+
+def too_long(record: TableRecord, max_bytes: int) -> TableRecord:
+    """Return the record with the problem that it is longer than the limit."""
+    detail = f"{place(record)}: {record.num_bytes} bytes, the limit is {max_bytes}"
+    record.problem = SampleError("row too long", detail)
+    return record
+
+
+def place(record: TableRecord) -> str:
+    """Return where a record is, as messages say it."""
+    return f"row {record.number + 1} at byte {record.offset}"
 
 
 def _skip(file: BinaryIO, num_bytes: int, path: Path) -> None:

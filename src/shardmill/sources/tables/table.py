@@ -25,9 +25,8 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
-from shardmill.sources.tables.columnar import Cursors, count_rows
-from shardmill.sources.tables.records import Slice
-from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams
+from shardmill.sources.tables.arrow import Cursors, count_rows
+from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams, TableSlice
 from shardmill.sources.tables.text import TextTable, open_table
 from shardmill.storage.path import as_path
 
@@ -201,7 +200,7 @@ class _Reader:
             columns=tuple(part.get("columns", ())),
         )
         span = Span(self.streams.at(path, offset), part["num_bytes"])
-        found = Slice(number, offset)
+        found = TableSlice(number, offset)
         for record in table.records(span, number, offset, inside=True):
             found.add(record)
             try:

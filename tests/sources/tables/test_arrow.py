@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.errors import FormatError
-from shardmill.sources.tables import columnar
-from shardmill.sources.tables.columnar import Cursors, count_rows, rows_from
+from shardmill.sources.tables import arrow
+from shardmill.sources.tables.arrow import Cursors, count_rows, rows_from
 
 TABLE = pa.table(
     {
@@ -47,7 +47,7 @@ def test_rows_come_from_any_row_on(path: Path) -> None:
 def test_parts_in_order_open_a_file_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     monkeypatch.setattr(
-        columnar, "rows_from", lambda p, first: opened.append(first) or rows_from(p, first)
+        arrow, "rows_from", lambda p, first: opened.append(first) or rows_from(p, first)
     )
     cursors = Cursors()
     found = [row for first in range(0, 250, 50) for row in cursors.at(path, first, 50)]
