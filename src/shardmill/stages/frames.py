@@ -35,7 +35,7 @@ import numpy as np
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.video.file import BlobPart, open_video
-from shardmill.media.video.frames import FramePainter, ImageFormat, decode_each, look_at
+from shardmill.media.video.frames import FrameConverter, ImageFormat, decode_each, look_at
 from shardmill.media.video.samplers import FrameSampler, WholeVideo
 from shardmill.media.video.table import VideoTable, make_table
 from shardmill.model.frames import FrameNumbers
@@ -399,11 +399,11 @@ class SampleFrames:
         sampler = sampler_for(self.sampler, stored.info(segment.media))
         part, clip = stored.part(segment.media), segment.time_s or self.clip_s
         with named(segment.media), open_video(part) as video:
-            painter = FramePainter(self.images.long_side, video.stream.sample_aspect_ratio)
+            converter = FrameConverter(self.images.long_side, video.stream.sample_aspect_ratio)
             table = look_at(video, sampler, clip)
             numbers = self._numbers(sampler, table)
             encoded = decode_each(
-                video, table, numbers, lambda frame: painter.encode(frame, self.images)
+                video, table, numbers, lambda frame: converter.encode(frame, self.images)
             )
         images = [EncodedMedium(*made, self.images.format) for made in encoded]
         return describe_frames(table, numbers, images, self.time_scale)

@@ -1,7 +1,7 @@
 """Indexes foreign tars where they lie: one unit and one `.idx` for each tar, nothing is copied.
 
 Only headers are read, by range requests where a tar is remote; with `media_sizes` also the first
-bytes of images, videos and sounds. A medium whose header cannot be read has size 0 in the index
+bytes of images, videos and audio. A medium whose header cannot be read has size 0 in the index
 and is counted; a sample that cannot be addressed is a reject.
 """
 

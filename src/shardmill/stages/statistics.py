@@ -20,8 +20,8 @@ from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
 from shardmill.sources.part import media_kind
 
-SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with sounds"}
-COUNTED = {"image": "images", "video": "videos", "audio": "sounds"}
+SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}
+COUNTED = {"image": "images", "video": "videos", "audio": "audio clips"}
 
 
 def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:

@@ -10,7 +10,7 @@ from make_media import IMAGE_FORMATS, encode, image, pixels
 from PIL import Image, ImageOps
 
 from shardmill.errors import SampleError
-from shardmill.media.sizes import Medium, probe
+from shardmill.media.sizes import MediaHeader, probe
 
 DEMO = Path(__file__).parents[3] / "demo" / "data"
 
@@ -39,7 +39,7 @@ def shown(content: bytes) -> tuple[int, int]:
         return ImageOps.exif_transpose(opened).size
 
 
-def sides(medium: Medium) -> tuple[int, int]:
+def sides(medium: MediaHeader) -> tuple[int, int]:
     return medium.size.width, medium.size.height
 
 

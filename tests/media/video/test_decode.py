@@ -1,24 +1,42 @@
 from __future__ import annotations
 
+import io
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_video import numbered_clip, read_number
+from video_tables import steady_table
 
 from shardmill.errors import SampleError
 from shardmill.media.video import decode as decodeframes
-from shardmill.media.video.decode import _plan, decode_frames
+from shardmill.media.video.decode import (
+    _plan,
+    changes_of,
+    count_frames,
+    decode_frames,
+    measure_changes,
+)
 from shardmill.media.video.file import broken_as, open_video
-from shardmill.media.video.frames import FramePainter
-from shardmill.media.video.probe import probe_video
+from shardmill.media.video.frames import FrameConverter, read_frames
+from shardmill.media.video.samplers import AllFrames, Scenes
+from shardmill.media.video.table import probe_video
 
 OPEN = (("bf", "3"), ("x264-params", "open-gop=1:keyint=12:min-keyint=12"))
+
+
 QUIET = (("x265-params", "log-level=none:keyint=20"),)
+
+
 VP9 = (("cpu-used", "8"), ("deadline", "realtime"))
+
+
 VP8 = (("cpu-used", "8"),)
+
+
 CLIPS: dict[str, dict[str, Any]] = {
     "h264": {},
     "h264 mkv": {"format": "matroska"},
@@ -43,10 +61,10 @@ CLIPS: dict[str, dict[str, Any]] = {
 
 def shown(content: bytes, numbers: list[int], threads: int = 1) -> dict[int, int]:
     """Return what the frames with these numbers show."""
-    painter = FramePainter()
+    converter = FrameConverter()
     with open_video(content, threads=threads) as video:
         frames = decode_frames(video, probe_video(video), np.array(numbers))
-        return {number: read_number(painter.rgb(frame)) for number, frame in frames}
+        return {number: read_number(converter.rgb(frame)) for number, frame in frames}
 
 
 @pytest.mark.parametrize("name", CLIPS)
@@ -72,10 +90,10 @@ def test_passing_over_unreferenced_frames_leaves_the_pixels_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def pixels() -> list[np.ndarray]:
-        painter = FramePainter()
+        converter = FrameConverter()
         with open_video(numbered_clip(options=OPEN)) as video:
             frames = decode_frames(video, probe_video(video), np.arange(2, 60, 5))
-            return [painter.rgb(frame) for _, frame in frames]
+            return [converter.rgb(frame) for _, frame in frames]
 
     quick = pixels()
     monkeypatch.setattr(decodeframes, "KNOWS_UNREFERENCED", ())
@@ -169,11 +187,74 @@ def _with_a_damaged_first_frame(format: str) -> bytes:
 
 
 def _outcome(content: bytes) -> str:
-    painter = FramePainter()
+    converter = FrameConverter()
     try:
         with open_video(content) as video, broken_as("broken video"):
             for _, frame in decode_frames(video, probe_video(video), np.arange(0, 60, 6)):
-                painter.rgb(frame)
+                converter.rgb(frame)
     except SampleError as error:
         return str(error)
     return "read"
+
+
+DIVX = {"codec": "mpeg4", "options": (("bf", "2"),)}
+
+
+@pytest.mark.parametrize("clip", [{}, DIVX])
+def test_the_nth_frame_that_comes_out_is_the_nth(clip: dict[str, object]) -> None:
+    converter = FrameConverter()
+    with open_video(numbered_clip(format="avi", **clip)) as video:  # type: ignore[arg-type]
+        table = probe_video(video)
+        for _ in range(2):  # from the beginning each time
+            frames = count_frames(video, table, np.array([59, 3, 10]))
+            found = [(number, read_number(converter.rgb(frame))) for number, frame in frames]
+            assert found == [(3, 3), (10, 10), (59, 59)]
+
+
+def test_a_clip_is_counted_from_the_beginning_of_its_video() -> None:
+    frames = read_frames(numbered_clip(format="avi"), AllFrames(), clip=(1.0, 1.2))
+    assert [read_number(frame.pixels) for frame in frames] == [25, 26, 27, 28, 29]
+    assert [frame.number for frame in frames] == [25, 26, 27, 28, 29]
+
+
+def test_a_frame_that_does_not_come_out_is_a_reject() -> None:
+    with (
+        open_video(numbered_clip(format="avi")) as video,
+        pytest.raises(SampleError, match="frame 60 cannot be decoded"),
+    ):
+        list(count_frames(video, steady_table(61), np.array([5, 60])))
+
+
+def clip_with_cuts() -> bytes:
+    """Return 90 frames: a gradient that drifts, and cuts to others at 30 and 65."""
+    file, x = io.BytesIO(), np.mgrid[0:96, 0:128].sum(axis=0)
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 128, 96, "yuv420p"
+        for number in range(90):
+            base = 20 if number < 30 else 200 if number < 65 else 90
+            grey = ((x + number) // 4 + base).clip(0, 255).astype(np.uint8)
+            frame = av.VideoFrame.from_ndarray(np.repeat(grey[..., None], 3, 2), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def test_cuts_stand_out() -> None:
+    with open_video(clip_with_cuts()) as video:
+        changes = measure_changes(video, probe_video(video))
+    assert sorted(np.argsort(changes)[-2:].tolist()) == [30, 65]
+    assert changes[[30, 65]].min() > 0.2
+    assert np.delete(changes, [30, 65]).max() < 0.05
+
+
+def test_scenes_of_a_video_and_of_a_clip() -> None:
+    content = clip_with_cuts()
+    assert [frame.number for frame in read_frames(content, Scenes())] == [0, 30, 65]
+    in_clip = read_frames(content, Scenes(), clip=(1.5, 3.0))
+    assert [frame.time_s for frame in in_clip] == pytest.approx([1.5, 65 / 30])
+
+
+def test_what_moves_all_the_time_does_not_change() -> None:
+    found = changes_of(np.array([0.0, 0.2, 0.2, 0.7, 0.2]))
+    assert found == pytest.approx([0, 0.2, 0, 0.5, 0.2])

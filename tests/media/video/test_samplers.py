@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,17 @@ from video_tables import steady_table
 
 from shardmill.errors import ConfigError, SampleError, ShardmillError
 from shardmill.media.video.frames import read_frames
-from shardmill.media.video.samplers import AllFrames, Fps, FrameSampler, Uniform, WholeVideo
+from shardmill.media.video.samplers import (
+    AllFrames,
+    Explicit,
+    Fps,
+    FrameSampler,
+    Keyframes,
+    NearestKeyframes,
+    Scenes,
+    Uniform,
+    WholeVideo,
+)
 from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.frames import qwen2_frames, qwen3_frames
 from shardmill.plugins import FRAME_SAMPLERS
@@ -91,3 +103,150 @@ def test_settings_that_cannot_be_are_refused(plain: dict[str, Any]) -> None:
 def test_every_sampler_can_be_stored_in_a_spec(kind: str) -> None:
     sampler = build(FRAME_SAMPLERS, {"kind": kind, **FIELDS.get(kind, {})})
     assert from_plain(to_plain(sampler), FrameSampler) == sampler
+
+
+def shown(sampler: Explicit) -> list[int]:
+    return [read_number(frame.pixels) for frame in read_frames(numbered_clip(), sampler)]
+
+
+def test_frames_come_in_the_order_given_even_twice() -> None:
+    assert shown(Explicit(numbers=(59, 3, 10, 3, -1, -60))) == [59, 3, 10, 3, 59, 0]
+
+
+def test_times_mean_the_frame_that_is_shown() -> None:
+    assert shown(Explicit(times_s=(0.0, 0.04, 0.41, 2.36, 2.39))) == [0, 1, 10, 59, 59]
+
+
+def test_a_row_may_tell() -> None:
+    sampler = Explicit(field="picked")
+    assert sampler.of_row({"picked": [3, 4]}) == Explicit(numbers=(3, 4))
+    assert sampler.of_row({"picked": [3, 4.5]}) == Explicit(times_s=(3.0, 4.5))
+    assert Explicit(numbers=(1,)).of_row({}) == Explicit(numbers=(1,))
+
+
+@pytest.mark.parametrize("row", [{}, {"picked": []}, {"picked": 3}])
+def test_a_row_that_does_not_tell_is_rejected(row: dict[str, Any]) -> None:
+    with pytest.raises(SampleError, match="missing field"):
+        Explicit(field="picked").of_row(row)
+
+
+@pytest.mark.parametrize("value", [["a"], [None], [[1]], [1, "x"]])
+def test_a_list_of_something_else_is_rejected(value: list[Any]) -> None:
+    with pytest.raises(SampleError, match="bad frame list"):
+        Explicit(field="picked").of_row({"picked": value})
+
+
+@pytest.mark.parametrize("number", [60, -61, 1 << 40])
+def test_frames_that_are_not_there_are_rejected(number: int) -> None:
+    with pytest.raises(SampleError, match="frame outside the video"):
+        Explicit(numbers=(0, number)).times(steady_table(60))
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"numbers": (1,), "field": "x"}, {"numbers": (1,), "times_s": (1.0,)}]
+)
+def test_one_way_of_choosing_is_needed(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Explicit(**fields)
+
+
+EVEN = (("bf", "0"), ("sc_threshold", "0"))
+
+
+def test_key_frames_and_those_between_come_in_the_order_of_time() -> None:
+    clip = numbered_clip(200, options=EVEN)  # a key frame every 20
+    frames = read_frames(clip, Keyframes(i_frames=4, p_frames=8))
+    shown = [read_number(frame.pixels) for frame in frames]
+    # Of 0, 20 .. 180 and the last frame, 199, four; of the 189 between, the middles of eight.
+    assert [n for n in shown if n % 20 == 0 or n == 199] == [0, 60, 140, 199]
+    assert shown == sorted(shown)
+    assert len(shown) == 12
+    assert shown == [frame.number for frame in frames]
+
+
+@given(st.integers(1, 300), st.sets(st.integers(1, 299)), st.integers(1, 12), st.integers(0, 20))
+def test_budgets_hold_and_the_ends_are_seen(
+    num: int, keys: set[int], i_frames: int, p_frames: int
+) -> None:
+    keys = {0} | {key for key in keys if key < num}
+    video = steady_table(num, keys=keys)
+    sampler = Keyframes(i_frames=i_frames, p_frames=p_frames)
+    numbers = video.numbers_at(sampler.times(video)).tolist()
+    assert numbers == sorted(set(numbers))
+    is_i = [n for n in numbers if n in keys or n == num - 1]
+    assert len(is_i) == min(i_frames, len(keys | {num - 1}))
+    total = i_frames + p_frames if p_frames else len(is_i)
+    assert len(numbers) == min(total, len(is_i) + num - len(keys | {num - 1}))
+    if i_frames > 1:
+        assert (numbers[0], numbers[-1]) == (0, num - 1)
+
+
+def test_frames_that_look_ahead_are_not_taken() -> None:
+    frames = read_frames(numbered_clip(), Keyframes(i_frames=4, p_frames=100))
+    assert 15 < len(frames) < 45
+    assert [read_number(frame.pixels) for frame in frames] == [frame.number for frame in frames]
+
+
+@given(st.integers(1, 300), st.sets(st.integers(1, 299)), st.integers(1, 20))
+def test_the_nearest_key_frames_are_nearest(num: int, keys: set[int], count: int) -> None:
+    keys = {0} | {key for key in keys if key < num}
+    video = steady_table(num, keys=keys)
+    found = video.numbers_at(NearestKeyframes(count=count).times(video)).tolist()
+    middles = [(2 * i + 1) * num / (2 * count) for i in range(count)]
+
+    def is_nearest(key: int, middle: float) -> bool:  # of two at one distance either will do
+        return abs(key - middle) <= min(abs(other - middle) for other in keys) + 1e-6
+
+    assert all(any(is_nearest(key, middle) for key in found) for middle in middles)
+    assert all(any(is_nearest(key, middle) for middle in middles) for key in found)
+    assert found == sorted(set(found))
+
+
+def test_nearest_key_frames_are_read() -> None:
+    frames = read_frames(numbered_clip(200, options=EVEN), NearestKeyframes(count=5))
+    assert [read_number(frame.pixels) for frame in frames] == [20, 60, 100, 140, 180]
+
+
+def test_a_clip_without_key_frames_has_no_nearest_one() -> None:
+    with pytest.raises(SampleError, match="no key frame"):
+        NearestKeyframes().times(steady_table(50).within(1, 2))
+
+
+def test_settings_are_checked() -> None:
+    for fields in ({"i_frames": 0}, {"p_frames": -1}):
+        with pytest.raises(ConfigError):
+            Keyframes(**fields)
+    with pytest.raises(ConfigError):
+        NearestKeyframes(count=0)
+
+
+def picked(changes: dict[int, float], sampler: Scenes) -> list[int]:
+    video = steady_table(100)
+    measured = np.array([changes.get(number, 0.01) for number in range(100)])
+    return video.numbers_at(sampler.times(replace(video, changes=measured))).tolist()
+
+
+def test_a_scene_begins_where_much_changes() -> None:
+    cuts = {20: 0.5, 50: 0.2, 70: 0.09}
+    assert picked(cuts, Scenes()) == [0, 20, 50]
+    assert picked(cuts, Scenes(threshold=0.05)) == [0, 20, 50, 70]
+    assert picked(cuts, Scenes(place="middle")) == [10, 35, 75]
+    assert picked({}, Scenes()) == [0]
+
+
+def test_a_flash_is_no_scene() -> None:
+    assert picked({20: 0.5, 22: 0.6, 26: 0.6}, Scenes()) == [0, 20, 26]
+    assert picked({2: 0.5}, Scenes()) == [0]
+    assert picked({2: 0.5}, Scenes(min_scene_s=0)) == [0, 2]
+
+
+def test_of_many_scenes_the_strongest_stay() -> None:
+    cuts = {10 * n: n / 10 for n in range(1, 10)}
+    assert picked(cuts, Scenes(max_frames=4)) == [0, 70, 80, 90]
+    assert picked(cuts, Scenes(max_frames=1)) == [0]
+
+
+def test_settings_of_scenes_are_checked() -> None:
+    for fields in ({"threshold": 0}, {"threshold": 2}, {"min_scene_s": -1}, {"max_frames": 0}):
+        with pytest.raises(ConfigError):
+            Scenes(**fields)  # type: ignore[arg-type]

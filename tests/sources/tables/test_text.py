@@ -170,9 +170,7 @@ cells = st.text(st.sampled_from('ab,"\n\r é\t;'), max_size=8)
 tables = st.lists(st.lists(cells, min_size=1, max_size=3), max_size=12)
 
 
-def csv_records(
-    data: bytes, limit: int = 10_000, delimiter: str = ","
-) -> list[TableRecord]:
+def csv_records(data: bytes, limit: int = 10_000, delimiter: str = ",") -> list[TableRecord]:
     return list(delimited_records(io.BytesIO(data), 0, 0, limit, PATH, delimiter))
 
 

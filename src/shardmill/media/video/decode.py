@@ -1,21 +1,14 @@
 """Decodes chosen frames: seeks to key frames, decodes from there on, passes over what none needs.
 
-Frames of one group of images are taken in one pass. Frames that no other frame refers to are not
+Frames of one group of pictures are taken in one pass. Frames that no other frame refers to are not
 decoded unless they are wanted, which saves a quarter to a half of the work of H.264. A frame is
 known by its timestamp, so a seek that lands elsewhere cannot yield a wrong one. Decoders mark a
 damaged frame, but none of those that are predicted from it: all up to the next key frame are.
 
-Decodes chosen frames of a video whose frames can only be counted, from its beginning on.
-
 AVI does not say when a frame is shown. Where frames look ahead (H.264, or DivX that packs two of
 them into one packet), FFmpeg's timestamps are guesses, but what comes out of the decoder is in the
-right order: the frame with number n is the one that n others came before.
-
-How much each frame differs from the one before, for finding scenes; decodes every frame.
-
-Frames are compared as grey images of 64 x 36. What moves all the time (a pan, water) changes
-much from frame to frame, but not more than before, so the lesser of the difference and its own
-change counts: differences of 0.2, 0.2, 0.7, 0.2 are changes of 0, 0.5 and 0.2.
+right order: such a video is decoded from its beginning, and the frame with number n is the one that
+n others came before.
 """
 
 from __future__ import annotations
@@ -34,39 +27,6 @@ from shardmill.media.video.file import OpenVideo, broken_as, read_packets
 from shardmill.media.video.table import Seconds, VideoTable
 from shardmill.model.frames import FrameNumbers
 
-
-def count_frames(
-    video: OpenVideo, table: VideoTable, numbers: FrameNumbers
-) -> Iterator[tuple[int, Any]]:
-    """Yield (number, decoded frame) of each number once, in the order of time."""
-    wanted = {table.first_number + number: number for number in numbers.tolist()}
-    damaged = False
-    for count, frame in enumerate(_all_frames(video)):
-        damaged = is_damaged(frame, damaged)
-        number = wanted.pop(count, None)
-        if number is not None:
-            if damaged:
-                raise SampleError("broken video", f"frame {count} is damaged")
-            yield number, frame
-        if not wanted:
-            return
-    if wanted:
-        raise SampleError("broken video", f"frame {min(wanted)} cannot be decoded")
-
-
-def is_damaged(frame: Any, was_damaged: bool) -> bool:
-    """Tell whether a frame is damaged, or may refer to one before it that was."""
-    return bool(frame.is_corrupt or (was_damaged and not frame.key_frame))
-
-
-def _all_frames(video: OpenVideo) -> Iterator[Any]:
-    video.rewind()
-    context = video.stream.codec_context
-    for packet in read_packets(video):
-        yield from context.decode(packet)
-    yield from context.decode(None)
-
-
 # Decoders that know which frames nobody refers to, and may pass over them without a trace.
 KNOWS_UNREFERENCED = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 # Reading on over some packets costs less than a seek.
@@ -74,16 +34,7 @@ SEEK_PACKETS = 32
 # Not every packet of these has a time; after a seek FFmpeg may guess another one than before.
 TIMES_CHANGE = ("mpeg", "mpegts")
 EARLIEST = -(1 << 62)
-
-
-@dataclass(slots=True)
-class _Pass:
-    """Packets to decode in one go, `start` to `last`, and the frames wanted of them by time."""
-
-    start: int
-    start_pts: int
-    last: int
-    wanted: dict[int, int] = field(default_factory=dict)
+WIDTH, HEIGHT = 64, 36  # of the grey images that are compared
 
 
 def decode_frames(
@@ -105,6 +56,42 @@ def decode_frames(
             missing = min(one_pass.wanted.values())
             detail = f"frame {missing} at {table.times_s[missing]:g} s cannot be decoded"
             raise SampleError("broken video", detail)
+
+
+def measure_changes(video: OpenVideo, table: VideoTable) -> Seconds:
+    """Return how much each frame differs from the one before, from 0 to 1; decodes every frame.
+
+    Frames are compared as small grey images. What moves all the time (a pan, water) changes much
+    from frame to frame, but not more than before, so the lesser of the difference and its own
+    change counts: differences of 0.2, 0.2, 0.7, 0.2 are changes of 0, 0.5 and 0.2.
+    """
+    scaler = need("av.video.reformatter", extra="video").VideoReformatter()
+    differences = np.zeros(len(table))
+    before: NDArray[np.int16] | None = None
+    with broken_as("broken video"):
+        for number, frame in decode_frames(video, table, np.arange(len(table))):
+            small = scaler.reformat(frame, WIDTH, HEIGHT, format="gray", threads=1)
+            now = small.to_ndarray().astype(np.int16)
+            if before is not None:
+                differences[number] = np.abs(now - before).mean() / 255
+            before = now
+    return changes_of(differences)
+
+
+def changes_of(differences: Seconds) -> Seconds:
+    """Return what is new in differences from frame to frame; the first of them is no difference."""
+    changes = [0.0] + [min(now, abs(now - last)) for last, now in pairwise(differences.tolist())]
+    return np.array(changes)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """Packets to decode in one go, `start` to `last`, and the frames wanted of them by time."""
+
+    start: int
+    start_pts: int
+    last: int
+    wanted: dict[int, int] = field(default_factory=dict)
 
 
 def _plan(table: VideoTable, numbers: FrameNumbers) -> list[_Pass]:
@@ -203,25 +190,33 @@ class _Reader:
             self._context.skip_frame = "NONREF" if skip else "DEFAULT"
 
 
-WIDTH, HEIGHT = 64, 36
+def count_frames(
+    video: OpenVideo, table: VideoTable, numbers: FrameNumbers
+) -> Iterator[tuple[int, Any]]:
+    """Yield (number, decoded frame) as `decode_frames` does, of a video that `is_counted`."""
+    wanted = {table.first_number + number: number for number in numbers.tolist()}
+    damaged = False
+    for count, frame in enumerate(_all_frames(video)):
+        damaged = is_damaged(frame, damaged)
+        number = wanted.pop(count, None)
+        if number is not None:
+            if damaged:
+                raise SampleError("broken video", f"frame {count} is damaged")
+            yield number, frame
+        if not wanted:
+            return
+    if wanted:
+        raise SampleError("broken video", f"frame {min(wanted)} cannot be decoded")
 
 
-def measure_changes(video: OpenVideo, table: VideoTable) -> Seconds:
-    """Return the change of each frame, from 0 to 1; that of the first is 0."""
-    scaler = need("av.video.reformatter", extra="video").VideoReformatter()
-    differences = np.zeros(len(table))
-    before: NDArray[np.int16] | None = None
-    with broken_as("broken video"):
-        for number, frame in decode_frames(video, table, np.arange(len(table))):
-            small = scaler.reformat(frame, WIDTH, HEIGHT, format="gray", threads=1)
-            now = small.to_ndarray().astype(np.int16)
-            if before is not None:
-                differences[number] = np.abs(now - before).mean() / 255
-            before = now
-    return changes_of(differences)
+def is_damaged(frame: Any, was_damaged: bool) -> bool:
+    """Tell whether a frame is damaged, or may refer to one before it that was."""
+    return bool(frame.is_corrupt or (was_damaged and not frame.key_frame))
 
 
-def changes_of(differences: Seconds) -> Seconds:
-    """Return what is new in differences from frame to frame; the first of them is no difference."""
-    changes = [0.0] + [min(now, abs(now - last)) for last, now in pairwise(differences.tolist())]
-    return np.array(changes)
+def _all_frames(video: OpenVideo) -> Iterator[Any]:
+    video.rewind()
+    context = video.stream.codec_context
+    for packet in read_packets(video):
+        yield from context.decode(packet)
+    yield from context.decode(None)

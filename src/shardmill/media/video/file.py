@@ -27,7 +27,7 @@ MAX_SIDE = 16383  # of a WebP
 
 
 class RandomBytes(Protocol):
-    """What is asked of a blob here (see io/blob.py)."""
+    """What is asked of a blob here (see `storage.blob`)."""
 
     @property
     def window(self) -> int:

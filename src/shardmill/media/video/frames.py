@@ -1,6 +1,4 @@
-"""Reads frames of a video: opened, probed, chosen by a sampler, decoded, as they are displayed.
-
-Decoded frames to images as they are displayed: turned, scaled, encoded.
+"""Frames of a video as images: opened, probed, chosen by a sampler, decoded, as they are displayed.
 
 A phone's video lies on its side and says so in its display matrix, which is applied here. A JPEG is
 made from the planes of a frame directly, scaled and brought to JPEG's colours in one step; only
@@ -23,14 +21,15 @@ from shardmill.errors import ConfigError, need
 from shardmill.media.image.geometry import MAX_SIDE
 from shardmill.media.video.decode import decode_frames, measure_changes
 from shardmill.media.video.file import OpenVideo, Video, broken_as, check_size, open_video
-from shardmill.media.video.probe import probe_video
 from shardmill.media.video.samplers import FrameSampler
-from shardmill.media.video.table import VideoTable
+from shardmill.media.video.table import VideoTable, probe_video
 from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import MediaSize
 
 Pixels = NDArray[np.uint8]
 Turn = Callable[[Pixels], Pixels]
+Clip = tuple[float, float]
+Made = TypeVar("Made")
 
 # Signs of (a, b, c, d) of the matrix that takes (x, y) to (a x + c y, b x + d y).
 TURNS: dict[tuple[int, int, int, int], Turn] = {
@@ -45,6 +44,57 @@ TURNS: dict[tuple[int, int, int, int], Turn] = {
 }
 AS_IT_LIES = TURNS[1, 0, 0, 1]
 MAX_PIXEL_ASPECT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame: its number and time in the whole video, and its pixels [height, width, 3]."""
+
+    number: int
+    time_s: float
+    pixels: NDArray[np.uint8]
+
+
+def read_frames(
+    video: Video,
+    sampler: FrameSampler,
+    *,
+    clip: Clip | None = None,
+    long_side: int | None = None,
+    threads: int = 1,
+) -> list[Frame]:
+    """Return the frames that a sampler picks of a video, or of its part [start, end) in seconds.
+
+    `video` is bytes, a path or url, or a part of a blob. What cannot be read is a `SampleError`.
+    """
+    converter = FrameConverter(long_side)
+    with open_video(video, threads=threads) as opened:
+        table = look_at(opened, sampler, clip)
+        numbers = table.numbers_at(sampler.times(table))
+        pixels = decode_each(opened, table, numbers, converter.rgb)
+    return [
+        Frame(table.first_number + number, float(table.times_s[number]), made)
+        for number, made in zip(numbers.tolist(), pixels)
+    ]
+
+
+def look_at(video: OpenVideo, sampler: FrameSampler, clip: Clip | None) -> VideoTable:
+    """Return what a sampler asks to see of a video: its frames, and how much they change."""
+    table = probe_video(video)
+    if clip is not None:
+        table = table.within(*clip)
+    if getattr(sampler, "needs_changes", False):
+        table = replace(table, changes=measure_changes(video, table))
+    return table
+
+
+def decode_each(
+    video: OpenVideo, table: VideoTable, numbers: FrameNumbers, make: Callable[[Any], Made]
+) -> list[Made]:
+    """Return what `make` makes of each frame, in the order of the numbers; repeats are shared."""
+    with broken_as("broken video"):
+        made = {number: make(frame) for number, frame in decode_frames(video, table, numbers)}
+    return [made[number] for number in numbers.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +112,7 @@ class ImageFormat:
             raise ConfigError(f"long_side must lie between 1 and {MAX_SIDE}, got {self.long_side}")
 
 
-class FramePainter:
+class FrameConverter:
     """Makes images of the frames of one video; keeps what scaling needs from frame to frame."""
 
     def __init__(self, long_side: int | None = None, pixel_aspect: Fraction | None = None) -> None:
@@ -160,58 +210,3 @@ def _encode(pixels: Pixels, format: ImageFormat) -> bytes:
     file = io.BytesIO()
     need("PIL.Image", extra="image").fromarray(pixels).save(file, "WEBP", quality=format.quality)
     return file.getvalue()
-
-
-Clip = tuple[float, float]
-Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A frame: its number and time in the whole video, and its pixels [height, width, 3]."""
-
-    number: int
-    time_s: float
-    pixels: NDArray[np.uint8]
-
-
-def read_frames(
-    video: Video,
-    sampler: FrameSampler,
-    *,
-    clip: Clip | None = None,
-    long_side: int | None = None,
-    threads: int = 1,
-) -> list[Frame]:
-    """Return the frames that a sampler picks of a video, or of its part [start, end) in seconds.
-
-    `video` is bytes, a path or url, or a part of a blob. What cannot be read is a `SampleError`.
-    """
-    painter = FramePainter(long_side)
-    with open_video(video, threads=threads) as opened:
-        table = look_at(opened, sampler, clip)
-        numbers = table.numbers_at(sampler.times(table))
-        pixels = decode_each(opened, table, numbers, painter.rgb)
-    return [
-        Frame(table.first_number + number, float(table.times_s[number]), made)
-        for number, made in zip(numbers.tolist(), pixels)
-    ]
-
-
-def look_at(video: OpenVideo, sampler: FrameSampler, clip: Clip | None) -> VideoTable:
-    """Return what a sampler asks to see of a video: its frames, and how much they change."""
-    table = probe_video(video)
-    if clip is not None:
-        table = table.within(*clip)
-    if getattr(sampler, "needs_changes", False):
-        table = replace(table, changes=measure_changes(video, table))
-    return table
-
-
-def decode_each(
-    video: OpenVideo, table: VideoTable, numbers: FrameNumbers, make: Callable[[Any], Made]
-) -> list[Made]:
-    """Return what `make` makes of each frame, in the order of the numbers; repeats are shared."""
-    with broken_as("broken video"):
-        made = {number: make(frame) for number, frame in decode_frames(video, table, numbers)}
-    return [made[number] for number in numbers.tolist()]

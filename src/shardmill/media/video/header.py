@@ -1,24 +1,20 @@
 """Size, frames, rate and duration of a video from its container's headers; nothing is decoded.
 
-AVI here; ISO media (MP4, MOV) and Matroska (MKV, WebM) in their own modules; what only FFmpeg
-knows (Ogg, MPEG, FLV, ASF) is asked of PyAV. A phone's display matrix turns width and height.
+ISO media (MP4, MOV), Matroska (MKV, WebM) and AVI are read here; what only FFmpeg knows (Ogg, MPEG,
+FLV, ASF) is asked of PyAV. A phone's display matrix turns width and height.
 
-ISO media files (MP4, MOV, M4V): the boxes under `moov` that describe the first video track.
+Of ISO media, the boxes of the first video track:
 
-moov/trak/tkhd        display matrix (a quarter turn swaps width and height)
-moov/trak/mdia/mdhd   timescale, duration          hdlr  "vide"
-.../minf/stbl/stsd    coded width and height       stsz  number of frames
-moof/traf/trun        frames of a fragmented file, which `stsz` does not count
+    moov/trak/tkhd        display matrix (a quarter turn swaps width and height)
+    moov/trak/mdia/mdhd   timescale, duration          hdlr  "vide"
+    .../minf/stbl/stsd    coded width and height       stsz  number of frames
+    moof/traf/trun        frames of a fragmented file, which `stsz` does not count
 
-Matroska files (MKV, WebM): EBML elements of the first video track, and its blocks counted.
-
-An element is an id, a size and a body; id and size are numbers of 1 to 8 bytes whose first byte
-says, by its leading zeros, how many follow. A size of all ones means "until the parent ends".
-
-The index of an ISO media file, read from a blob, and checked before anybody trusts it.
+A Matroska element is an id, a size and a body; id and size are numbers of 1 to 8 bytes whose first
+byte says, by its leading zeros, how many follow. A size of all ones means "until the parent ends".
 
 FFmpeg makes room for as many packets as `stsz` claims, also where one number stands for the size of
-all: four kilobytes can ask for gigabytes. So the claim is compared with the bytes that there are.
+all: four kilobytes can ask for gigabytes. So `check_claims` compares it with the bytes there are.
 """
 
 from __future__ import annotations
@@ -37,6 +33,92 @@ from shardmill.model.frames import MAX_FRAMES
 from shardmill.model.sample import MediaSize
 
 Bytes: TypeAlias = bytes | memoryview
+
+ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+MAX_MOOV_BYTES = 1 << 28
+MAX_BOXES = 1 << 12
+# EBML ids of Matroska.
+SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
+TIMECODE_SCALE, DURATION = 0x2AD7B1, 0x4489
+TRACK, TRACK_NUMBER, TRACK_TYPE, VIDEO, DEFAULT_DURATION = 0xAE, 0xD7, 0x83, 0xE0, 0x23E383
+WIDTH, HEIGHT = 0xB0, 0xBA
+SIMPLE_BLOCK, BLOCK_GROUP, BLOCK = 0xA3, 0xA0, 0xA1
+ENTERED = (CLUSTER, BLOCK_GROUP)
+UNKNOWN = -1
+IS_VIDEO = 1
+MAX_RATE = 30_000
+
+
+def video_format(head: bytes) -> str | None:
+    """Return the extension of the container that these first bytes begin, or None."""
+    if head[4:8] in (b"ftyp", b"moov", b"wide", b"mdat"):
+        return "mov" if head[4:8] != b"ftyp" or head[8:12] == b"qt  " else "mp4"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "webm" if b"webm" in head else "mkv"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    for magic, ext in ((b"OggS", "ogv"), (b"\0\0\x01\xba", "mpg"), (b"FLV", "flv"), (ASF, "wmv")):
+        if head.startswith(magic):
+            return ext
+    return "ts" if len(head) > 188 and head[0] == head[188] == 0x47 else None
+
+
+def video_size(format: str, data: Bytes) -> MediaSize | None:
+    """Return what the headers say of the first video track, or None if there is none."""
+    return READERS.get(format, _ask_ffmpeg)(data)
+
+
+class Readable(Protocol):
+    """Bytes that can be read anywhere; fewer come back only at their end."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How many there are."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return the bytes from `start` on."""
+
+
+def read_moov(file: Readable) -> bytes:
+    """Return the content of the box that holds the index, empty if it is absurd or not there."""
+    at = 0
+    for _ in range(MAX_BOXES):
+        header = file.read(at, 16)
+        if len(header) < 16:
+            break
+        size, kind = unpack_from(">I4s", header)
+        head = 8
+        if size == 1:
+            (size,), head = unpack_from(">Q", header, 8), 16
+        elif size == 0:
+            size = file.num_bytes - at
+        if kind == b"moov":
+            return file.read(at + head, size - head) if size <= MAX_MOOV_BYTES else b""
+        if size < head:
+            break
+        at += size
+    return b""
+
+
+def check_claims(file: Readable) -> None:
+    """Raise `SampleError` if an index claims more packets than its file can hold."""
+    for track in find_boxes(read_moov(file), b"trak"):
+        table = first_box(track, b"mdia", b"minf", b"stbl")
+        sizes = first_box(table, b"stsz")
+        try:
+            size, count = unpack_from(">II", sizes, 4)
+        except StructError:
+            continue
+        room = file.num_bytes // size if size else (len(sizes) - 12) // 4
+        if count > room or (count > MAX_FRAMES and not _is_pcm(table)):
+            detail = f"its index claims {count} packets, there is room for {room}"
+            raise SampleError("absurd number of frames", detail)
+
+
+def _is_pcm(table: bytes | memoryview) -> bool:
+    """Say whether every sample of audio is a packet of its own: FFmpeg takes it by chunks."""
+    times = first_box(table, b"stts")
+    return len(times) >= 16 and unpack_from(">II", times, 4)[0] == 1 and times[12:16] == b"\0\0\0\1"
 
 
 def iso_size(data: Bytes) -> MediaSize | None:
@@ -113,17 +195,6 @@ def find_boxes(data: Bytes, *path: bytes) -> Iterator[Bytes]:
 def first_box(data: Bytes, *path: bytes) -> Bytes:
     """Return the content of the first box at a path, empty if there is none."""
     return next(find_boxes(data, *path), b"")
-
-
-SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
-TIMECODE_SCALE, DURATION = 0x2AD7B1, 0x4489
-TRACK, TRACK_NUMBER, TRACK_TYPE, VIDEO, DEFAULT_DURATION = 0xAE, 0xD7, 0x83, 0xE0, 0x23E383
-WIDTH, HEIGHT = 0xB0, 0xBA
-SIMPLE_BLOCK, BLOCK_GROUP, BLOCK = 0xA3, 0xA0, 0xA1
-ENTERED = (CLUSTER, BLOCK_GROUP)
-UNKNOWN = -1
-IS_VIDEO = 1
-MAX_RATE = 30_000
 
 
 @dataclass(slots=True)
@@ -228,28 +299,6 @@ def _real(value: memoryview) -> float:
     return float(unpack(">f" if len(value) == 4 else ">d", value)[0])
 
 
-ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
-
-
-def video_format(head: bytes) -> str | None:
-    """Return the extension of the container that these first bytes begin, or None."""
-    if head[4:8] in (b"ftyp", b"moov", b"wide", b"mdat"):
-        return "mov" if head[4:8] != b"ftyp" or head[8:12] == b"qt  " else "mp4"
-    if head[:4] == b"\x1aE\xdf\xa3":
-        return "webm" if b"webm" in head else "mkv"
-    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
-        return "avi"
-    for magic, ext in ((b"OggS", "ogv"), (b"\0\0\x01\xba", "mpg"), (b"FLV", "flv"), (ASF, "wmv")):
-        if head.startswith(magic):
-            return ext
-    return "ts" if len(head) > 188 and head[0] == head[188] == 0x47 else None
-
-
-def video_size(format: str, data: Bytes) -> MediaSize | None:
-    """Return what the headers say of the first video track, or None if there is none."""
-    return READERS.get(format, _ask_ffmpeg)(data)
-
-
 def _avi(data: Bytes) -> MediaSize | None:
     rate = scale = num_frames = 0
     for kind, body in _chunks(data, 12):
@@ -309,59 +358,3 @@ READERS: dict[str, Callable[[Bytes], MediaSize | None]] = {
     "webm": matroska_size,
     "avi": _avi,
 }
-
-MAX_MOOV_BYTES = 1 << 28
-MAX_BOXES = 1 << 12
-
-
-class Readable(Protocol):
-    """Bytes that can be read anywhere; fewer come back only at their end."""
-
-    @property
-    def num_bytes(self) -> int:
-        """How many there are."""
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return the bytes from `start` on."""
-
-
-def read_moov(file: Readable) -> bytes:
-    """Return the content of the box that holds the index, empty if it is absurd or not there."""
-    at = 0
-    for _ in range(MAX_BOXES):
-        header = file.read(at, 16)
-        if len(header) < 16:
-            break
-        size, kind = unpack_from(">I4s", header)
-        head = 8
-        if size == 1:
-            (size,), head = unpack_from(">Q", header, 8), 16
-        elif size == 0:
-            size = file.num_bytes - at
-        if kind == b"moov":
-            return file.read(at + head, size - head) if size <= MAX_MOOV_BYTES else b""
-        if size < head:
-            break
-        at += size
-    return b""
-
-
-def check_claims(file: Readable) -> None:
-    """Raise `SampleError` if an index claims more packets than its file can hold."""
-    for track in find_boxes(read_moov(file), b"trak"):
-        table = first_box(track, b"mdia", b"minf", b"stbl")
-        sizes = first_box(table, b"stsz")
-        try:
-            size, count = unpack_from(">II", sizes, 4)
-        except StructError:
-            continue
-        room = file.num_bytes // size if size else (len(sizes) - 12) // 4
-        if count > room or (count > MAX_FRAMES and not _is_pcm(table)):
-            detail = f"its index claims {count} packets, there is room for {room}"
-            raise SampleError("absurd number of frames", detail)
-
-
-def _is_pcm(table: bytes | memoryview) -> bool:
-    """Sound whose every sample is a packet of its own: FFmpeg takes it by chunks."""
-    times = first_box(table, b"stts")
-    return len(times) >= 16 and unpack_from(">II", times, 4)[0] == 1 and times[12:16] == b"\0\0\0\1"

@@ -1,14 +1,10 @@
 """Which frames are taken: each sampler is a pure function from a video's table to times.
 
 A sampler sees what demuxing tells (see `VideoTable`), of the whole video or of the clip that is
-meant, and returns seconds; the frame that is shown at a time is the one that is taken. Midpoints of
-three segments of a clip of nine seconds are 1.5, 4.5 and 7.5 s.
-
-Frames chosen by how they are coded: key frames, and those predicted from the past.
-
-Frames chosen by what they show: one for each scene.
-
-Frames that somebody chose already: by number, by time, or in a field of each row.
+meant, and returns seconds; the frame that is shown at a time is the one that is taken. Frames are
+chosen by time (`Uniform`, `Fps`), by how they are coded (`Keyframes`, `NearestKeyframes`), by what
+they show (`Scenes`), or were chosen already (`Explicit`). A class attribute `needs_changes` asks
+for the changes of all frames, which takes decoding; `of_row(fields)` makes a sampler for one row.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import numpy as np
 
 from shardmill.errors import SampleError, need
 from shardmill.media.video.file import open_video
-from shardmill.media.video.frames import FramePainter, decode_each
-from shardmill.media.video.probe import probe_video
+from shardmill.media.video.frames import FrameConverter, decode_each
+from shardmill.media.video.table import probe_video
 from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL
@@ -53,10 +53,10 @@ def read_video(content: bytes | memoryview, size: MediaSize, rule: VisualRule) -
     if not isinstance(rule, TakesVideos):
         raise SampleError(f"{type(rule).__name__} takes no video")
     numbers, target = rule.frames(size), _target(rule, size)
-    painter = FramePainter()
+    converter = FrameConverter()
 
     def make(frame: Any) -> Any:
-        pixels = torch.from_numpy(painter.rgb(frame)).permute(2, 0, 1)
+        pixels = torch.from_numpy(converter.rgb(frame)).permute(2, 0, 1)
         _check("size", (size.height, size.width), tuple(pixels.shape[1:]))
         return pixels if target is None else _resized(torch, pixels, target)
 
