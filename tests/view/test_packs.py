@@ -145,3 +145,5 @@ def test_records_of_an_export_are_shown_through_its_reader(
     (document,) = show_pack(context, Query({"id": "out", "n": "2"}))["documents"]
     assert sum(run["tokens"] for run in document["runs"]) == len(rows[2].ids)
     assert document["undecoded"] == ""
+    # Megatron has no place for a loss mask, so none is claimed.
+    assert (document["loss_tokens"] is None) == (format == "megatron")

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.stages.codereport import reconstruct
 from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
@@ -143,6 +142,8 @@ def decode_codes(context: Context, folder: Folder, key: str, medium: str) -> byt
     """
     if not context.decodes:
         raise ConfigError("start with --reconstruct to load the weights and decode codes")
+
+    from shardmill.stages.codereport import reconstruct  # loads torch, which the page rarely needs
 
     def make() -> bytes:
         for image in reconstruct(folder.path, [key]):

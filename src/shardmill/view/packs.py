@@ -24,7 +24,7 @@ from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import TokenRow
+from shardmill.model.tokenrow import TokenRow, no_spans
 from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
 from shardmill.pack.layout import lay_out
 from shardmill.pack.order import EpochOrder
@@ -47,7 +47,8 @@ class PackRow:
     """A document of a pack.
 
     `row` has its tokens; where there are only lengths, `planned` is (tokens, visual tokens), and
-    where a record has no tokens, `text` is its text. `number` is the row's number among the tokens
+    where a record has no tokens, `text` is its text. `has_loss` is false for a format that has no
+    place for a loss mask. `number` is the row's number among the tokens
     that were packed, `stored` its number in the folder of packs itself.
     """
 
@@ -58,6 +59,7 @@ class PackRow:
     stored: int | None = None
     key: str = ""
     text: str = ""
+    has_loss: bool = True
 
 
 class PackSource(Protocol):
@@ -284,7 +286,9 @@ class RecordPacks:
             return [PackRow(None, key=record.key, text=str(record.problem))]
         if not record.rows:
             return [PackRow(None, key=record.key, text=record.text[:MAX_CHARS])]
-        return [PackRow(row) for row in record.rows]
+        if "loss" in self.reader.holds():
+            return [PackRow(row) for row in record.rows]
+        return [PackRow(replace(row, loss=no_spans()), has_loss=False) for row in record.rows]
 
 
 def list_packs(context: Context, query: Query) -> dict[str, Any]:
@@ -367,7 +371,8 @@ def _sample_at(samples: tuple[Item, Folder], row: PackRow) -> dict[str, Any] | N
 def _document(row: PackRow, decoder: Decoder | None) -> dict[str, Any]:
     if row.row is not None:
         decoded = {} if decoder is None else decoder.decode(row.row)
-        return {**describe_row(row.row), "text": "", **decoded}
+        shown = {**describe_row(row.row), "text": "", **decoded}
+        return shown if row.has_loss else shown | {"loss_tokens": None}
     tokens, visual = row.planned
     return {
         "key": row.key or ("" if row.number is None else f"row {row.number:,}"),

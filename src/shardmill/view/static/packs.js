@@ -26,7 +26,7 @@ export async function packsView({ ask, route, page }) {
           step: STEP,
           total: answer.total,
           shown: answer.packs.length,
-          unit: "packs",
+          unit: page.content === "export" ? "records" : "packs",
         }),
         el(
           "ul",
@@ -80,14 +80,15 @@ export async function packView({ ask, route, page }) {
   await Promise.race([draw(chosen), new Promise((done) => setTimeout(done, PATIENCE_MS))]);
   const lossTokens = pack.documents.reduce((sum, one) => sum + (one.loss_tokens ?? 0), 0);
   const visual = pack.visual.reduce((a, b) => a + b, 0);
+  const unit = page.content === "export" ? "record" : "pack";
   return {
-    title: `${page.name}: pack ${pack.number}`,
+    title: `${page.name}: ${unit} ${pack.number}`,
     body: [
       el(
         "div",
         { class: "subhead" },
-        el("h2", {}, `Pack ${count(pack.number)}`),
-        steps({ id: route.id, view: "pack" }, pack.number, pack.total, "pack"),
+        el("h2", {}, `${unit === "pack" ? "Pack" : "Record"} ${count(pack.number)}`),
+        steps({ id: route.id, view: "pack" }, pack.number, pack.total, unit),
       ),
       numbers([
         [
@@ -95,7 +96,7 @@ export async function packView({ ask, route, page }) {
           "filled",
           `${count(pack.tokens)} of ${count(pack.size)}`,
         ],
-        [count(pack.documents.length), "documents"],
+        [count(pack.documents.length), pack.documents.length === 1 ? "document" : "documents"],
         [percent(visual / Math.max(1, pack.tokens)), "visual", plural(visual, "token")],
         pack.documents[0]?.loss_tokens !== null && [
           percent(lossTokens / Math.max(1, pack.tokens)),
