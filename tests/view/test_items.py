@@ -7,7 +7,7 @@ import pytest
 from shardmill.view import items as items_module
 from shardmill.view.access import AccessPolicy
 from shardmill.view.context import Context
-from shardmill.view.items import Item, ItemList, NotHere, find_item, inputs_of, raw_inputs
+from shardmill.view.items import Item, ItemList, NotHere, find_item, inputs_of
 
 
 def make(root: Path) -> ItemList:
@@ -78,12 +78,6 @@ def test_a_path_that_leads_elsewhere_is_no_item() -> None:
 
 def test_inputs_are_named_once_and_never_the_folder_itself() -> None:
     items = items_of("chats", "codes", "tokens")
-    spec = {"input_dir": "chats", "samples_dir": "chats", "codes": {"dir": "codes"}, "x": "tokens"}
-    found = inputs_of(spec, Path("/work/runs/tokens"), items)
+    reads = {"samples": ["chats"], "input": ["chats"], "codes": ["codes"], "raw": ["tokens", "x"]}
+    found = inputs_of(reads, Path("/work/runs/tokens"), items)
     assert [item.id for item in found] == ["chats", "codes"]
-
-
-def test_raw_files_are_those_of_the_source() -> None:
-    assert raw_inputs({"source": {"files": ["a.jsonl", "b.jsonl"]}}) == ["a.jsonl", "b.jsonl"]
-    assert raw_inputs({"tars": ["x.tar"]}) == ["x.tar"]
-    assert raw_inputs({"source": {"files": 3, "dir": None}}) == []

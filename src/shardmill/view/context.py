@@ -20,7 +20,7 @@ from shardmill.shards.lengths import open_lengths, token_lengths
 from shardmill.shards.plans import open_plan
 from shardmill.view.access import AccessPolicy
 from shardmill.view.folder import Folder
-from shardmill.view.items import Item, ItemList, NotHere, inputs_of, raw_inputs
+from shardmill.view.items import Item, ItemList, NotHere, inputs_of
 
 T = TypeVar("T")
 TABLE_NAME = "lengths.bin"
@@ -126,7 +126,7 @@ class Context:
         """Return the items that this one was made from."""
         item = self.item(id)
         if item.kind == "stage":
-            return inputs_of(self.folder(id).spec, item.path, self.items())
+            return inputs_of(self.folder(id).reads, item.path, self.items())
         data = self.data_of_plan(id) if item.kind == "plan" else None
         return [] if data is None else [data]
 
@@ -166,7 +166,7 @@ class Context:
             and sum(entry.num_samples for entry in folder.entries()) == plan.num_rows
         ]
         for item, folder in self.folders():
-            read = inputs_of(folder.spec, item.path, self.items())
+            read = inputs_of(folder.reads, item.path, self.items())
             named = [other for other in read if other in fitting]
             if named and any(other.path == plan_path for other in read):
                 return named[0]
@@ -175,8 +175,7 @@ class Context:
     def raw_file(self, id: str, path: str) -> str:
         """Return the full name of a raw file that an origin names from its source's folder."""
         for other in [self.item(id), *self.inputs(id)]:
-            spec = self.folder(other.id).spec if other.kind == "stage" else {}
-            for raw in raw_inputs(spec):
+            for raw in self.folder(other.id).reads.get("raw", ()) if other.kind == "stage" else ():
                 if raw == path or raw.endswith(f"/{path}"):
                     return raw
         return path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -70,6 +70,12 @@ class Folder:
         """The spec of the stage; empty if the folder does not say."""
         plain = getattr(self.record or self.manifest, "stage", None)
         return plain if isinstance(plain, dict) else {}
+
+    @property
+    def reads(self) -> Mapping[str, Sequence[str]]:
+        """The places that the stage reads, by role, as they were given; raw inputs are "raw"."""
+        record = self.record or self.manifest
+        return {} if record is None else record.reads
 
     @property
     def verb(self) -> str:

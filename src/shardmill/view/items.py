@@ -3,15 +3,16 @@
 An item has an id, its path from the root ("." is the root itself). Requests name ids, which are
 looked up here: no path ever comes from a request.
 
-Specs hold paths as they were typed, often relative to a folder that nobody remembers. A path is
-tried from the item's own place upwards, and counts only if it leads to an item.
+A stage stores the paths that it reads as they were typed, often relative to a working folder that
+nobody remembers. A path is tried from the item's own place upwards, and counts only if it leads to
+an item.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
@@ -30,9 +31,6 @@ Kind = Literal["stage", "plan", "lengths"]
 MAX_DEPTH = 3
 MAX_ENTRIES = 2000
 RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
-INPUTS = ("input_dir", "tokens_dir", "samples_dir", "plan_path")
-RAW_INPUTS = ("files", "tars", "dir", "meta")
-MAX_RAW = 200
 
 
 class NotHere(ShardmillError):
@@ -128,7 +126,7 @@ def _detect_kind(path: Path) -> Kind | None:
 
 
 def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
-    """Return the item that a path in the spec of `near` means, or None."""
+    """Return the item that a path which the stage in `near` reads means, or None."""
     by_path = {str(item.path): item for item in items.values()}
     if is_remote(typed) or isinstance(near, UrlPath):
         tried = [typed.rstrip("/"), *(f"{base}/{typed}" for base in near.parents)]
@@ -137,22 +135,9 @@ def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
     return next((by_path[path] for path in tried if path in by_path), None)
 
 
-def inputs_of(spec: Mapping[str, Any], near: Path, items: Mapping[str, Item]) -> list[Item]:
-    """Return the items that a stage reads, in the order of its fields."""
-    typed = [spec[name] for name in INPUTS if isinstance(spec.get(name), str)]
-    codes = spec.get("codes")
-    if isinstance(codes, dict):
-        typed += [value for value in codes.values() if isinstance(value, str)]
-    found = (find_item(path, near, items) for path in typed)
+def inputs_of(
+    reads: Mapping[str, Sequence[str]], near: Path, items: Mapping[str, Item]
+) -> list[Item]:
+    """Return the items among the places that the stage in `near` reads, each once."""
+    found = (find_item(path, near, items) for paths in reads.values() for path in paths)
     return list({item.id: item for item in found if item and item.path != near}.values())
-
-
-def raw_inputs(spec: Mapping[str, Any]) -> list[str]:
-    """Return the names of the raw files that a stage reads, a few hundred at most."""
-    source = spec.get("source")
-    fields = source if isinstance(source, dict) else spec
-    found: list[str] = []
-    for name in RAW_INPUTS:
-        value = fields.get(name)
-        found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
-    return found[:MAX_RAW]

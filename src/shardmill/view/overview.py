@@ -17,12 +17,13 @@ from shardmill.storage.text import parse_json
 from shardmill.view.access import Refused
 from shardmill.view.context import Context
 from shardmill.view.folder import Folder
-from shardmill.view.items import Item, raw_inputs
+from shardmill.view.items import Item
 from shardmill.view.plots import stat_plots
 from shardmill.view.query import Budget, Query
 
 UNITS_PER_PAGE = 48
 MAX_FAILURES = 20
+MAX_RAW = 200
 MAX_REJECTS = 100
 MAX_TRACEBACK = 8000
 
@@ -32,7 +33,7 @@ def show_map(context: Context, query: Query) -> dict[str, Any]:
     items = context.items()
     raw: dict[str, list[str]] = {}
     for item, folder in context.folders():
-        for path in raw_inputs(folder.spec):
+        for path in folder.reads.get("raw", ())[:MAX_RAW]:
             raw.setdefault(path, []).append(item.id)
     return {
         "root": context.root.name,
@@ -132,7 +133,7 @@ def _folder_page(context: Context, item: Item) -> dict[str, Any]:
     page: dict[str, Any] = {
         "path": str(folder.path),
         "spec": folder.spec,
-        "raw": raw_inputs(folder.spec),
+        "raw": folder.reads.get("raw", ())[:MAX_RAW],
         "samples": sum(entry.num_samples for entry in folder.entries()),
         "roles": _roles(folder),
     }
