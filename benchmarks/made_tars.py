@@ -34,10 +34,10 @@ def write_tars(folder: str, num: int, mean_bytes: int, num_shards: int) -> None:
 def open_tars(folder: str, num: int, num_shards: int):
     """Return the samples of what `write_tars` wrote."""
     from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.shards.samples.dataset import SampleSet
+    from shardmill.shards.samples import SampleDataset
 
     entries = []
     for name in (f"{number:05d}" for number in range(num_shards)):
         files = {"tar": FileEntry(f"{name}.tar", 0, ""), "idx": FileEntry(f"{name}.{INDEX}", 0, "")}
         entries.append(ShardEntry(name, num // num_shards, files))
-    return SampleSet(Path(folder), entries)
+    return SampleDataset(Path(folder), entries)

@@ -27,7 +27,7 @@ def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
     from shardmill.shards.plans import write_plan
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.shard import ROLES
     from shardmill.shards.tokens.write import TokenWriter
 
     files = {role: folder / f"a.{role}" for role in ROLES}
@@ -56,13 +56,12 @@ def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
 
 def _open(folder: str) -> Any:
     from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.shards.tokens.dataset import TokenSet
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.shard import ROLES, TokenDataset
     from shardmill.train.dataset import PackedDataset
     from shardmill.train.documents import TokenReader
 
     files = {role: FileEntry(f"a.{role}", 0, "") for role in ROLES}
-    tokens = TokenSet(Path(folder), (ShardEntry("a", NUM_ROWS, files),))
+    tokens = TokenDataset(Path(folder), (ShardEntry("a", NUM_ROWS, files),))
     return PackedDataset(Path(folder) / "packs.plan", TokenReader(tokens))
 
 

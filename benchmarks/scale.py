@@ -72,7 +72,7 @@ def make_ledger(folder: Path, num_units: int) -> None:
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
-    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.ledger import Ledger
     from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "benchmark")
@@ -104,7 +104,7 @@ def make_ledger(folder: Path, num_units: int) -> None:
 
 def resume(folder: Path, num_units: int) -> int:
     """Find what is left to do in a folder where all is done."""
-    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.ledger import Ledger
 
     ledger = Ledger(folder)
     assert not ledger.pending(ledger.read_units(), "0" * 32)
@@ -114,7 +114,7 @@ def resume(folder: Path, num_units: int) -> int:
 def collect(folder: Path, num_units: int) -> int:
     """Write the manifest from the receipts."""
     from shardmill.model.manifest import build_manifest
-    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.ledger import Ledger
 
     ledger = Ledger(folder, "benchmark")
     units = ledger.read_units()
@@ -125,7 +125,7 @@ def collect(folder: Path, num_units: int) -> int:
 
 def open_folder(folder: Path, num_units: int) -> int:
     """Read the manifest, as every reader does first."""
-    from shardmill.shards.ledger.ledger import open_manifest
+    from shardmill.shards.ledger import open_manifest
 
     assert len(open_manifest(folder).shards) == num_units
     return (folder / "manifest.json").stat().st_size

@@ -40,14 +40,14 @@ def _packs(num: int) -> np.ndarray:
 
 def _shard_entry(folder: Path, name: str, num: int):
     from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.shard import ROLES
 
     return ShardEntry(name, num, {role: FileEntry(f"{name}.{role}", 0, "") for role in ROLES})
 
 
 def _write_rows(folder: Path, rows: Any) -> int:
     from shardmill.model.space import TokenSpace
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.shard import ROLES
     from shardmill.shards.tokens.write import TokenWriter
 
     files = {role: folder / f"a.{role}" for role in ROLES}
@@ -58,9 +58,9 @@ def _write_rows(folder: Path, rows: Any) -> int:
 
 
 def _token_set(folder: Path, num: int):
-    from shardmill.shards.tokens.dataset import TokenSet
+    from shardmill.shards.tokens.shard import TokenDataset
 
-    return TokenSet(folder, (_shard_entry(folder, "a", num),))
+    return TokenDataset(folder, (_shard_entry(folder, "a", num),))
 
 
 def shardmill(folder: str, num: int) -> Work:

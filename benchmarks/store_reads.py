@@ -91,8 +91,8 @@ def make_tokens(folder: Path) -> None:
     from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.shards.ledger.ledger import Ledger
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.ledger import Ledger
+    from shardmill.shards.tokens.shard import ROLES
     from shardmill.shards.tokens.write import TokenWriter
     from shardmill.storage.objects import put_file
     from shardmill.storage.path import as_path

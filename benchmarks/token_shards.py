@@ -16,7 +16,7 @@ from side_by_side import Contest, save_report
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.shards.tokens.file import ROLES, open_token_shard
+from shardmill.shards.tokens.shard import ROLES, open_token_shard
 from shardmill.shards.tokens.write import TokenWriter
 
 NUM_ROWS, LENGTH, NUM_READS = 4000, 8192, 4000

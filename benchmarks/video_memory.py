@@ -34,9 +34,9 @@ def store(clip: Path, folder: Path) -> None:
     from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
     from shardmill.model.sample import Document, Sample, Segment
     from shardmill.model.stage import Draft
-    from shardmill.shards.ledger.commit import checksum_file
-    from shardmill.shards.ledger.ledger import Ledger
-    from shardmill.shards.samples.write import SampleWriter
+    from shardmill.shards.commit import checksum_file
+    from shardmill.shards.ledger import Ledger
+    from shardmill.shards.samples import SampleWriter
     from shardmill.storage.blob import LocalBlob
 
     (folder / "shards").mkdir(parents=True)

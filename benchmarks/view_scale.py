@@ -32,7 +32,7 @@ def make_samples(folder: Path, num_shards: int) -> None:
     from shardmill.model.stage import Draft
     from shardmill.shards.arrays import open_arrays, write_arrays
     from shardmill.shards.columns import pack_strings
-    from shardmill.shards.samples.write import SampleWriter
+    from shardmill.shards.samples import SampleWriter
     from shardmill.shards.tar.index import FORMAT, hash_keys
 
     shards = folder / "shards"
@@ -62,7 +62,7 @@ def make_tokens(folder: Path, num_shards: int) -> None:
     from shardmill.model.sample import Origin
     from shardmill.model.space import TokenSpace
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.shards.tokens.file import ROLES
+    from shardmill.shards.tokens.shard import ROLES
     from shardmill.shards.tokens.write import TokenWriter
 
     shards = folder / "shards"
@@ -93,7 +93,7 @@ def finish(
         receipt_to_plain,
     )
     from shardmill.model.stage import Unit
-    from shardmill.shards.ledger.ledger import Ledger
+    from shardmill.shards.ledger import Ledger
     from shardmill.storage.text import dump_page
 
     ledger = Ledger(folder, "bench")

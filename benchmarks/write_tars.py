@@ -63,7 +63,7 @@ def shardmill_samples(**arguments) -> Work:
     """Our whole sample: the document as json, the caption as txt, hash of the content, index."""
     from shardmill.model.sample import Document, MediaSize, Sample, Segment
     from shardmill.model.stage import Draft
-    from shardmill.shards.samples.write import SampleWriter
+    from shardmill.shards.samples import SampleWriter
 
     def write(path: Path, shard: list) -> None:
         size = {"jpg": MediaSize(width=512, height=384)}

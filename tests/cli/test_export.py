@@ -13,7 +13,7 @@ from token_folder import write_token_folder
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.tokens.megatron import open_index
+from shardmill.shards.tokens.ids import open_megatron_index
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
     words = ("export", tokens, tmp_path / "out", "--format", "megatron,prefix=all", "--shards", 4)
     first = invoke_json(*words, "--workers", 0)
     assert first["complete"] and first["done_now"] == 4 and first["samples_kept"] == 40
-    assert len(open_index(tmp_path / "out" / "all.idx").lengths) == 40
+    assert len(open_megatron_index(tmp_path / "out" / "all.idx").lengths) == 40
     assert invoke_json(*words)["done_now"] == 0
 
 

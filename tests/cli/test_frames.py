@@ -13,7 +13,7 @@ from sample_folder import write_sample_folder
 from shardmill.cli.frames import frames, parse_clip
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 
 
 @pytest.fixture

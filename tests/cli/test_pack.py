@@ -9,7 +9,7 @@ from invoked import invoke_json
 from token_folder import write_token_folder
 
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 
 
 def test_command_writes_packs_and_is_done_the_second_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from shardmill.cli.main import cli
 from shardmill.cli.quote import Estimate
 from shardmill.cli.run import print_quote
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 
 RECIPE = """
 [run]

@@ -10,7 +10,7 @@ from invoked import invoke, invoke_json
 from stages_for_tests import Lines
 
 from shardmill.run.plan import store_plan
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 JOBS = "1,2,7"
 

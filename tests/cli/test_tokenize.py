@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from shardmill.cli.tokenize import tokenize
 from shardmill.errors import ConfigError
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 
 
 @pytest.fixture

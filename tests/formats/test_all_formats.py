@@ -16,8 +16,8 @@ from shardmill.model.codec import build
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.export import Export
 from shardmill.stages.same import compare
@@ -159,7 +159,7 @@ def read_back(mixed: Mixed, names: dict[str, str], peer: str | None = None) -> l
 
 def packs_of(mixed: Mixed) -> list[list[TokenRow]]:
     packs: list[list[TokenRow]] = []
-    for row in open_token_set(mixed.packs, open_manifest(mixed.packs)):
+    for row in open_tokens(mixed.packs):
         packs = [*packs[:-1], [*packs[-1], row]] if row.continues else [*packs, [row]]
     return packs
 
@@ -191,7 +191,7 @@ def test_liquid_reads_texts_and_codes(mixed: Mixed, libraries: dict[str, Any]) -
 
 
 def test_tensordict_reads_raw_codes(mixed: Mixed, libraries: dict[str, Any]) -> None:
-    space = open_token_set(mixed.tokens, open_manifest(mixed.tokens)).space
+    space = open_tokens(mixed.tokens).space
     assert space is not None
     for row, ids in zip(mixed.rows, libraries["tensordict"], strict=True):
         wanted = [i - space.code_offset if space.is_code(i) else i for i in row.ids.tolist()]

@@ -10,7 +10,7 @@ from unidisc_folder import write_interleaved
 from video_tars import write_video_tar
 
 from shardmill.formats.exported import kind_of_tokens
-from shardmill.shards.tokens.megatron import MAGIC
+from shardmill.shards.tokens.ids import MAGIC
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from token_folder import write_token_folder
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.formats.format import MAX_OPEN, ExportInput, Slice, open_input
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 def make_rows(continued: list[bool]) -> list[TokenRow]:

@@ -17,8 +17,8 @@ from shardmill.formats.megatron import MegatronFormat
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.megatron import open_index
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.ids import open_megatron_index
 from shardmill.stages.export import Export
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -134,7 +134,7 @@ def test_the_cut_between_shards_tears_no_document(tokens: Path, tmp_path: Path) 
     out = run(tokens, tmp_path / "out", num_shards=5)
     num_documents = 0
     for shard in open_manifest(out).shards:
-        index = open_index(out / shard.files["idx"].path)
+        index = open_megatron_index(out / shard.files["idx"].path)
         assert index.documents[0] == 0 and index.documents[-1] == len(index.lengths)
         num_documents += len(index.documents) - 1
     assert num_documents == len(expected()[1]) - 1
@@ -154,9 +154,9 @@ def test_the_index_is_refused_until_all_is_done(tokens: Path, tmp_path: Path) ->
     report = run_stage(stage, tmp_path / "out", workers=0, part=(1, 2))
     assert not report.complete
     with pytest.raises(FormatError, match="not a Megatron index"):
-        open_index(tmp_path / "out" / "x.idx")
+        open_megatron_index(tmp_path / "out" / "x.idx")
     assert run_stage(stage, tmp_path / "out", workers=0).complete
-    assert len(open_index(tmp_path / "out" / "x.idx").lengths) == 27
+    assert len(open_megatron_index(tmp_path / "out" / "x.idx").lengths) == 27
 
 
 def test_a_vocabulary_that_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -171,4 +171,4 @@ def test_a_vocabulary_that_is_too_large_is_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_is_an_empty_data_set(tmp_path: Path, prefix: str | None) -> None:
     tokens = write_token_folder(tmp_path / "tokens", [])
     out = run(tokens, tmp_path / "out", prefix=prefix)
-    assert prefix is None or len(open_index(out / "x.idx").lengths) == 0
+    assert prefix is None or len(open_megatron_index(out / "x.idx").lengths) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.megatron import MegatronReader
-from shardmill.shards.tokens.megatron import write_index
+from shardmill.shards.tokens.ids import write_megatron_index
 
 
 def write_prefix(prefix: Path, documents: list[list[list[int]]], dtype: str = "<u2") -> Path:
@@ -19,7 +19,7 @@ def write_prefix(prefix: Path, documents: list[list[list[int]]], dtype: str = "<
     prefix.with_name(prefix.name + ".bin").write_bytes(joined.tobytes())
     lengths = np.array([len(sequence) for sequence in sequences])
     with prefix.with_name(prefix.name + ".idx").open("wb") as file:
-        write_index(file, np.dtype(dtype), lengths, starts)
+        write_megatron_index(file, np.dtype(dtype), lengths, starts)
     return prefix
 
 

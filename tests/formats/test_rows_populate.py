@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardmill.formats.rows import populate
-from shardmill.shards.tokens.megatron import map_bytes
+from shardmill.shards.tokens.ids import map_bytes
 
 
 def can_populate() -> bool:

@@ -22,8 +22,8 @@ from shardmill.model.codec import to_plain
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.commit import commit, seal
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.commit import commit, seal
+from shardmill.shards.ledger import Ledger
 from shardmill.stages.export import Export
 from shardmill.storage.atomic import Disk
 

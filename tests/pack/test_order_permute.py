@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.pack.order import mix, mix_array, permute, shuffled
+from shardmill.pack.order import permute, shuffled
 
 
 @settings(deadline=None)
@@ -17,18 +17,12 @@ def test_each_place_is_taken_once(size: int, key: int) -> None:
 
 def test_order_is_the_same_everywhere() -> None:
     assert shuffled(12, 1).tolist() == [5, 3, 7, 11, 6, 10, 4, 0, 8, 1, 2, 9]
-    assert mix(1, 2, 3) == 0xD0734750FDE362B3
 
 
 def test_single_places_agree_with_the_whole() -> None:
     whole = shuffled(40_000, 9)
     some = np.array([39_999, 0, 17_000])
     assert permute(some, 40_000, 9).tolist() == whole[some].tolist()
-
-
-def test_array_and_number_are_mixed_alike() -> None:
-    numbers = np.array([0, 1, 2**63], np.uint64)
-    assert mix_array(numbers, 5).tolist() == [mix(5, int(n)) for n in numbers]
 
 
 def test_keys_and_neighbours_are_unrelated() -> None:

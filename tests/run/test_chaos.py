@@ -116,12 +116,12 @@ def run_trials(
 
 
 def run_local_chaos(tmp_path: Path, disk: Path | None, num_faults: int) -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
 
     def scene(trial: Trial) -> Scene:
-        if dice.random() < 0.3:
-            return DriverScene(trial.out, dice, STAGE)
-        return TaskScene(trial.out, dice, trial.plan(), disk)
+        if rng.random() < 0.3:
+            return DriverScene(trial.out, rng, STAGE)
+        return TaskScene(trial.out, rng, trial.plan(), disk)
 
     run_trials(STAGE, disk or tmp_path, num_faults, scene)
 
@@ -140,14 +140,14 @@ def test_a_long_chaos_of_tasks_and_drivers(tmp_path: Path, disk: Path | None) ->
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(bool(missing_programs()), reason=f"without {missing_programs()}")
 def test_a_chaos_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     with slurm_cluster(tmp_path / "slurm") as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.conf_path)
         (tmp_path / "work").mkdir()
 
         def scene(trial: Trial) -> Scene:
             cluster.heal()
-            return SlurmScene(trial.out, dice, SLOW_STAGE, cluster)
+            return SlurmScene(trial.out, rng, SLOW_STAGE, cluster)
 
         run_trials(SLOW_STAGE, tmp_path / "work", NUM_FAULTS // 4, scene)
 
@@ -156,13 +156,13 @@ def test_a_chaos_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.timeout(3600)
 def test_a_chaos_of_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     calm = make_calm(SLOW_STAGE, tmp_path)
     num_faults = 0
     for number in range(100):
         trial = Trial(SLOW_STAGE, tmp_path / f"out-{number}", calm)
         with ray_cluster(1, 1) as cluster:
-            scene = RayScene(trial.out, dice, SLOW_STAGE, cluster)
+            scene = RayScene(trial.out, rng, SLOW_STAGE, cluster)
             trial.disturb(scene, 5)
             scene.drive()
             scene.await_progress(2)

@@ -17,7 +17,7 @@ from shardmill.run import claims as supply_module
 from shardmill.run.claims import MAX_DEATHS, Claims, Supply
 from shardmill.run.events import Event
 from shardmill.run.lock import LifeWatch, LockTiming
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 class Folder:
@@ -54,11 +54,11 @@ def test_every_unit_is_taken_once_whatever_the_order(
     tmp_path_factory: pytest.TempPathFactory, num_units: int, num_tasks: int, seed: int
 ) -> None:
     folder = Folder(tmp_path_factory.mktemp("out"), num_units)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     tasks = [folder.task(f"{i:016x}") for i in range(num_tasks)]
     taken: list[str] = []
     for _ in range(num_units + 3 * num_tasks):
-        taken += names(dice.choice(tasks).take(dice.randint(1, 5)))
+        taken += names(rng.choice(tasks).take(rng.randint(1, 5)))
     for task in tasks:
         taken += names(task.take(num_units + 1))
     assert sorted(taken) == names(folder.units)

@@ -16,7 +16,7 @@ from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit
 from shardmill.run.events import Event
 from shardmill.run.job import Job, describe, is_fatal, may_pass, work_off
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.atomic import Disk
 from shardmill.storage.text import dump_line, parse_json
 

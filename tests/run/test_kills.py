@@ -16,7 +16,7 @@ from drivers import children_of, signal_quietly, snapshot, start_driver
 from stages_for_tests import Lines, Noise
 
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 
 NUM_KILLS = int(os.environ.get("SHARDMILL_KILLS", "60"))
@@ -24,19 +24,19 @@ SEED = int(os.environ.get("SHARDMILL_SEED", "0"))
 STAGE = Lines(num_units=48, num_samples=5, sleep_s=0.02)
 
 
-def kill_something(stage: Lines, out: Path, dice: random.Random) -> int:
+def kill_something(stage: Lines, out: Path, rng: random.Random) -> int:
     """Run a driver for a random while, kill it or its workers, and return the number of kills."""
-    driver = start_driver(stage, out, workers=dice.choice([0, 1, 2, 3]), retries=1000)
-    wait_a_while(out, driver, dice)
+    driver = start_driver(stage, out, workers=rng.choice([0, 1, 2, 3]), retries=1000)
+    wait_a_while(out, driver, rng)
     num_kills = 0
-    target = dice.choice(["group", "driver", "workers"])
+    target = rng.choice(["group", "driver", "workers"])
     if target == "workers":
-        for _ in range(dice.randint(1, 6)):
+        for _ in range(rng.randint(1, 6)):
             workers = children_of(driver.pid)
             if workers:
-                signal_quietly(dice.choice(workers), signal.SIGKILL)
+                signal_quietly(rng.choice(workers), signal.SIGKILL)
                 num_kills += 1
-            time.sleep(dice.uniform(0.0, 0.15))
+            time.sleep(rng.uniform(0.0, 0.15))
     if driver.poll() is None:
         num_kills += 1
         signal_quietly(driver.pid if target == "driver" else -driver.pid, signal.SIGKILL)
@@ -44,16 +44,16 @@ def kill_something(stage: Lines, out: Path, dice: random.Random) -> int:
     return num_kills
 
 
-def wait_a_while(out: Path, driver: subprocess.Popen[bytes], dice: random.Random) -> None:
+def wait_a_while(out: Path, driver: subprocess.Popen[bytes], rng: random.Random) -> None:
     """Wait for a few more receipts, however slow this machine is; or only for the start."""
-    num_wanted = len(list(out.glob("receipts/*"))) + dice.choice([0, 1, 1, 2, 4, 8])
+    num_wanted = len(list(out.glob("receipts/*"))) + rng.choice([0, 1, 1, 2, 4, 8])
     while driver.poll() is None and len(list(out.glob("receipts/*"))) < num_wanted:
         time.sleep(0.002)
-    time.sleep(dice.choice([0.0, 0.0, 0.01, 0.05, 0.3]) * dice.random())
+    time.sleep(rng.choice([0.0, 0.0, 0.01, 0.05, 0.3]) * rng.random())
 
 
 def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     run_stage(STAGE, tmp_path / "calm", workers=0)
     calm = snapshot(tmp_path / "calm")
     num_kills = num_folders = 0
@@ -61,7 +61,7 @@ def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(tmp_path: Path) ->
         out = tmp_path / f"killed-{num_folders}"
         num_folders += 1
         while not (out / "manifest.json").exists() and num_kills < NUM_KILLS:
-            num_kills += kill_something(STAGE, out, dice)
+            num_kills += kill_something(STAGE, out, rng)
         report = run_stage(STAGE, out, workers=2)
         assert snapshot(out) == calm
         assert open_manifest(out).num_in == 48 * 5
@@ -72,9 +72,9 @@ def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(tmp_path: Path) ->
 
 def test_files_of_different_tries_are_never_mixed(tmp_path: Path) -> None:
     stage, out = Noise(num_units=48, sleep_s=0.01), tmp_path / "out"
-    dice, num_kills = random.Random(SEED), 0
+    rng, num_kills = random.Random(SEED), 0
     while num_kills < NUM_KILLS // 5 and not (out / "manifest.json").exists():
-        num_kills += kill_something(stage, out, dice)
+        num_kills += kill_something(stage, out, rng)
         if (out / "stage.json").exists():
             assert check_folder(out).broken_units == ()
     assert run_stage(stage, out, workers=2).complete

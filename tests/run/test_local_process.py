@@ -10,7 +10,7 @@ from stages_for_tests import Lines
 from shardmill.model.codec import to_plain
 from shardmill.run.job import Job
 from shardmill.run.local import LOG_TAIL_BYTES, WorkerProcess, describe_end, start_worker
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 def start(tmp_path: Path) -> WorkerProcess:

@@ -16,7 +16,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.stage import Unit
 from shardmill.run.plan import collect, part_of, plan_units
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 @given(st.integers(0, 60), st.integers(1, 12))

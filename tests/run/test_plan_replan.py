@@ -26,7 +26,7 @@ from shardmill.run.plan import plan_units
 from shardmill.run.runner import retry_rejects, run_stage
 from shardmill.run.setup import remove_dead_drafts
 from shardmill.run.task import read_job, run_task, write_job
-from shardmill.shards.ledger.ledger import Ledger, set_aside
+from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.stages.check.folder import check_folder
 from shardmill.storage.atomic import Disk
 
@@ -232,13 +232,13 @@ def test_a_stage_that_does_not_know_its_units_by_content_refuses(tmp_path: Path)
 
 
 def test_killed_runs_over_edited_inputs_end_in_the_bytes_of_one_run(tmp_path: Path) -> None:
-    dice, out = random.Random(1), tmp_path / "out"
+    rng, out = random.Random(1), tmp_path / "out"
     files = {f"{number:02d}": str(number) for number in range(24)}
     for _ in range(8):
-        files[dice.choice(list(files))] = dice.choice(["bad", "other", "-\n1"])
+        files[rng.choice(list(files))] = rng.choice(["bad", "other", "-\n1"])
         stage = fill(tmp_path / "in", **files, never="bad")
         driver = start_driver(stage, out, workers=0)
-        time.sleep(dice.uniform(0.2, 0.7))
+        time.sleep(rng.uniform(0.2, 0.7))
         signal_quietly(-driver.pid, signal.SIGKILL)
         driver.communicate()
         assert not (out / "stage.json").exists() or check_folder(out).broken_units == ()

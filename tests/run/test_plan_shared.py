@@ -9,7 +9,7 @@ import pytest
 from shardmill.errors import ConfigError
 from shardmill.model.stage import Unit
 from shardmill.run.plan import make_shared_files
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.path import as_path
 
 UNITS = [Unit(name=f"{n}", input={}) for n in range(3)]

@@ -1,4 +1,4 @@
-"""Handing out units, with workers that live in a list and die by the dice."""
+"""Handing out units, with workers that live in a list and die by the rng."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardmill.model.stage import Unit
 from shardmill.run.events import Event
 from shardmill.run.job import Job
 from shardmill.run.pool import Duty, Ending, Fleet, Message
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 @dataclass(eq=False)
@@ -48,11 +48,11 @@ class Puppet:
 
     def speak(self) -> list[dict[str, Any]] | None:
         crew = self.crew
-        if self.is_over or (self.has_asked and crew.dice.random() < crew.death_rate):
+        if self.is_over or (self.has_asked and crew.rng.random() < crew.death_rate):
             return None
         if not self.inbox:
             self.has_asked = True
-            return [{"kind": "ask", "count": crew.dice.randint(1, 3)}]
+            return [{"kind": "ask", "count": crew.rng.randint(1, 3)}]
         name = self.inbox.pop(0)
         crew.done[name] += 1
         return [{"kind": "start", "unit": name}, {"kind": "done", "unit": name}]
@@ -62,7 +62,7 @@ class Puppet:
 class Puppets:
     """A crew of puppets."""
 
-    dice: random.Random
+    rng: random.Random
     size: int
     death_rate: float = 0.0
     blameless: bool = False

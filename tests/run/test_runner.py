@@ -20,7 +20,7 @@ from shardmill.errors import ConfigError, LockedError, ShardmillError, StaleErro
 from shardmill.run.events import Event
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 
 

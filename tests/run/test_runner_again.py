@@ -15,7 +15,7 @@ from drivers import snapshot
 from make_media import image
 
 from shardmill.run.runner import retry_rejects, run_stage
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.sources.media.download import Patience
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.tables.table import TableSource

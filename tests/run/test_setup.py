@@ -8,7 +8,7 @@ import pytest
 
 from shardmill.run.events import Event, read_log
 from shardmill.run.setup import opened
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 def test_our_own_events_are_logged_and_those_of_others_only_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from other_tasks import write_lock
 
 from shardmill.run.lock import myself
 from shardmill.run.setup import remove_claims, remove_dead_drafts
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 def make_folder(tmp_path: Path) -> Ledger:

@@ -9,7 +9,7 @@ import pytest
 
 from shardmill.errors import ShardmillError
 from shardmill.run.setup import naming
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 @pytest.mark.parametrize(

@@ -38,20 +38,20 @@ def store_snapshot(url: str) -> dict[str, bytes]:
     }
 
 
-def kill_a_driver(stage: Lines, url: str, dice: random.Random) -> None:
+def kill_a_driver(stage: Lines, url: str, rng: random.Random) -> None:
     """Run a driver until it has done a little more, and kill it or its whole group."""
-    driver = start_driver(stage, url, workers=dice.choice([0, 1, 2]), retries=1000)
+    driver = start_driver(stage, url, workers=rng.choice([0, 1, 2]), retries=1000)
     receipts = as_path(url) / "receipts"
-    num_wanted = len(list_names(receipts)) + dice.choice([0, 1, 3])
+    num_wanted = len(list_names(receipts)) + rng.choice([0, 1, 3])
     deadline = time.monotonic() + 60
     while driver.poll() is None and time.monotonic() < deadline:
         if len(list_names(receipts)) >= num_wanted:
             break
         time.sleep(0.02)
-    time.sleep(dice.random() * 0.3)
+    time.sleep(rng.random() * 0.3)
     if driver.poll() is None:
         workers = children_of(driver.pid)
-        target = dice.choice([-driver.pid, driver.pid, *workers])
+        target = rng.choice([-driver.pid, driver.pid, *workers])
         signal_quietly(target, signal.SIGKILL)
         signal_quietly(-driver.pid, signal.SIGKILL)
     driver.communicate()
@@ -64,17 +64,17 @@ def end_in_calm_bytes(
     env: pytest.MonkeyPatch,
     *,
     num_kills: int,
-    dice: random.Random,
+    rng: random.Random,
 ) -> list[str]:
     """Work through faults and kills, compare with a calm run, and return the faults."""
     stage = Lines(num_units=24, sleep_s=0.02)
     run_stage(stage, tmp_path / "calm", workers=0)
-    with faulty_proxy(store_env, harm_some(dice.randrange(1000), 0.08)) as proxy:
+    with faulty_proxy(store_env, harm_some(rng.randrange(1000), 0.08)) as proxy:
         env.setenv("AWS_ENDPOINT_URL", proxy.url)
         for _ in range(num_kills):
             if (as_path(url) / "manifest.json").exists():
                 break
-            kill_a_driver(stage, url, dice)
+            kill_a_driver(stage, url, rng)
         report = run_stage(stage, url, workers=2, retries=3)
         assert report.complete
     env.setenv("AWS_ENDPOINT_URL", store_env)
@@ -89,7 +89,7 @@ def test_kills_and_faults_end_in_the_bytes_of_a_calm_local_run(
     store_env: str, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harm = end_in_calm_bytes(
-        store_env, store_url, tmp_path, monkeypatch, num_kills=3, dice=random.Random(SEED)
+        store_env, store_url, tmp_path, monkeypatch, num_kills=3, rng=random.Random(SEED)
     )
     assert len(harm) > 10
 
@@ -101,7 +101,7 @@ def test_many_kills_and_faults(
     for number in range(NUM_KILLS // 6):
         url, local = f"{store_url}/{number}", tmp_path / str(number)
         end_in_calm_bytes(
-            store_env, url, local, monkeypatch, num_kills=6, dice=random.Random(SEED + number)
+            store_env, url, local, monkeypatch, num_kills=6, rng=random.Random(SEED + number)
         )
 
 

@@ -22,7 +22,7 @@ from shardmill.run.job import Job
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
 from shardmill.run.task import read_job, run_task, write_job
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 from shardmill.storage.path import as_path
 

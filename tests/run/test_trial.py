@@ -12,7 +12,7 @@ from stages_for_tests import Lines
 from shardmill.model.stage import Unit
 from shardmill.run.events import Event
 from shardmill.run.trial import _Clock, spread, try_units
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 @given(st.integers(0, 50), st.integers(1, 60))

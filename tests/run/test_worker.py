@@ -14,7 +14,7 @@ from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
 from shardmill.run.job import Job
 from shardmill.run.worker import EXIT_ORPHANED, read_lines
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import dump_line, parse_json
 
 SUPPORT = str(Path(__file__).parents[1] / "support")

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.shards.arrays import ALIGN, DTYPES, open_arrays, write_arrays
+from shardmill.shards.arrays import ALIGN, DTYPES, open_arrays, store_arrays, write_arrays
 
 stored_arrays = st.dictionaries(
     st.text(min_size=1, max_size=8),
@@ -89,3 +89,25 @@ def test_a_missing_array_is_named_with_those_that_exist(tmp_path: Path) -> None:
 def test_objects_are_not_stored() -> None:
     with pytest.raises(TypeError, match="dtype object"):
         written({"a": np.array([{}])}, {})
+
+
+def test_replaces_what_was_there_and_leaves_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    for value in (1, 2):
+        store_arrays(path, "numbers", {"x": np.full(3, value)}, {"value": value})
+    assert open_arrays(path, "numbers")["x"].tolist() == [2, 2, 2]
+    assert [child.name for child in tmp_path.iterdir()] == ["numbers"]
+
+
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "numbers"
+    store_arrays(path, "numbers", {"x": np.arange(3)}, {})
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shardmill.shards.arrays.write_arrays", fail)
+    with pytest.raises(OSError, match="No space"):
+        store_arrays(path, "numbers", {"x": np.arange(9)}, {})
+    assert [child.name for child in tmp_path.iterdir()] == ["numbers"]
+    assert len(open_arrays(path, "numbers")["x"]) == 3

@@ -16,7 +16,7 @@ from samples_for_tests import store_samples
 
 from shardmill.formats.webdataset.wids import write_wids_index
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from peers import peer_environment

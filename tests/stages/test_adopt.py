@@ -17,19 +17,19 @@ from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_samples
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
-from shardmill.shards.tokens.megatron import write_index
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import open_samples
+from shardmill.shards.tokens.ids import write_megatron_index
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.ingest import Ingest
 
 
-def adopt(source: Path, out: Path, **recipe: object) -> TokenSet:
+def adopt(source: Path, out: Path, **recipe: object) -> TokenDataset:
     report = run_stage(tokenize_stage(recipe, [str(source)]), out, workers=0, max_skip_rate=0.5)
     assert report.complete, report.failures
-    return open_token_set(out, open_manifest(out))
+    return open_tokens(out)
 
 
 def test_parts_that_overlap_are_merged_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_megatrons_ids_are_not_copied_unless_there_are_gaps(tmp_path: Path) -> N
     space = {"text_size": 100}
     for name, lengths in (("all", [4, 3, 3]), ("gap", [4, 3, 2])):
         with prefix.with_suffix(".idx").open("wb") as file:
-            write_index(file, ids.dtype, np.array(lengths), np.arange(3))
+            write_megatron_index(file, ids.dtype, np.array(lengths), np.arange(3))
         tokens = adopt(prefix, tmp_path / name, space=space)
         assert [row.ids.tolist() for row in tokens][:2] == [[0, 1, 2, 3], [4, 5, 6]]
         is_linked = (tmp_path / name / "shards/000000.bin").samefile(prefix.with_suffix(".bin"))

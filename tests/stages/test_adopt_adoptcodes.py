@@ -12,8 +12,8 @@ from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
 from shardmill.run.runner import run_stage
 from shardmill.shards.codes import open_codes
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.guess_source import source_from_input
 from shardmill.sources.shapes.adapters.liquid import LiquidShape
 from shardmill.stages.adopt import AdoptCodes
@@ -68,7 +68,7 @@ def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: 
         recipe = {"template": "mixed", "space": space, "codes": codes}
         out = tmp_path / f"tokens-{number}"
         assert run_stage(tokenize_stage(recipe, [str(samples)]), out, workers=0).complete
-        tokens = open_token_set(out, open_manifest(out))
+        tokens = open_tokens(out)
         rows.append([(row.key, row.ids.tolist(), row.loss.tolist(), row.media) for row in tokens])
     assert rows[0] == rows[1]
     assert [len(media) for *_, media in rows[0]] == [1, 0, 1, 1]

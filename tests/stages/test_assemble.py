@@ -12,8 +12,7 @@ from shardmill.errors import SampleError
 from shardmill.model.codec import build
 from shardmill.model.sample import Origin
 from shardmill.plugins import SHAPES
-from shardmill.shards.samples.shard import parse_sample
-from shardmill.shards.samples.write import sample_members
+from shardmill.shards.samples import parse_sample, sample_members
 from shardmill.sources.media.fetch import Fetcher
 from shardmill.sources.part import Row
 from shardmill.sources.shapes.pair import PairShape

@@ -24,7 +24,7 @@ from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
 from shardmill.shards.codes import open_codes
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.codes import EncodeImages
 from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.vq.tokenizer import ChameleonVq

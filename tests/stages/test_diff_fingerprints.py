@@ -9,7 +9,7 @@ import pytest
 from mixed_folder import Mixed, make_mixed
 
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.index import hash_keys
 from shardmill.stages.diff import fingerprint_shard, join_fingerprints, key_of_row, mix_of_shard
 from shardmill.stages.index import IndexTars

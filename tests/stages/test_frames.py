@@ -37,7 +37,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 from shardmill.stages.frames import SampleFrames
 
 FRONT = (("movflags", "faststart"),)

@@ -8,7 +8,7 @@ from sample_folder import write_sample_folder
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 from shardmill.stages.frames import StoredSample
 from shardmill.storage.blob import LocalBlob
 

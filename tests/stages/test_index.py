@@ -12,8 +12,8 @@ from tars import tar_bytes
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import open_samples
 from shardmill.shards.tar.index import open_index
 from shardmill.stages.index import IndexTars
 

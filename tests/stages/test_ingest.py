@@ -23,7 +23,7 @@ from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Sample
 from shardmill.run.runner import run_stage
-from shardmill.shards.samples.shard import open_shard
+from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess_source import shape_of, source_from_input

@@ -21,11 +21,11 @@ from shardmill.pack.build import BuildSpec, build_pack, num_stored_packs, stored
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan, write_plan
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
-from shardmill.shards.tokens.megatron import open_index
+from shardmill.shards.tokens.ids import open_megatron_index
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.pack import Materialize
 
 IMAGE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
@@ -56,10 +56,6 @@ def run(stage: Materialize, out: Path) -> Any:
     report = run_stage(stage, out, workers=0)
     assert not report.failures
     return open_manifest(out)
-
-
-def open_tokens(folder: Path) -> TokenSet:
-    return open_token_set(folder, open_manifest(folder))
 
 
 def test_packs_from_disk_equal_packs_built_from_the_plan(
@@ -93,7 +89,7 @@ def test_packs_from_disk_equal_packs_built_from_the_plan(
 
 def test_megatron_sees_packs_as_documents(tokens: Path, plan: Path, tmp_path: Path) -> None:
     manifest = run(Materialize(tokens_dir=tokens, plan_path=plan), tmp_path / "out")
-    index = open_index(tmp_path / "out" / manifest.shards[0].files["idx"].path)
+    index = open_megatron_index(tmp_path / "out" / manifest.shards[0].files["idx"].path)
     made, table = open_plan(plan), token_lengths(tokens)
     order = EpochOrder(made, seed=0, epoch=0).all_packs()
     planned = [made.lengths_of(made[pack], table).tolist() for pack in order.tolist()]

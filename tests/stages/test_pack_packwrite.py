@@ -12,7 +12,7 @@ from token_folder import SPACE
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.build import num_stored_packs, stored_rows
-from shardmill.shards.tokens.file import open_token_shard
+from shardmill.shards.tokens.shard import open_token_shard
 from shardmill.stages.pack import NumberedPacks, tar_writer, write_tokens
 
 UNIT = Unit(name="00007", input={}, num_samples=2)

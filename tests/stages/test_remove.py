@@ -18,9 +18,9 @@ from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.shards.codes import ImageCodes, open_codes, write_codes
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_samples
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import open_samples
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.index import IndexTars
 from shardmill.stages.remove import RemoveSamples
@@ -91,7 +91,7 @@ def test_tokens_lose_all_blocks_of_a_document(tmp_path: Path) -> None:
     ]
     folder = write_token_folder(tmp_path / "in", [rows[:4], rows[4:]])
     manifest = remove(folder, ["b"], tmp_path / "out")
-    kept = open_token_set(tmp_path / "out", manifest)
+    kept = open_tokens(tmp_path / "out", manifest)
     assert [(row.key, row.ids.tolist()) for row in kept] == [("a", [0]), ("c", [0, 1, 2, 3, 4])]
     assert manifest.stats["tokens"] == 6
     assert manifest.stats["loss tokens"] == 2
@@ -106,7 +106,7 @@ def test_packs_stay_packs_when_their_first_document_goes(tmp_path: Path) -> None
     ]
     folder = write_token_folder(tmp_path / "in", [rows])
     manifest = remove(folder, ["a", "d", "f"], tmp_path / "out")
-    shard = open_token_set(tmp_path / "out", manifest).shard(0)
+    shard = open_tokens(tmp_path / "out", manifest).shard(0)
     assert [row.key for row in shard] == ["b", "c", "e"]
     assert shard.documents.tolist() == [0, 2, 3]
 

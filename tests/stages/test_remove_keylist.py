@@ -10,7 +10,7 @@ from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.remove import read_keys, rows_with_keys, whole_key
 
 

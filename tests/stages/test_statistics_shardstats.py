@@ -10,7 +10,7 @@ from hypothesis.strategies import integers, lists
 from mixed_folder import make_mixed
 
 from shardmill.model.stage import Tally
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.statistics import _observe, count_shard
 from shardmill.stages.tokenize import count_row
 

@@ -18,8 +18,8 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Stage
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import LAYOUTS
@@ -49,11 +49,11 @@ def pair(number: int, codes: Any = None, text: str = "a cat") -> Sample:
     )
 
 
-def tokenize(stage: Stage, out: Path, max_skip_rate: float = 1.0) -> tuple[Manifest, TokenSet]:
+def tokenize(stage: Stage, out: Path, max_skip_rate: float = 1.0) -> tuple[Manifest, TokenDataset]:
     report = run_stage(stage, out, workers=0, retries=0, max_skip_rate=max_skip_rate)
     assert not report.failures, report.failures
     manifest = open_manifest(out)
-    return manifest, open_token_set(out, manifest)
+    return manifest, open_tokens(out, manifest)
 
 
 def pairs_stage(folder: Path, **changes: Any) -> Tokenize:

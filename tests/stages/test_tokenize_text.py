@@ -21,8 +21,8 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText, surround
 from shardmill.tokens.templates.text import PlainText
@@ -44,11 +44,11 @@ def stage_of(folder: Path, **changes: Any) -> TokenizeText:
     return replace(TokenizeText(files=(str(folder),), tokenizer=BUNDLED, space=SPACE), **changes)
 
 
-def tokenize(stage: Any, out: Path, rate: float = 1.0) -> tuple[Manifest, TokenSet]:
+def tokenize(stage: Any, out: Path, rate: float = 1.0) -> tuple[Manifest, TokenDataset]:
     report = run_stage(stage, out, workers=0, retries=0, max_skip_rate=rate)
     assert not report.failures, report.failures
     manifest = open_manifest(out)
-    return manifest, open_token_set(out, manifest)
+    return manifest, open_tokens(out, manifest)
 
 
 TEXTS = ["Hello world", "", "日本語 <s>", "a\x00b", "long " * 500, "😀"]
@@ -147,7 +147,7 @@ def test_a_large_file_can_be_cut_into_units(tmp_path: Path, suffix: str) -> None
     report = run_stage(replace(whole, per_shard=7), tmp_path / "cut", workers=2, max_skip_rate=1.0)
     assert report.complete
     manifest = open_manifest(tmp_path / "cut")
-    found = open_token_set(tmp_path / "cut", manifest)
+    found = open_tokens(tmp_path / "cut", manifest)
     assert len(manifest.shards) == 5
     assert [(row.key, row.ids.tolist(), row.origin) for row in found] == [
         (row.key, row.ids.tolist(), row.origin) for row in expected

@@ -26,9 +26,8 @@ from vq_checkpoints import write_original
 from web_server import serving
 
 from shardmill.model.tokenrow import mask_of
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_samples
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.samples import open_samples
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.content import check_content
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import load_once
@@ -236,7 +235,7 @@ def test_codes_stand_for_frames_in_order(
     batch = Collate(length=CAPACITY)([packs[number] for number in range(len(packs))])
     assert batch["input_ids"].shape == (len(packs), CAPACITY)
     assert check_content(tmp_path / "tokens").num_faults == 0
-    tokens = open_token_set(tmp_path / "tokens", open_manifest(tmp_path / "tokens"))
+    tokens = open_tokens(tmp_path / "tokens")
     encode, opened = encoder_of(tmp_path / "weights"), open_samples(samples)
     for row, expected in zip(tokens, case.shown):
         assert isinstance(expected, list) and tokens.space is not None

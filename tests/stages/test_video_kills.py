@@ -66,19 +66,19 @@ def plan_if_due(name: str, folder: Path) -> None:
         write_plan(folder / "packs.plan", plan)
 
 
-def kill_midway(stage: Any, out: Path, dice: random.Random) -> None:
+def kill_midway(stage: Any, out: Path, rng: random.Random) -> None:
     """Start a run, kill it with its workers after a receipt or two, and leave what it left."""
-    driver = start_driver(stage, out, workers=dice.choice([0, 2]))
-    wanted = dice.choice([0, 1, 2])
+    driver = start_driver(stage, out, workers=rng.choice([0, 2]))
+    wanted = rng.choice([0, 1, 2])
     while driver.poll() is None and len(list(out.glob("receipts/*"))) < wanted:
         time.sleep(0.005)
-    time.sleep(dice.uniform(0, 0.1))
+    time.sleep(rng.uniform(0, 0.1))
     signal_quietly(-driver.pid, signal.SIGKILL)
     driver.communicate()
 
 
 def test_killed_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
-    world, dice = World(tmp_path / "raw"), random.Random(7)
+    world, rng = World(tmp_path / "raw"), random.Random(7)
     path = world.clip("a", SHORT)
     world.rows("rows.jsonl", [{"video_path": path, "value": f"take {n}"} for n in range(NUM_ROWS)])
     # Both in turn in one place, since tokens and packs name the folders they were made from.
@@ -87,7 +87,7 @@ def test_killed_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
         for name, stage in stages(world, place).items():
             plan_if_due(name, place)
             if is_killed:
-                kill_midway(stage, place / name, dice)
+                kill_midway(stage, place / name, rng)
             assert run_stage(stage, place / name, workers=0).complete
         results.append({name: snapshot(place / name) for name in stages(world, place)})
         place.rename(tmp_path / f"done-{is_killed}")

@@ -11,7 +11,7 @@ from servers import web_server
 from tars import tar_bytes
 
 from shardmill.errors import FormatError
-from shardmill.shards.samples.shard import open_foreign
+from shardmill.shards.samples import open_foreign
 from shardmill.storage import objects
 from shardmill.storage.blob import Blob, LocalBlob, open_blob
 

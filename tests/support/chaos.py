@@ -35,8 +35,8 @@ Fault = Callable[[], int]
 class Scene:
     """Processes that work on `out`, and what can happen to them."""
 
-    def __init__(self, out: Path, dice: random.Random) -> None:
-        self.out, self.dice = out, dice
+    def __init__(self, out: Path, rng: random.Random) -> None:
+        self.out, self.rng = out, rng
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def faults(self) -> list[Fault]:
@@ -45,15 +45,15 @@ class Scene:
 
     def strike(self) -> int:
         """Wait for some progress, and let something happen."""
-        self.await_progress(self.dice.choice([0, 1, 2, 4, 8]))
-        return self.dice.choice(self.faults())()
+        self.await_progress(self.rng.choice([0, 1, 2, 4, 8]))
+        return self.rng.choice(self.faults())()
 
     def await_progress(self, count: int, timeout_s: float = 30) -> None:
         """Wait for more receipts, or until all is over."""
         wanted, deadline = self.num_done() + count, time.monotonic() + timeout_s
         while self.num_done() < wanted and self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(self.dice.choice([0.0, 0.01, 0.1]) * self.dice.random())
+        time.sleep(self.rng.choice([0.0, 0.01, 0.1]) * self.rng.random())
 
     def num_done(self) -> int:
         """Return how many units have a receipt."""
@@ -67,14 +67,14 @@ class Scene:
         """Kill the worker of some process."""
         workers = children_of(self.victim().pid)
         if workers:
-            signal_quietly(self.dice.choice(workers), signal.SIGKILL)
+            signal_quietly(self.rng.choice(workers), signal.SIGKILL)
         return HELD
 
     def kill_driver(self) -> int:
         """Kill a driver or task, and sometimes all that belongs to it."""
         victim = self.victim()
         num_workers = max(1, len(children_of(victim.pid)))
-        signal_quietly(self.dice.choice([victim.pid, -victim.pid]), signal.SIGKILL)
+        signal_quietly(self.rng.choice([victim.pid, -victim.pid]), signal.SIGKILL)
         return HELD * num_workers
 
     def suspend(self) -> int:
@@ -82,13 +82,13 @@ class Scene:
         victim = self.victim()
         num_workers = max(1, len(children_of(victim.pid)))
         signal_quietly(-victim.pid, signal.SIGSTOP)
-        time.sleep(self.dice.choice([0.1, 1.5]))
+        time.sleep(self.rng.choice([0.1, 1.5]))
         signal_quietly(-victim.pid, signal.SIGCONT)
         return HELD * num_workers
 
     def victim(self) -> subprocess.Popen[bytes]:
         """Return some process."""
-        return self.dice.choice(self.processes)
+        return self.rng.choice(self.processes)
 
     def end(self) -> int:
         """End the scene and return what that may cost."""
@@ -103,17 +103,17 @@ class Scene:
 class DriverScene(Scene):
     """A local driver with a few workers."""
 
-    def __init__(self, out: Path, dice: random.Random, stage: Any) -> None:
-        super().__init__(out, dice)
-        options = {"workers": dice.choice([1, 2]), "retries": 1000, "beat_s": 0.1, "stale_s": 1.0}
+    def __init__(self, out: Path, rng: random.Random, stage: Any) -> None:
+        super().__init__(out, rng)
+        options = {"workers": rng.choice([1, 2]), "retries": 1000, "beat_s": 0.1, "stale_s": 1.0}
         self.processes = [start_driver(stage, out, **options)]
 
 
 class TaskScene(Scene):
     """Tasks that share the units, whose clocks jump, on a disk that fills up."""
 
-    def __init__(self, out: Path, dice: random.Random, job: Path, disk: Path | None) -> None:
-        super().__init__(out, dice)
+    def __init__(self, out: Path, rng: random.Random, job: Path, disk: Path | None) -> None:
+        super().__init__(out, rng)
         self.disk, self.clock = disk, out.parent / f"{out.name}.clock"
         self.clock.write_text("+0")
         self.job = job
@@ -139,7 +139,7 @@ class TaskScene(Scene):
 
     def jump(self) -> int:
         """Move the time of day of all tasks, which costs nothing."""
-        self.clock.write_text(self.dice.choice(["+0", "+3d", "-2d", "+1h", "-40s"]))
+        self.clock.write_text(self.rng.choice(["+0", "+3d", "-2d", "+1h", "-40s"]))
         return 0
 
     def say_time_is_over(self) -> int:
@@ -159,7 +159,7 @@ class TaskScene(Scene):
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
-        time.sleep(self.dice.uniform(0.05, 0.5))
+        time.sleep(self.rng.uniform(0.05, 0.5))
         ballast.unlink()
         # Each task may have tried a few before the first one stopped it.
         return 2 * HELD * num_tasks
@@ -168,8 +168,8 @@ class TaskScene(Scene):
 class SlurmScene(Scene):
     """An array of SLURM, and the driver that watches it."""
 
-    def __init__(self, out: Path, dice: random.Random, stage: Any, cluster: SlurmCluster) -> None:
-        super().__init__(out, dice)
+    def __init__(self, out: Path, rng: random.Random, stage: Any, cluster: SlurmCluster) -> None:
+        super().__init__(out, rng)
         self.cluster, self.stage = cluster, stage
         self.engine = Slurm(tasks=2, task=TaskShape(partition="preempt"), poll_s=0.5)
         self.watch()
@@ -194,7 +194,7 @@ class SlurmScene(Scene):
 
     def kill_task(self) -> int:
         """Kill a process of a task, the worker or the task itself."""
-        pids = self.cluster.pids_on(self.dice.choice(["n1", "n2"]))
+        pids = self.cluster.pids_on(self.rng.choice(["n1", "n2"]))
         if pids:
             signal_quietly(pids[-1], signal.SIGKILL)
         return HELD
@@ -203,7 +203,7 @@ class SlurmScene(Scene):
         """Cancel a task that runs."""
         running = [line.split()[0] for line in self.cluster.jobs() if " R " in line]
         if running:
-            self.cluster.call("scancel", self.dice.choice(running))
+            self.cluster.call("scancel", self.rng.choice(running))
         return HELD
 
     def preempt(self) -> int:
@@ -214,16 +214,16 @@ class SlurmScene(Scene):
 
     def kill_node(self) -> int:
         """Kill a node with all that runs on it, and start it again."""
-        node = self.dice.choice(["n1", "n2"])
+        node = self.rng.choice(["n1", "n2"])
         self.cluster.kill(node)
-        time.sleep(self.dice.choice([0.0, 1.0]))
+        time.sleep(self.rng.choice([0.0, 1.0]))
         self.cluster.start(node)
         return HELD
 
     def kill_controller(self) -> int:
         """Kill the controller and start it again, which costs nothing."""
         self.cluster.kill("slurmctld")
-        time.sleep(self.dice.choice([0.0, 2.0]))
+        time.sleep(self.rng.choice([0.0, 2.0]))
         self.cluster.start("slurmctld")
         self.cluster.wait_answer()
         return 0
@@ -244,8 +244,8 @@ class SlurmScene(Scene):
 class RayScene(Scene):
     """A Ray cluster and its driver."""
 
-    def __init__(self, out: Path, dice: random.Random, stage: Any, cluster: Any) -> None:
-        super().__init__(out, dice)
+    def __init__(self, out: Path, rng: random.Random, stage: Any, cluster: Any) -> None:
+        super().__init__(out, rng)
         self.cluster, self.stage, self.has_head = cluster, stage, True
         self.drive()
 
@@ -262,13 +262,13 @@ class RayScene(Scene):
         """Kill an actor."""
         pids = worker_pids(self.cluster)
         if pids:
-            signal_quietly(self.dice.choice(pids), signal.SIGKILL)
+            signal_quietly(self.rng.choice(pids), signal.SIGKILL)
         return HELD
 
     def replace_node(self) -> int:
         """Kill a node and add another."""
         nodes = sorted(self.cluster.worker_nodes, key=lambda node: node.unique_id)
-        self.cluster.remove_node(self.dice.choice(nodes), allow_graceful=False)
+        self.cluster.remove_node(self.rng.choice(nodes), allow_graceful=False)
         self.cluster.add_node(num_cpus=1)
         return HELD
 

@@ -12,7 +12,7 @@ from samples_for_tests import store_samples
 
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.codes import ImageCodes, write_codes
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 
 NUM_CODES = 8192
 FACTOR = 16

@@ -52,8 +52,8 @@ class Proxy:
 
 def harm_some(seed: int, rate: float, kinds: tuple[str, ...] = HARM) -> Choose:
     """Return a choice that harms this share of all requests."""
-    dice = Random(seed)
-    return lambda method, path: dice.choice(kinds) if dice.random() < rate else None
+    rng = Random(seed)
+    return lambda method, path: rng.choice(kinds) if rng.random() < rate else None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import xxhash
 
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import FileEntry, Manifest, ShardEntry
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 def shard_entry(folder: Path, name: str, num_samples: int, roles: Iterable[str]) -> ShardEntry:

@@ -9,7 +9,7 @@ from finished_folder import finish_folder, shard_entry
 
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Draft
-from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.samples import SampleWriter
 
 Rows = Sequence[tuple[Sample, Mapping[str, MediaSize]]]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from shardmill.errors import SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment, sample_from_plain, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
@@ -42,7 +42,7 @@ def sample_of(messages: list[dict[str, Any]], tools: Any = None) -> Sample:
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:
-    segments = chat.bind(tokenizer, SPACE)(sample, Dice(0, 0, "k"))
+    segments = chat.bind(tokenizer, SPACE)(sample, SampleRng(0, 0, "k"))
     return assemble([prepare(sample, segments, no_media)], tokenizer)[0].row
 
 

@@ -10,7 +10,7 @@ import pytest
 from sample_folder import write_sample_folder
 
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 from shardmill.train import samples as rawread
 from shardmill.train.samples import RawReader, RawSample
 
@@ -47,7 +47,7 @@ def test_shards_beyond_the_limit_are_closed_and_threads_do_not_notice(
 ) -> None:
     samples = open_samples(folder)
     samples._max_open = 3
-    monkeypatch.setattr(rawread, "most_open_shards", lambda: 3)
+    monkeypatch.setattr(rawread, "max_open_shards", lambda: 3)
     reader = RawReader(samples)
 
     def work(seed: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from packed_folder import Made
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.train import staging
 from shardmill.train.staging import stage
 

@@ -19,8 +19,8 @@ from packed_folder import Made
 from pixel_folder import write_pixel_folder
 
 from shardmill.cli.main import cli
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import open_samples
 from shardmill.storage import cache, objects
 from shardmill.train import staging
 from shardmill.train import staging as stagealong
@@ -63,7 +63,7 @@ def test_samples_and_their_views_outlive_the_change(tmp_path: Path) -> None:
     near.mkdir()
     plain = {s.key: dict(s.members) for batch in SampleStream(far, copy=True) for s in batch}
     for threads in (0, 2):
-        stream = SampleStream(open_samples(far, near), batch_size=4, threads=threads)
+        stream = SampleStream(open_samples(far, staged_dir=near), batch_size=4, threads=threads)
         batches = iter(stream)
         first = next(batches)
         with stage_along(far, near) as copies:
@@ -198,6 +198,6 @@ def test_foreign_tars_come_near_from_a_store(tmp_path: Path, store_url: str) -> 
         assert copies.wait(60)
         objects.delete([f"{store_url}/{n:06d}.tar" for n in range(3)])
         stream = SampleStream(
-            open_samples(tmp_path / "index", copies.folder), batch_size=4, copy=True
+            open_samples(tmp_path / "index", staged_dir=copies.folder), batch_size=4, copy=True
         )
         assert [dict(s.members) for b in stream for s in b] == expected

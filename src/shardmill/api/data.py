@@ -32,12 +32,17 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.arrays import read_format
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, ImageCodes, open_codes
-from shardmill.shards.ledger.ledger import Ledger, describe_unfinished, open_manifest
-from shardmill.shards.ledger.rejects import read_rejects, reject_lists
+from shardmill.shards.ledger import (
+    Ledger,
+    describe_unfinished,
+    open_manifest,
+    read_rejects,
+    reject_lists,
+)
 from shardmill.shards.lengths import TABLE_NAME, open_lengths
 from shardmill.shards.plans import open_plan
-from shardmill.shards.samples.dataset import SampleSet, entry_index
-from shardmill.shards.tokens.dataset import TokenSet
+from shardmill.shards.samples import SampleDataset, entry_index
+from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.path import UrlPath
 
 if TYPE_CHECKING:
@@ -184,8 +189,8 @@ class Samples(Data[Sample]):
     """Samples in tars; `shards[3].text`, `shards["key"].images[0]`."""
 
     @cached_property
-    def _set(self) -> SampleSet:
-        return SampleSet(self.path, self.manifest.shards)
+    def _set(self) -> SampleDataset:
+        return SampleDataset(self.path, self.manifest.shards)
 
     def __len__(self) -> int:
         return len(self._set)
@@ -241,8 +246,8 @@ class Tokens(Data[TokenRow]):
     item = "row"
 
     @cached_property
-    def _set(self) -> TokenSet:
-        return TokenSet(self.path, self.manifest.shards)
+    def _set(self) -> TokenDataset:
+        return TokenDataset(self.path, self.manifest.shards)
 
     @property
     def space(self) -> TokenSpace | None:

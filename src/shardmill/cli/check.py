@@ -36,7 +36,7 @@ from shardmill.machine import count_cpus
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
 from shardmill.run.plan import check_fresh
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.stages.check.folder import Verdict, check_folder, repair
 from shardmill.stages.codereport import codebook_use, outliers, reconstruct, spread_keys
 from shardmill.stages.same import ORDER, Comparison, compare

@@ -30,9 +30,9 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Sample, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
-from shardmill.shards.samples.dataset import SampleSet, open_samples
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.samples import SampleDataset, open_samples
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.check.specimens import tokens_behind
 from shardmill.stages.codereport import find_codes, reconstruct, spread_keys
 from shardmill.storage.path import UrlPath
@@ -161,7 +161,7 @@ def sample_as_plain(sample: Sample) -> dict[str, Any]:
     return {"key": sample.key, "media_bytes": media, **sample_to_plain(sample)}
 
 
-def _find_sample(samples: SampleSet, name: str) -> int:
+def _find_sample(samples: SampleDataset, name: str) -> int:
     number = samples.find(name)
     if number is not None:
         return number
@@ -215,7 +215,7 @@ def show_tokens(
     folder: Path, manifest: Manifest, wanted: Sequence[str], count: int, as_json: bool
 ) -> None:
     """Print the rows with these numbers or keys, or the first `count`."""
-    rows = open_token_set(folder, manifest)
+    rows = open_tokens(folder, manifest)
     paint = open_painter(tokens_behind(folder, manifest)[1])
     numbers = [_find_row(rows, name) for name in wanted] or range(min(count, len(rows)))
     for number in numbers:
@@ -236,7 +236,7 @@ def row_as_plain(row: TokenRow, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _find_row(rows: TokenSet, name: str) -> int:
+def _find_row(rows: TokenDataset, name: str) -> int:
     number = rows.find(name)
     if number is not None:
         return number

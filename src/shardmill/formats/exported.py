@@ -22,8 +22,8 @@ from shardmill.formats.webdataset.read import TarReader, is_packed_tar
 from shardmill.model.codec import build, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
-from shardmill.shards.tokens.megatron import MAGIC
+from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.tokens.ids import MAGIC
 from shardmill.storage.path import expand
 from shardmill.storage.url import is_remote
 

@@ -31,12 +31,11 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.codejoin import CodeJoin, join_codes
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_entry
-from shardmill.shards.samples.shard import SampleShard
-from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
-from shardmill.shards.tokens.megatron import open_index
+from shardmill.shards.codes import CodeJoin, join_codes
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleShard, open_entry
+from shardmill.shards.tokens.ids import open_megatron_index
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 
 # The first shard is asked for its space again and again, the others come one after the other.
 MAX_OPEN = 2
@@ -124,7 +123,7 @@ class ExportInput:
         shard = int(np.searchsorted(starts, row, side="right")) - 1
         if row == starts[shard] or row == starts[-1] or not self.has_tokens:
             return row
-        index = open_index(self.folder / self.shards[shard].files["idx"].path)
+        index = open_megatron_index(self.folder / self.shards[shard].files["idx"].path)
         place = int(np.searchsorted(index.documents, row - starts[shard], side="right")) - 1
         return starts[shard] + int(index.documents[max(place, 0)])
 

@@ -31,7 +31,7 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.tokens.megatron import map_bytes
+from shardmill.shards.tokens.ids import map_bytes
 from shardmill.storage.atomic import open_to_write, write_file
 from shardmill.storage.text import read_json
 

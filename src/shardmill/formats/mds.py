@@ -45,8 +45,8 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
-from shardmill.shards.samples.dataset import SampleSet
-from shardmill.shards.tokens.megatron import map_bytes
+from shardmill.shards.samples import SampleDataset
+from shardmill.shards.tokens.ids import map_bytes
 from shardmill.shards.weave import Column, between, cells, lengths_of, texts, write_woven
 from shardmill.storage.atomic import write_at, write_file
 from shardmill.storage.background import Scribe
@@ -145,7 +145,9 @@ def _head(sizes: NDArray[np.int64], first: int, config: bytes) -> bytes:
     return head.ljust(first)
 
 
-def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally) -> list[Column]:
+def _sample_columns(
+    batch: PackedBatch, samples: SampleDataset | None, tally: Tally
+) -> list[Column]:
     """Return the samples of a batch that MDS can hold, to be woven."""
     part, bounds = batch.rows.part, batch.rows.bounds
     rows, images = _fitting(batch, samples, tally)
@@ -164,7 +166,7 @@ def _sample_columns(batch: PackedBatch, samples: SampleSet | None, tally: Tally)
 
 
 def _fitting(
-    batch: PackedBatch, samples: SampleSet | None, tally: Tally
+    batch: PackedBatch, samples: SampleDataset | None, tally: Tally
 ) -> tuple[NDArray[np.int64], list[bytes]]:
     """Return which samples can be held, and of those the images, and account for all."""
     lengths = batch.rows.lengths

@@ -33,14 +33,14 @@ from shardmill.model.sample import Origin
 from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally, check_name
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.tokens.megatron import (
+from shardmill.shards.tokens.ids import (
     CODES,
     HEADER,
     MAGIC,
     MegatronIndex,
     map_bytes,
-    open_index,
-    write_index,
+    open_megatron_index,
+    write_megatron_index,
 )
 from shardmill.storage.atomic import PieceFile, open_to_write
 from shardmill.storage.path import expand
@@ -150,7 +150,7 @@ class MegatronFormat(Format):
                 documents.append(part.documents[:-1] + num_rows)
                 num_rows += len(part)
         with open_to_write(draft.file(piece.name, "idx")) as index:
-            write_index(index, dtype, np.concatenate(lengths), np.concatenate(documents))
+            write_megatron_index(index, dtype, np.concatenate(lengths), np.concatenate(documents))
         draft.finish(piece.name, num_samples=num_rows)
 
     def _write_ranges(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
@@ -302,7 +302,7 @@ def open_prefix(prefix: Path) -> OpenPrefix:
     for path in (bin_path, idx_path):
         if not path.is_file():
             raise FormatError("is missing: a prefix is a .bin and an .idx", path=path)
-    index = open_index(idx_path)
+    index = open_megatron_index(idx_path)
     bounds = index.documents
     if len(bounds) and (
         bounds[0] != 0 or bounds[-1] != len(index.lengths) or bool((np.diff(bounds) < 0).any())

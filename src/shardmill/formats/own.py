@@ -16,12 +16,10 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.codejoin import CodeJoin, join_codes
-from shardmill.shards.codes import ROLE, open_codes
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import open_entry
-from shardmill.shards.tokens.dataset import open_token_set
-from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
+from shardmill.shards.codes import ROLE, CodeJoin, join_codes, open_codes
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import open_entry
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard, open_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class TokensReader:
 
     def token_space(self) -> TokenSpace | None:
         """Return the space of the first shard."""
-        return open_token_set(Path(self.dir), open_manifest(Path(self.dir))).space
+        return open_tokens(Path(self.dir)).space
 
     def parts(self) -> Iterator[Part]:
         """Yield a part for each shard."""

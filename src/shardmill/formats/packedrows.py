@@ -22,8 +22,8 @@ from shardmill.formats.rows import TokenRows, token_rows
 from shardmill.model.codec import digest
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.shards.columns import bounds_between
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import SampleSet, open_samples
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.weave import (
     Column,
     chosen,
@@ -112,7 +112,7 @@ def packed_batches(
 
 
 def read_images(
-    batch: PackedBatch, sample: int, samples: SampleSet
+    batch: PackedBatch, sample: int, samples: SampleDataset
 ) -> list[tuple[str, memoryview]]:
     """Return (extension, bytes) of each medium of a packed sample, from the samples' folder."""
     first, last = batch.sample_media[sample : sample + 2].tolist()
@@ -132,7 +132,7 @@ def read_images(
 
 
 @lru_cache(maxsize=1)
-def open_images(folder: Path) -> SampleSet:
+def open_images(folder: Path) -> SampleDataset:
     """Return the folder of samples whose media are copied, opened once a process."""
     return open_samples(folder)
 

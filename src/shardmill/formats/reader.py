@@ -32,7 +32,7 @@ from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 from shardmill.shards.columns import NumberedKeys
-from shardmill.shards.tokens.file import MEDIA_COLUMNS
+from shardmill.shards.tokens.shard import MEDIA_COLUMNS
 from shardmill.shards.tokens.write import MediaColumns
 
 Aspect: TypeAlias = Literal[

@@ -32,7 +32,8 @@ from shardmill.formats.unidisc.fixedlength import FixedLength, account
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.stage import Tally
 from shardmill.shards.columns import KeyColumn, bounds_between
-from shardmill.shards.tokens.file import RemoteIds, TokenShard
+from shardmill.shards.tokens.ids import RemoteIds
+from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.weave import Column, weave
 
 HEAD_BITS = 0b1100_0000

@@ -24,7 +24,7 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of, 
 from shardmill.pack.layout import Layout, block_causal_mask, lay_out
 from shardmill.pack.mrope import MropeRule, mrope_positions
 from shardmill.pack.overlong import keep_places
-from shardmill.shards.tokens.file import TokenShard
+from shardmill.shards.tokens.shard import TokenShard
 
 NO_LABEL = -100
 

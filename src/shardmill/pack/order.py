@@ -24,31 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.model.plan import PackPlan
+from shardmill.model.rng import mix, mix_array
 
 ROUNDS = 4
 CHUNK = 1 << 14  # small enough for the cache: five times as fast as all at once
-_MASK64 = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_STIR1, _STIR2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def mix(*numbers: int) -> int:
-    """Return 64 bits that depend on every number and on their order (splitmix64)."""
-    state = 0
-    for number in numbers:
-        state = (state ^ (number & _MASK64)) + _GOLDEN & _MASK64
-        state = (state ^ state >> 30) * _STIR1 & _MASK64
-        state = (state ^ state >> 27) * _STIR2 & _MASK64
-        state ^= state >> 31
-    return state
-
-
-def mix_array(numbers: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
-    """Return `mix(key, number)` for each number."""
-    state = (numbers ^ np.uint64(mix(key))) + np.uint64(_GOLDEN)
-    state = (state ^ state >> np.uint64(30)) * np.uint64(_STIR1)
-    state = (state ^ state >> np.uint64(27)) * np.uint64(_STIR2)
-    return state ^ state >> np.uint64(31)
 
 
 def permute(positions: NDArray[np.integer], size: int, key: int) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.rng import mix, mix_array
 from shardmill.pack.balance import balance
 from shardmill.pack.cost import sum_by_pack
 from shardmill.pack.loops import (
@@ -42,7 +43,7 @@ from shardmill.pack.loops import (
     load_engine,
     single_runs,
 )
-from shardmill.pack.order import mix, mix_array, shuffled
+from shardmill.pack.order import shuffled
 from shardmill.pack.overlong import Usable, usable_lengths
 
 NUM_DUAL_FUNCTIONS = 32

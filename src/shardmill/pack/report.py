@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
+from shardmill.model.rng import mix
 from shardmill.pack.cost import CostModel, PackCosts, pack_costs
-from shardmill.pack.order import EpochOrder, mix, shuffled
+from shardmill.pack.order import EpochOrder, shuffled
 
 RANKS = (8, 64, 512)
 PARTS = 4

@@ -29,7 +29,7 @@ from shardmill.model.stage import Unit
 from shardmill.run.events import Event, OnEvent
 from shardmill.run.job import failure_record
 from shardmill.run.lock import LifeWatch
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.folder import backend_of
 
 FREE = "free"

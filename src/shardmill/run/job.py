@@ -39,8 +39,8 @@ from shardmill.model.codec import Plain, from_plain
 from shardmill.model.manifest import Receipt, stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work
 from shardmill.run.events import Event, OnEvent
-from shardmill.shards.ledger.commit import Sealed, commit, seal
-from shardmill.shards.ledger.ledger import Ledger, earlier_files
+from shardmill.shards.commit import Sealed, commit, seal
+from shardmill.shards.ledger import Ledger, earlier_files
 from shardmill.storage.path import as_path
 from shardmill.storage.url import is_remote
 

@@ -52,7 +52,7 @@ from shardmill.model.stage import (
     listed,
     skip_budget,
 )
-from shardmill.shards.ledger.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
+from shardmill.shards.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.storage.folder import list_names
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, parse_json

@@ -48,7 +48,7 @@ from shardmill.run.setup import (
     remove_claims,
     remove_dead_drafts,
 )
-from shardmill.shards.ledger.ledger import Ledger, set_aside
+from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.storage.path import as_path
 
 

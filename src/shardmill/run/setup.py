@@ -23,7 +23,7 @@ from shardmill.errors import ShardmillError, StoreError
 from shardmill.run.events import Event, EventLog, OnEvent
 from shardmill.run.job import is_fatal
 from shardmill.run.lock import read_locks
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.path import UrlPath
 
 

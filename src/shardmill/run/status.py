@@ -17,8 +17,7 @@ from shardmill.model.stage import Reject
 from shardmill.run.events import LoggedEvent, read_logs
 from shardmill.run.lock import LockState, read_locks
 from shardmill.run.progress import Progress
-from shardmill.shards.ledger.ledger import Ledger
-from shardmill.shards.ledger.rejects import read_rejects, reject_lists
+from shardmill.shards.ledger import Ledger, read_rejects, reject_lists
 from shardmill.storage.path import as_path
 
 NUM_EXAMPLES = 3

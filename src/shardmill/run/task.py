@@ -37,7 +37,7 @@ from shardmill.run.plan import collect
 from shardmill.run.pool import Fleet
 from shardmill.run.progress import RunBooks, RunReport
 from shardmill.run.setup import Drain, StopSignals, naming, opened, raise_interrupted, remove_claims
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.folder import backend_of
 from shardmill.storage.path import as_path
 from shardmill.storage.text import dump_page, parse_json

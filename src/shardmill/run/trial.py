@@ -14,7 +14,7 @@ from shardmill.model.stage import Stage, Unit
 from shardmill.run.events import Event
 from shardmill.run.plan import store_plan
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

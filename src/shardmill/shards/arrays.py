@@ -29,7 +29,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.storage.atomic import made_file, open_to_write
+from shardmill.storage.atomic import made_file
 from shardmill.storage.cache import local_copy
 
 MAGIC = b"SHMLARR1"
@@ -187,5 +187,5 @@ def store_arrays(
     path: Path, format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> None:
     """Write the container to a file or an object."""
-    with made_file(path) as draft_path, open_to_write(draft_path) as file:
+    with made_file(path) as draft_path, draft_path.open("wb") as file:
         write_arrays(file, format, arrays, meta)

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from shardmill.errors import FormatError
 from shardmill.model.lengths import COLUMNS, MAX_SAMPLES, LengthTable, join_tables, length_table
 from shardmill.shards.arrays import Arrays, open_arrays, store_arrays
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import open_token_set
-from shardmill.shards.tokens.file import TokenShard
+from shardmill.shards.tokens.shard import TokenShard, open_tokens
 
 FORMAT = "lengths"
 DTYPES = {
@@ -108,7 +106,7 @@ def read_lengths(path: Path) -> LengthTable:
 
 def token_lengths(folder: Path) -> LengthTable:
     """Return the lengths of all rows of a finished folder, in manifest order."""
-    tokens = open_token_set(folder, open_manifest(folder))
+    tokens = open_tokens(folder)
     tables = [
         shard_lengths(entry.name, tokens.shard(number))
         for number, entry in enumerate(tokens.entries)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import digest
+from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import size_and_time
@@ -82,13 +83,10 @@ def seed_of(seed: int, name: str) -> int:
 
 
 def mixed(seed: int, first: int, num_rows: int) -> NDArray[np.uint64]:
-    """Return the numbers of rows first, first + 1, ... (the finaliser of splitmix64)."""
+    """Return the numbers of rows first, first + 1, ...."""
     with np.errstate(over="ignore"):
         z = np.arange(first, first + num_rows, dtype=np.uint64)
-        z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        return stir_array((z + np.uint64(1)) * np.uint64(GOLDEN) + np.uint64(seed))
 
 
 def _nth_smallest(seed: int, num_rows: int, count: int) -> int:

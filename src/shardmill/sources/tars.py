@@ -27,7 +27,7 @@ from typing import Any
 from shardmill.errors import FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.shards.samples.shard import SampleShard, open_foreign
+from shardmill.shards.samples import SampleShard, open_foreign
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import list_files, size_and_time
 from shardmill.sources.part import Part, Read, Row, media_kind

@@ -27,8 +27,8 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
-from shardmill.shards.samples.shard import parse_sample
-from shardmill.shards.tokens.file import ROLES
+from shardmill.shards.samples import parse_sample
+from shardmill.shards.tokens.shard import ROLES
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.codes import count_images
 from shardmill.stages.inputs import open_unit, sample_inputs, sample_units

@@ -19,8 +19,8 @@ from shardmill.errors import ConfigError
 from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.model.codec import from_plain
 from shardmill.shards.codes import ROLE, CodeShard, ImageCodes, open_codes
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.samples import open_samples
 from shardmill.stages.codes import EncodeImages
 
 Pixels = NDArray[np.uint8]

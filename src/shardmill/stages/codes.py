@@ -21,7 +21,7 @@ from shardmill.media.image.decode import resampler
 from shardmill.media.image.geometry import Geometry
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
-from shardmill.shards.samples.shard import SampleShard, parse_sample
+from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.stages.encode import Encoder, Flow, Launch, Outcome
 from shardmill.stages.inputs import open_unit, sample_inputs, sample_units, shards_hold_bytes
 from shardmill.tokens.vq.tokenizer import ImageTokenizer

@@ -25,9 +25,9 @@ from shardmill.errors import ConfigError
 from shardmill.model.manifest import ShardEntry
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, open_codes
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.index import ShardIndex, hash_keys, open_index
-from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 
 LOW_HALF = (1 << 64) - 1
 

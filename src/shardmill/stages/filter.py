@@ -21,9 +21,8 @@ from shardmill.errors import ConfigError, Filtered
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.shard import parse_sample
-from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleWriter, parse_sample
 from shardmill.shards.tar.index import open_index
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter

@@ -41,8 +41,7 @@ from shardmill.media.video.table import VideoTable, make_table
 from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.samples.shard import SampleShard, parse_sample
-from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.samples import SampleShard, SampleWriter, parse_sample
 from shardmill.shards.tar.names import Layout
 from shardmill.stages.inputs import (
     media_sizes,

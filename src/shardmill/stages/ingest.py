@@ -26,8 +26,13 @@ from typing import Any, ClassVar, TypeAlias
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.sample import MediaSize
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.samples.shard import SampleShard, open_shard, parse_sample
-from shardmill.shards.samples.write import SampleWriter, content_hash
+from shardmill.shards.samples import (
+    SampleShard,
+    SampleWriter,
+    content_hash,
+    open_shard,
+    parse_sample,
+)
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
 from shardmill.sources.media.download import downloads_a_host

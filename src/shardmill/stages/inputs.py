@@ -12,8 +12,8 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import MediaSize
 from shardmill.model.stage import Unit
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.shard import SampleShard
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleShard
 from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.storage.blob import open_blob
 

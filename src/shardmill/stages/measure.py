@@ -23,9 +23,9 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import open_lengths, write_lengths
-from shardmill.shards.samples.shard import SampleShard, parse_sample
+from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.stages.inputs import (
     media_sizes,
     open_unit,

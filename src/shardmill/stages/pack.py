@@ -37,13 +37,13 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.build import BuildSpec, Pack, as_pack, build_pack, cut_row
 from shardmill.pack.order import EpochOrder
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan
-from shardmill.shards.samples.dataset import SampleSet, open_samples
+from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.write import Content, TarWriter
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import fingerprint_of
 
@@ -78,7 +78,7 @@ def write_tokens(
     draft.finish(unit.name, num_samples=writer.num_rows)
 
 
-def tar_writer(samples: SampleSet | None) -> Write:
+def tar_writer(samples: SampleDataset | None) -> Write:
     """Return the function that writes packs as one tar, with the media of `samples` if given."""
 
     def write(
@@ -100,7 +100,7 @@ def tar_writer(samples: SampleSet | None) -> Write:
 
 
 def _members(
-    pack: Pack, rows: Sequence[TokenRow], samples: SampleSet | None
+    pack: Pack, rows: Sequence[TokenRow], samples: SampleDataset | None
 ) -> list[tuple[str, Content]]:
     media = [] if samples is None else _media(rows, samples)
     content = {
@@ -127,7 +127,7 @@ def _members(
     return [("json", orjson.dumps(content, option=options)), *media]
 
 
-def _media(rows: Sequence[TokenRow], samples: SampleSet) -> list[tuple[str, Content]]:
+def _media(rows: Sequence[TokenRow], samples: SampleDataset) -> list[tuple[str, Content]]:
     # A row that was split off a longer one has its key with ~1, ~2 added.
     keys = [row.key.partition("~")[0] for row in rows if row.media]
     numbers = samples.find_all(keys)
@@ -190,7 +190,7 @@ class Materialize:
     @contextmanager
     def open(self) -> Iterator[Work]:
         """Map plan, tokens and samples, once a process."""
-        tokens = open_token_set(self.tokens_dir, open_manifest(self.tokens_dir))
+        tokens = open_tokens(self.tokens_dir)
         plan, table = open_plan(self.plan_path), token_lengths(self.tokens_dir)
         plan.check_table(table)
         order = EpochOrder(plan, seed=self.seed, epoch=self.epoch)
@@ -214,7 +214,7 @@ class Materialize:
         return fingerprint_of(paths)
 
 
-def _rows(plan: PackPlan, table: LengthTable, tokens: TokenSet, pack: int) -> list[TokenRow]:
+def _rows(plan: PackPlan, table: LengthTable, tokens: TokenDataset, pack: int) -> list[TokenRow]:
     numbers = plan[pack]
     planned = plan.lengths_of(numbers, table).tolist()
     rows = [cut_row(tokens[number], n) for number, n in zip(numbers.tolist(), planned)]
@@ -223,7 +223,7 @@ def _rows(plan: PackPlan, table: LengthTable, tokens: TokenSet, pack: int) -> li
     return rows
 
 
-def _space(tokens: TokenSet) -> TokenSpace:
+def _space(tokens: TokenDataset) -> TokenSpace:
     space = tokens.space
     assert space is not None, "a plan with packs has rows, and rows have a space"
     return space

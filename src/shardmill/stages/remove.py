@@ -33,10 +33,10 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import open_codes, write_codes
 from shardmill.shards.columns import Strings
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
-from shardmill.shards.samples.write import cut_shard
+from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.tar.cut import cut_tar
 from shardmill.shards.tar.index import hash_keys, open_index
-from shardmill.shards.tokens.file import ROLES, open_token_shard
+from shardmill.shards.tokens.shard import ROLES, open_token_shard
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import sample_inputs
 from shardmill.stages.statistics import count_shard
@@ -192,7 +192,7 @@ def _rewrite(
         keep = np.ones(len(index), np.bool_)
         keep[rows] = False
         names = [index.keys[row] for row in rows]
-        cut_shard(files["tar"], files["idx"], keep, new["tar"], new["idx"])
+        cut_tar(files["tar"], files["idx"], keep, new["tar"], new["idx"])
     for name in names:
         tally.skip(name, Filtered(REASON, f"from shard {unit.name}"))
 

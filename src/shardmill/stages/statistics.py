@@ -17,7 +17,7 @@ from shardmill.model.stage import Tally
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.tar.index import ShardIndex, open_index
-from shardmill.shards.tokens.file import ROLES, TokenShard, open_token_shard
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 from shardmill.sources.part import media_kind
 
 SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.samples.shard import Raw, SampleShard, parse_sample
+from shardmill.shards.samples import Members, SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import (
     media_sizes,
@@ -190,7 +190,7 @@ class _Worker:
                 batch, num_chars = [], 0
         yield batch
 
-    def _preparer(self, shard: SampleShard) -> Callable[[int, str, Raw], Prepared]:
+    def _preparer(self, shard: SampleShard) -> Callable[[int, str, Members], Prepared]:
         sizes_of = media_sizes(shard.index)
         layout: BoundLayout | None = None
 
@@ -201,11 +201,11 @@ class _Worker:
                 layout = bind_layout(self.spec.layout, self.spec.space, find)
             return [self._block(layout, sample, medium, sizes)]
 
-        def prepare_sample(number: int, key: str, raw: Raw) -> Prepared:
+        def prepare_sample(number: int, key: str, raw: Members) -> Prepared:
             sample = parse_sample(key, raw)
             if self.reader is not None:
                 sample = self.reader.complete(sample)
-            pieces = self.render(sample, Dice(self.spec.seed, self.spec.epoch, key))
+            pieces = self.render(sample, SampleRng(self.spec.seed, self.spec.epoch, key))
             return prepare(sample, pieces, lambda s, m: lay_out(s, m, sizes_of(number)))
 
         return prepare_sample

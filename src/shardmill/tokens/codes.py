@@ -24,9 +24,8 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import digest
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Reject
-from shardmill.shards.codes import ROLE, CodeShard, open_codes
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.ledger.rejects import read_rejects, reject_lists, without_codes
+from shardmill.shards.codes import ROLE, CodeShard, open_codes, without_codes
+from shardmill.shards.ledger import open_manifest, read_rejects, reject_lists
 
 ABSENT: tuple[Any, ...] = (None, "", "no", [], {})
 MAX_CODES = 1 << 24

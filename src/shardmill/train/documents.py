@@ -23,9 +23,8 @@ from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Geometry, Square
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import SampleSet, open_samples
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.samples import SampleDataset, open_samples
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.storage.path import UrlPath, as_path
 
 
@@ -70,13 +69,13 @@ class ReadsAhead(Protocol):
 class TokenReader:
     """Rows of token shards: views into the mapped files."""
 
-    tokens: TokenSet
+    tokens: TokenDataset
 
     @classmethod
     def open(cls, folder: Path | str, near: Path | str | None = None) -> TokenReader:
         """Return the reader of a finished folder of token shards; copies may arrive `near` by."""
         where = None if near is None else Path(near)
-        return cls(open_token_set(as_path(folder), open_manifest(as_path(folder)), where))
+        return cls(open_tokens(folder, staged_dir=where))
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:
@@ -123,7 +122,7 @@ class ImageReader:
     """Rows of token shards, and the images of the samples that they were made from."""
 
     tokens: TokenReader
-    samples: SampleSet
+    samples: SampleDataset
     geometry: Geometry
 
     def __post_init__(self) -> None:

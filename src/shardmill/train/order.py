@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.plan import PackPlan
-from shardmill.pack.order import EpochOrder, mix, permute
+from shardmill.model.rng import mix
+from shardmill.pack.order import EpochOrder, permute
 from shardmill.shards.plans import open_plan
 from shardmill.storage.path import as_path
 from shardmill.train.state import NO_PACK, EqualEpochs, Sizes, Taken, plan_digest

@@ -9,9 +9,9 @@ from typing import Protocol
 from shardmill.errors import ConfigError
 from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import SampleSet, open_samples
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleDataset, open_samples
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.train.order import Plans, pack_numbers, plans_of
 from shardmill.train.state import NO_PACK, LoaderState, Schedule, Split
 
@@ -55,7 +55,7 @@ class Finder(Protocol):
 class TokenFinder:
     """Rows of token shards; offsets are bytes of the `.bin` file."""
 
-    tokens: TokenSet
+    tokens: TokenDataset
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,7 +80,7 @@ class TokenFinder:
 class SampleFinder:
     """Samples in tars; offsets are those of the first member's content."""
 
-    samples: SampleSet
+    samples: SampleDataset
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -105,7 +105,7 @@ def open_finder(folder: Path) -> Finder:
     """Return the finder of a folder of token shards or of samples."""
     manifest = open_manifest(folder)
     if manifest.shards and "spans" in manifest.shards[0].files:
-        return TokenFinder(open_token_set(folder, manifest))
+        return TokenFinder(open_tokens(folder, manifest))
     return SampleFinder(open_samples(folder))
 
 

@@ -24,8 +24,8 @@ from torch.utils.data import Dataset
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import Overlong, PackPlan, PackSpec
 from shardmill.pack.plan import plan_packs
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.tokens.dataset import TokenSet, open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.storage.path import as_path
 
 
@@ -41,7 +41,7 @@ class _Mapped(NamedTuple):
 class TokenRows(Dataset[torch.Tensor]):  # type: ignore[misc]
     """Row number in, ids out, as int32 or as `dtype`."""
 
-    def __init__(self, tokens: TokenSet, dtype: torch.dtype = torch.int32) -> None:
+    def __init__(self, tokens: TokenDataset, dtype: torch.dtype = torch.int32) -> None:
         self.tokens, self.dtype = tokens, dtype
         self._numpy = np.dtype(str(dtype).removeprefix("torch."))
         self._starts = np.cumsum([0, *(entry.num_samples for entry in tokens.entries)]).tolist()
@@ -50,7 +50,7 @@ class TokenRows(Dataset[torch.Tensor]):  # type: ignore[misc]
     @classmethod
     def open(cls, folder: Path | str, dtype: torch.dtype = torch.int32) -> TokenRows:
         """Return the rows of a finished folder of token shards."""
-        return cls(open_token_set(as_path(folder), open_manifest(folder)), dtype)
+        return cls(open_tokens(as_path(folder), open_manifest(folder)), dtype)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -28,8 +28,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import digest
 from shardmill.model.sample import MediaSize
-from shardmill.shards.samples.dataset import SampleSet, most_open_shards, open_samples
-from shardmill.shards.samples.shard import SampleShard
+from shardmill.shards.samples import SampleDataset, SampleShard, max_open_shards, open_samples
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.shards.tar.members import MemberTable
 from shardmill.storage.path import UrlPath, as_path
@@ -85,7 +84,7 @@ class _Shard(NamedTuple):
 class RawReader:
     """Samples of a set by number: as views, as bytes, or in a buffer of the batch's own."""
 
-    def __init__(self, samples: SampleSet) -> None:
+    def __init__(self, samples: SampleDataset) -> None:
         self.samples, self.buffers = samples, Buffers()
         # Our own local shards have their tars beside them.
         self.is_remote = isinstance(samples.folder, UrlPath) or any(
@@ -93,7 +92,7 @@ class RawReader:
         )
         self._starts = list(accumulate((e.num_samples for e in samples.entries), initial=0))
         self._shards: dict[int, _Shard] = {}
-        self._max_open, self._lock = most_open_shards(), threading.Lock()
+        self._max_open, self._lock = max_open_shards(), threading.Lock()
         keep_freed_memory()  # or each batch of copies goes back to the system before the next
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -149,7 +148,7 @@ class RawReader:
         ]
 
     def _renew(self) -> None:
-        if self.samples.near is None:
+        if self.samples.staged_dir is None:
             return
         with self._lock:
             if self.samples.renew():
@@ -193,7 +192,7 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
 
     def __init__(
         self,
-        samples: SampleSet | Path | str,
+        samples: SampleDataset | Path | str,
         *,
         batch_size: int = 32,
         seed: int = 0,
@@ -207,7 +206,9 @@ class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
         ahead: int = 4,
         max_faults: int = 100,
     ) -> None:
-        self.samples = samples if isinstance(samples, SampleSet) else open_samples(as_path(samples))
+        self.samples = (
+            samples if isinstance(samples, SampleDataset) else open_samples(as_path(samples))
+        )
         self.decode, self.threads, self.ahead = decode, threads, ahead
         self.watch, self.reader = Watch(max_faults), RawReader(self.samples)
         reader = self.reader

@@ -33,8 +33,8 @@ import xxhash
 
 from shardmill.errors import ConfigError, FormatError, ShardmillError
 from shardmill.model.manifest import Manifest, ShardEntry
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import entry_index, place_of_tar
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import entry_index, tar_place
 from shardmill.storage.cache import LOG_NAME
 from shardmill.storage.path import as_path
 
@@ -289,7 +289,7 @@ def _files(source: Path, shard: ShardEntry) -> Iterator[Copying]:
     if "idx" in shard.files and "tar" not in shard.files and "spans" not in shard.files:
         # A tar that was indexed where it lies: its size is known, but nobody has summed it up.
         index = entry_index(source, shard)
-        url, relative = place_of_tar(source, shard, index)
+        url, relative = tar_place(source, shard, index)
         yield Copying(as_path(url), relative, index.num_bytes, None)
 
 

@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardmill.errors import ShardmillError
-from shardmill.shards.ledger.ledger import FOLDERS
+from shardmill.shards.ledger import FOLDERS
 from shardmill.storage.path import UrlPath
 from shardmill.storage.url import is_remote
 

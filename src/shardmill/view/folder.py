@@ -18,10 +18,9 @@ from shardmill.errors import FormatError
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, StageRecord, receipt_digest
 from shardmill.model.stage import Unit
 from shardmill.shards.codes import CodeShard, open_codes
-from shardmill.shards.ledger.ledger import Ledger
-from shardmill.shards.samples.dataset import SampleSet, entry_index
-from shardmill.shards.samples.shard import SampleShard
-from shardmill.shards.tokens.dataset import TokenSet
+from shardmill.shards.ledger import Ledger
+from shardmill.shards.samples import SampleDataset, SampleShard, entry_index
+from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.path import UrlPath
 from shardmill.view.access import AccessPolicy
 from shardmill.view.items import NotHere
@@ -144,10 +143,10 @@ class Folder:
 
         return self._cached("first", id(entries), make)
 
-    def samples(self) -> SampleSet:
+    def samples(self) -> SampleDataset:
         """Return the samples; hold the lock while they are read."""
         entries = self.entries()
-        return self._cached("samples", id(entries), lambda: SampleSet(self.path, entries))
+        return self._cached("samples", id(entries), lambda: SampleDataset(self.path, entries))
 
     def sample_shard(self, number: int) -> SampleShard:
         """Return an open shard of samples; raises `Refused` if its tar lies where none may."""
@@ -161,11 +160,11 @@ class Folder:
             checked.add(number)
         return samples.shard(number)
 
-    def tokens(self) -> TokenSet:
+    def tokens(self) -> TokenDataset:
         """Return the rows of tokens; hold the lock while they are read."""
         entries = self.entries()
         full = tuple(entry for entry in entries if entry.num_samples)
-        return self._cached("tokens", id(entries), lambda: TokenSet(self.path, full))
+        return self._cached("tokens", id(entries), lambda: TokenDataset(self.path, full))
 
     def codes(self, number: int) -> CodeShard:
         """Return a shard of codes by its place in the list of shards."""

@@ -12,7 +12,7 @@ from shardmill.errors import ShardmillError
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Unit
 from shardmill.run.status import Status
-from shardmill.shards.ledger.rejects import read_rejects
+from shardmill.shards.ledger import read_rejects
 from shardmill.storage.text import parse_json
 from shardmill.view.access import Refused
 from shardmill.view.context import Context

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.manifest import group_stats, power_bars
 from shardmill.model.plan import PackPlan
+from shardmill.model.rng import mix
 from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
-from shardmill.pack.order import EpochOrder, mix, shuffled
+from shardmill.pack.order import EpochOrder, shuffled
 from shardmill.pack.report import source_shares, straggler
 from shardmill.shards.lengths import shard_lengths
 from shardmill.view.folder import Folder

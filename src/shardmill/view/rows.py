@@ -18,7 +18,7 @@ from shardmill.model.codec import digest, from_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
-from shardmill.shards.tokens.dataset import TokenSet
+from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
 from shardmill.view.access import AccessPolicy
 from shardmill.view.context import Context
@@ -222,7 +222,7 @@ def open_decoder(context: Context, id: str) -> Decoder:
     return context.cached(("decoder", digest(spec)), lambda: Decoder(spec, context.policy))
 
 
-def _line(rows: TokenSet, number: int) -> dict[str, Any]:
+def _line(rows: TokenDataset, number: int) -> dict[str, Any]:
     place, inside = rows.locate(number)
     shard = rows.shard(place)
     origin = shard.origin(inside)

@@ -8,8 +8,7 @@ import orjson
 
 from shardmill.errors import FormatError, SampleError
 from shardmill.model.sample import Document, Origin, Sample, Segment
-from shardmill.shards.samples.dataset import SampleSet, entry_index
-from shardmill.shards.samples.shard import Raw, parse_sample
+from shardmill.shards.samples import Members, SampleDataset, entry_index, parse_sample
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.sources.part import media_kind
 from shardmill.view.folder import Folder
@@ -136,7 +135,7 @@ def sample_place(
     return None if number is None else {"id": item.id, "number": number}
 
 
-def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
+def _card(folder: Folder, samples: SampleDataset, number: int) -> dict[str, Any]:
     place, inside = samples.locate(number)
     card: dict[str, Any] = {"number": number, "key": "", "text": "", "media": {}, "kinds": {}}
     try:
@@ -154,7 +153,7 @@ def _card(folder: Folder, samples: SampleSet, number: int) -> dict[str, Any]:
     }
 
 
-def _readable(key: str, raw: Raw) -> Sample:
+def _readable(key: str, raw: Members) -> Sample:
     """Return the sample; of a tar that other tools wrote its media first, then its texts."""
     if not _is_foreign(raw):
         return parse_sample(key, raw)
@@ -164,7 +163,7 @@ def _readable(key: str, raw: Raw) -> Sample:
     return Sample(key=key, document=Document((*media, *texts)))
 
 
-def _is_foreign(raw: Raw) -> bool:
+def _is_foreign(raw: Members) -> bool:
     if "json" not in raw:
         return True
     try:
@@ -204,7 +203,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _texts(raw: Raw) -> dict[str, str]:
+def _texts(raw: Members) -> dict[str, str]:
     """Return the members that look like text, of samples without a document."""
     texts = {ext: bytes(content[:MAX_EXTRA_CHARS]) for ext, content in raw.items()}
     return {

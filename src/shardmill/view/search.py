@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.shards.columns import KeyColumn
-from shardmill.shards.samples.dataset import entry_index
+from shardmill.shards.samples import entry_index
 from shardmill.view.context import Context
 from shardmill.view.folder import Folder
 from shardmill.view.overview import find_rejects

@@ -21,10 +21,9 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 from shardmill.pack.build import num_stored_packs, stored_rows
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.export import Export
 from shardmill.stages.pack import Materialize
 
@@ -121,7 +120,7 @@ def test_a_pack_is_a_row_that_knows_its_documents(tokens: Path, tmp_path: Path) 
     packing = Materialize(tokens_dir=tokens, plan_path=tmp_path / "packs.plan", packs_per_shard=2)
     assert run_stage(packing, tmp_path / "packs", workers=0).complete
     found = datasets.load_from_disk(str(run(tmp_path / "packs", tmp_path / "out", 3)))
-    packs = open_token_set(tmp_path / "packs", open_manifest(tmp_path / "packs"))
+    packs = open_tokens(tmp_path / "packs")
     stored = [
         stored_rows(packs.shard(shard), pack)
         for shard in range(len(packs.entries))

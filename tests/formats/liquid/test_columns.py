@@ -15,7 +15,7 @@ from shardmill.formats.liquid import rows as pairbatch
 from shardmill.formats.liquid.columns import LiquidFormat
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import Export
 
 SAMPLES = [

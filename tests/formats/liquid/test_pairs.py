@@ -11,7 +11,7 @@ from coded_folder import codes_of, make_pair, make_text, store_coded
 
 from shardmill.formats.liquid.pairs import LiquidPairsFormat
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.export import Export
 

@@ -18,7 +18,7 @@ from shardmill.formats.unidisc.pairs import NOT_A_PAIR, PairsFormat
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import Export
 
 SPACE = TokenSpace(text_size=32_000, added=("boi", "eoi"), num_codes=16_384)

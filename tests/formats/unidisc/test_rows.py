@@ -20,10 +20,10 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.export import Export
 from shardmill.stages.pack import Materialize
 
@@ -135,7 +135,7 @@ def test_packs_become_rows_that_number_their_documents(tokens: Path, tmp_path: P
     )
     assert run_stage(packing, tmp_path / "packs", workers=0).complete
     found = run(tmp_path / "packs", tmp_path / "out", 3, length=48, pad_id=0, codes="shifted")
-    packs = open_token_set(tmp_path / "packs", open_manifest(tmp_path / "packs"))
+    packs = open_tokens(tmp_path / "packs")
     stored = [
         stored_rows(packs.shard(shard), pack)
         for shard in range(len(packs.entries))

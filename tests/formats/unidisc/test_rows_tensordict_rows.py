@@ -21,7 +21,7 @@ from shardmill.formats.unidisc.rows import Tensor, TensorBatch, TensorRowsFormat
 from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import Export
 
 

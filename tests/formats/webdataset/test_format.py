@@ -20,7 +20,7 @@ from shardmill.formats.webdataset.format import WebDatasetFormat, npy_columns
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.weave import weave
 from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars

@@ -15,7 +15,7 @@ from stages_for_tests import Lines
 
 from shardmill.errors import ShardmillError
 from shardmill.run.runner import run_stage
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder, repair
 
 STAGE = Lines(num_units=6)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Draft
-from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.samples import SampleWriter
 from shardmill.stages.check.folder import find_repeated_keys
 
 

@@ -9,8 +9,8 @@ import pytest
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Draft
-from shardmill.shards.ledger.commit import checksum_file
-from shardmill.shards.samples.write import SampleWriter
+from shardmill.shards.commit import checksum_file
+from shardmill.shards.samples import SampleWriter
 from shardmill.shards.tar.index import open_index
 from shardmill.stages.check.folder import check_tar
 

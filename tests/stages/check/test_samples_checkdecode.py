@@ -12,7 +12,7 @@ from PIL import Image
 from samples_for_tests import store_samples
 
 from shardmill.errors import ConfigError
-from shardmill.shards.samples.dataset import open_samples
+from shardmill.shards.samples import open_samples
 from shardmill.stages.check import samples as checkdecode
 from shardmill.stages.check.samples import _spread, check_decoding
 

@@ -7,7 +7,7 @@ from sample_folder import write_sample_folder
 from token_folder import SPACE, write_token_folder
 
 from shardmill.model.manifest import Manifest
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.stages.check.specimens import samples_behind, space_of, tokens_behind
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
@@ -23,7 +23,7 @@ from shardmill.tokens.templates.chat import Chat
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=151_665)
-DICE = Dice(0, 0, "k")
+RNG = SampleRng(0, 0, "k")
 MARKED = """\
 {%- if tools %}{{- '<|im_start|>tools\\n' + (tools | tojson) + '<|im_end|>\\n' }}{%- endif %}
 {%- for message in messages %}
@@ -41,7 +41,7 @@ def image_block(*_: object) -> list[Block]:
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:
     render = chat.bind(tokenizer, SPACE)
-    return assemble([prepare(sample, render(sample, DICE), image_block)], tokenizer)[0].row
+    return assemble([prepare(sample, render(sample, RNG), image_block)], tokenizer)[0].row
 
 
 def learned(row: TokenRow, tokenizer: TextTokenizer) -> list[str]:

@@ -1,11 +1,11 @@
-"""A page keeps its order; images may change sides with their sentence, as dice say."""
+"""A page keeps its order; images may change sides with their sentence, as rng say."""
 
 from __future__ import annotations
 
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.interleaved import Interleaved
@@ -24,7 +24,7 @@ PAGE = Sample(key="k", document=Document((said("a"), said("b"), ONE, said("c"), 
 
 
 def render(template: Interleaved, tokenizer: TextTokenizer, key: str = "k") -> list[Piece]:
-    return template.bind(tokenizer, SPACE)(PAGE, Dice(0, 0, key))[1:-1]
+    return template.bind(tokenizer, SPACE)(PAGE, SampleRng(0, 0, key))[1:-1]
 
 
 def test_every_segment_stays_in_its_place(bundled: TextTokenizer) -> None:

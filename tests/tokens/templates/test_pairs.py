@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.pairs import CaptionPair, ImageToText, MixedPairs, TextToImage
@@ -21,7 +21,7 @@ BOS, EOS = Token(1), Token(2, True)
 
 
 def render(template: Any, tokenizer: TextTokenizer, key: str = "k", epoch: int = 0) -> list[Piece]:
-    pieces: list[Piece] = template.bind(tokenizer, SPACE)(PAIR, Dice(0, epoch, key))
+    pieces: list[Piece] = template.bind(tokenizer, SPACE)(PAIR, SampleRng(0, epoch, key))
     return pieces
 
 
@@ -79,14 +79,14 @@ def test_the_ratio_is_kept_and_the_choice_belongs_to_key_and_epoch(
 
 def test_a_text_only_row_is_plain_text(bundled: TextTokenizer) -> None:
     row = Sample(key="k", document=Document((CAPTION,)))
-    pieces = MixedPairs().bind(bundled, SPACE)(row, Dice(0, 0, "k"))
+    pieces = MixedPairs().bind(bundled, SPACE)(row, SampleRng(0, 0, "k"))
     assert pieces == [Token(1, True), Text((("a cat", True),)), EOS]
 
 
 def test_two_images_are_no_pair(bundled: TextTokenizer) -> None:
     row = Sample(key="k", document=Document((IMAGE, IMAGE, CAPTION)))
     with pytest.raises(SampleError, match="not a pair"):
-        TextToImage().bind(bundled, SPACE)(row, Dice(0, 0, "k"))
+        TextToImage().bind(bundled, SPACE)(row, SampleRng(0, 0, "k"))
 
 
 def test_chances_lie_between_0_and_1() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import Medium, Text, Token
@@ -15,7 +15,7 @@ from shardmill.tokens.templates.turns import Captions, Turns, with_roles
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=32_768, added=("im_patch", "im_start", "im_end"))
-DICE = Dice(0, 0, "k")
+RNG = SampleRng(0, 0, "k")
 
 
 def frame(number: int) -> Segment:
@@ -72,22 +72,22 @@ def test_clips_take_turns_and_each_is_asked_for() -> None:
 
 def test_what_is_learned(bundled: TextTokenizer) -> None:
     sample = Sample(key="k", document=Document((frame(0), mark(0), said("A cat."))))
-    pieces = Captions().bind(bundled, SPACE)(sample, DICE)
+    pieces = Captions().bind(bundled, SPACE)(sample, RNG)
     assert [type(piece) for piece in pieces] == [Token, Medium, Text, Text, Token]
     assert pieces[2:] == [Text((("#0", False),)), Text((("A cat.", True),)), Token(2, True)]
     asked = Captions(questions=("What?",), turns=Turns(bos=False)).bind(bundled, SPACE)
-    assert asked(sample, DICE)[1] == Text((("#0\nWhat?", False),))
+    assert asked(sample, RNG)[1] == Text((("#0\nWhat?", False),))
 
 
 def test_conversations_stay_as_they_are(
     bundled: TextTokenizer, chat_of: Callable[..., Sample]
 ) -> None:
     chat = chat_of(("user", "Why?"), ("assistant", "So."))
-    expected = Turns().bind(bundled, SPACE)(chat, DICE)
-    assert Captions(questions=("What?",)).bind(bundled, SPACE)(chat, DICE) == expected
+    expected = Turns().bind(bundled, SPACE)(chat, RNG)
+    assert Captions(questions=("What?",)).bind(bundled, SPACE)(chat, RNG) == expected
 
 
 def test_media_without_words_are_a_reject(bundled: TextTokenizer) -> None:
     sample = Sample(key="k", document=Document((frame(0),)))
     with pytest.raises(SampleError, match="missing caption"):
-        Captions().bind(bundled, SPACE)(sample, DICE)
+        Captions().bind(bundled, SPACE)(sample, RNG)

@@ -18,7 +18,7 @@ from shardmill.formats.reader import Aspect, Part, Record, stamp
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 
 ASPECTS: dict[str, Aspect] = {
     "key": "keys",

@@ -19,9 +19,8 @@ from shardmill.errors import SampleError
 from shardmill.formats.format import ExportInput, Piece
 from shardmill.formats.rows import continues, is_utf8
 from shardmill.model.stage import Tally
-from shardmill.shards.codejoin import CodedImage, CodeJoin
-from shardmill.shards.codes import CodeShard
-from shardmill.shards.samples.shard import Raw, SampleShard, parse_sample
+from shardmill.shards.codes import CodedImage, CodeJoin, CodeShard
+from shardmill.shards.samples import Members, SampleShard, parse_sample
 from shardmill.shards.weave import Column, between, weave
 
 
@@ -33,7 +32,7 @@ class PairRow:
     text: str
     codes: CodedImage | None
     medium: str | None
-    raw: Raw
+    raw: Members
 
 
 def iter_pairs(
@@ -53,14 +52,14 @@ def iter_pairs(
             yield row
 
 
-def _member_names(shard: SampleShard, rows: range) -> Iterator[tuple[str, Raw]]:
+def _member_names(shard: SampleShard, rows: range) -> Iterator[tuple[str, Members]]:
     if shard.blob.mapped() is None:
         yield from shard.iter_raw(rows.start, rows.stop)
     else:
         yield from ((shard.index.keys[number], shard.raw(number)) for number in rows)
 
 
-def _row(source: ExportInput, shard_name: str, key: str, raw: Raw) -> PairRow:
+def _row(source: ExportInput, shard_name: str, key: str, raw: Members) -> PairRow:
     document = parse_sample(key, raw).document
     media = document.media()
     if not media:

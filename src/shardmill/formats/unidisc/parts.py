@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.shards.tokens.megatron import map_bytes
+from shardmill.shards.tokens.ids import map_bytes
 from shardmill.storage.text import read_json
 
 META_NAME = "meta.json"

@@ -53,7 +53,7 @@ from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MODALITIES
 from shardmill.shards.columns import NumberedKeys
-from shardmill.shards.tokens.file import MEDIA_COLUMNS
+from shardmill.shards.tokens.shard import MEDIA_COLUMNS
 from shardmill.shards.tokens.write import MediaColumns
 
 try:

@@ -39,7 +39,7 @@ from shardmill.formats.packedrows import (
 from shardmill.formats.webdataset.wids import write_wids_index
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
-from shardmill.shards.samples.dataset import SampleSet
+from shardmill.shards.samples import SampleDataset
 from shardmill.shards.tar.batch import Member, lay_out
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.names import Layout
@@ -116,7 +116,7 @@ class WebDatasetFormat(Format):
         sink.tally.num_kept += len(batch)
         return True
 
-    def _add_each(self, batch: PackedBatch, samples: SampleSet | None, sink: _Sink) -> None:
+    def _add_each(self, batch: PackedBatch, samples: SampleDataset | None, sink: _Sink) -> None:
         """Add the samples of a batch one by one, with their media."""
         counts = np.diff(batch.sample_media) * (samples is not None)
         names = texts([orjson.dumps([str(n) for n in range(c)]) for c in counts.tolist()])

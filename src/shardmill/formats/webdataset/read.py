@@ -20,7 +20,7 @@ from shardmill.formats.packed import packed_documents, packed_row, parse_packed
 from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.shards.samples.shard import Raw, open_foreign
+from shardmill.shards.samples import Members, open_foreign
 from shardmill.storage.path import expand
 
 ARRAYS = ("input_ids", "loss_mask")
@@ -95,7 +95,7 @@ class TarReader:
     def _key(self, path: Path, key: str) -> str:
         return key if self.ours else f"{path.stem.replace('.', '_')}/{key}"
 
-    def _record(self, path: Path, key: str, raw: Raw) -> Record:
+    def _record(self, path: Path, key: str, raw: Members) -> Record:
         name = self._key(path, key)
         try:
             fields = _fields(raw, key)
@@ -118,7 +118,7 @@ def is_packed_tar(path: Path) -> bool:
             return False
 
 
-def _fields(raw: Raw, key: str) -> dict[str, Any]:
+def _fields(raw: Members, key: str) -> dict[str, Any]:
     """Return the fields of a packed sample, its arrays read from members of their own."""
     fields = parse_packed(raw.get("json", b""), key)
     for name in ARRAYS:
@@ -134,7 +134,7 @@ def _array(content: memoryview, name: str) -> Any:
         raise SampleError("not a packed sample", f"{name}: {error}") from error
 
 
-def _checksums(raw: Raw) -> tuple[str, ...]:
+def _checksums(raw: Members) -> tuple[str, ...]:
     """Return the checksums of the images in the order of their numbers."""
     numbered = {ext: ext.partition(".")[0] for ext in raw}
     names = sorted((int(n), ext) for ext, n in numbered.items() if n.isdecimal())

@@ -26,8 +26,8 @@ import orjson
 
 from shardmill.errors import FormatError
 from shardmill.model.manifest import ShardEntry
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import entry_index
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import entry_index
 from shardmill.storage.atomic import write_file
 from shardmill.storage.blob import open_blob
 

@@ -28,9 +28,9 @@ from shardmill.shards.columns import (
     narrow_column,
     pack_strings,
 )
-from shardmill.shards.tokens.file import FORMAT, MEDIA_COLUMNS
-from shardmill.shards.tokens.megatron import write_index
-from shardmill.storage.atomic import link_or_copy, open_to_write
+from shardmill.shards.tokens.ids import write_megatron_index
+from shardmill.shards.tokens.shard import FORMAT, MEDIA_COLUMNS
+from shardmill.storage.atomic import link_or_copy
 
 MAX_ROW_TOKENS = 2**31 - 1
 
@@ -100,7 +100,7 @@ class TokenWriter:
 
     def __enter__(self) -> TokenWriter:
         if self.ids_file is None:
-            self._bin = open_to_write(self.file("bin"))
+            self._bin = self.file("bin").open("wb")
         else:
             link_or_copy(self.ids_file, self.file("bin"))
         return self
@@ -220,9 +220,9 @@ class TokenWriter:
 
     def _write_tables(self) -> None:
         lengths = _int64(self._lengths)
-        with open_to_write(self.file("idx")) as file:
-            write_index(file, self.space.dtype, lengths, _int64(self._documents))
-        with open_to_write(self.file("spans")) as file:
+        with self.file("idx").open("wb") as file:
+            write_megatron_index(file, self.space.dtype, lengths, _int64(self._documents))
+        with self.file("spans").open("wb") as file:
             write_arrays(file, FORMAT, self._arrays(), self._meta())
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from shardmill.errors import SampleError, ShardmillError
 from shardmill.model.manifest import Manifest, ShardEntry
-from shardmill.shards.ledger.ledger import open_manifest
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
-from shardmill.shards.samples.dataset import open_entry
-from shardmill.shards.samples.shard import Raw, SampleShard
-from shardmill.shards.tokens.file import ROLES, open_token_shard
+from shardmill.shards.samples import Members, SampleShard, open_entry
+from shardmill.shards.tokens.shard import ROLES, open_token_shard
 from shardmill.stages.check.findings import Fault, Findings, Limits
 from shardmill.stages.check.packs import check_pack, fields_of
 from shardmill.stages.check.samples import check_sample
@@ -112,7 +111,7 @@ def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findin
                 check_sample(key, plain, members, pairs=limits.pairs, findings=findings)
 
 
-def _samples(shard: SampleShard) -> Iterator[tuple[str, Raw]]:
+def _samples(shard: SampleShard) -> Iterator[tuple[str, Members]]:
     """Yield key and members of each sample; of a mapped tar only what is looked at is read."""
     if shard.blob.mapped() is None:
         return shard.iter_raw()

@@ -32,9 +32,9 @@ from shardmill.model.manifest import (
     receipt_digest,
 )
 from shardmill.model.stage import Unit
-from shardmill.shards.ledger.commit import checksum_file
-from shardmill.shards.ledger.ledger import Ledger
-from shardmill.shards.samples.shard import open_foreign
+from shardmill.shards.commit import checksum_file
+from shardmill.shards.ledger import Ledger
+from shardmill.shards.samples import open_foreign
 from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead

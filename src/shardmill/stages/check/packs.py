@@ -19,7 +19,7 @@ from shardmill.formats.webdataset.read import VIDEO_SPACE
 from shardmill.media.sizes import probe
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.samples.shard import Raw
+from shardmill.shards.samples import Members
 from shardmill.sources.part import media_kind
 from shardmill.stages.check.findings import Findings, Limits
 from shardmill.stages.check.tokens import Media, Rows, faults_of
@@ -28,7 +28,7 @@ ARRAYS = ("input_ids", "loss_mask")
 
 
 def check_pack(
-    key: str, plain: Mapping[str, Any], members: Raw, limits: Limits, findings: Findings
+    key: str, plain: Mapping[str, Any], members: Members, limits: Limits, findings: Findings
 ) -> None:
     """Check one pack and count what it holds."""
     space = limits.space or VIDEO_SPACE
@@ -51,7 +51,7 @@ def check_pack(
     findings.count("images", num_images)
 
 
-def fields_of(members: Raw) -> dict[str, Any] | None:
+def fields_of(members: Members) -> dict[str, Any] | None:
     """Return the json of a sample or pack, with ids and mask that lie beside it as arrays."""
     try:
         plain = orjson.loads(members["json"]) if "json" in members else None
@@ -67,7 +67,7 @@ def fields_of(members: Raw) -> dict[str, Any] | None:
     return {**plain, **arrays} if isinstance(plain, dict) else None
 
 
-def _check_images(plain: Mapping[str, Any], members: Raw) -> int:
+def _check_images(plain: Mapping[str, Any], members: Members) -> int:
     """Return how many media lie beside the pack; each must be one, and all must be named."""
     found = {ext.partition(".")[0]: ext for ext in members if media_kind(ext) is not None}
     named = plain.get("image", [])

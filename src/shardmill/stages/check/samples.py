@@ -25,9 +25,8 @@ from shardmill.media.image.decode import decode_image
 from shardmill.media.sizes import probe
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Sample, sample_from_plain
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import entry_index, open_entry
-from shardmill.shards.samples.shard import Raw, SampleShard
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import Members, SampleShard, entry_index, open_entry
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.sources.part import MEDIA_KINDS, media_kind
 from shardmill.sources.shapes.shape import is_missing
@@ -39,7 +38,7 @@ MORE_TEXT_FIELDS = ("prompt", "txt", "value", "text_list", "transcript")
 
 
 def check_sample(
-    key: str, plain: Mapping[str, Any] | None, members: Raw, *, pairs: bool, findings: Findings
+    key: str, plain: Mapping[str, Any] | None, members: Members, *, pairs: bool, findings: Findings
 ) -> None:
     """Check one sample and count its media and texts."""
     try:
@@ -58,7 +57,7 @@ def check_sample(
         findings.blame(key, "has a medium but no text" if media else "has no medium")
 
 
-def _check_document(key: str, plain: Mapping[str, Any], members: Raw) -> tuple[list[str], bool]:
+def _check_document(key: str, plain: Mapping[str, Any], members: Members) -> tuple[list[str], bool]:
     sample: Sample = sample_from_plain(key, plain)
     segments = sample.document.media()
     for segment in segments:
@@ -68,7 +67,7 @@ def _check_document(key: str, plain: Mapping[str, Any], members: Raw) -> tuple[l
     return [segment.kind for segment in segments], bool(sample.document.text.strip())
 
 
-def _check_members(key: str, members: Raw) -> tuple[list[str], bool]:
+def _check_members(key: str, members: Members) -> tuple[list[str], bool]:
     fields, _ = row_fields(key, members)
     kinds = {ext: media_kind(ext) for ext in members}
     for ext, kind in kinds.items():
@@ -78,7 +77,7 @@ def _check_members(key: str, members: Raw) -> tuple[list[str], bool]:
     return [kind for kind in kinds.values() if kind is not None], has_text
 
 
-def _check_medium(kind: str, name: str, members: Raw) -> None:
+def _check_medium(kind: str, name: str, members: Members) -> None:
     if not len(members[name]):
         raise SampleError("empty file", name)
     if name.rpartition(".")[2] not in MEDIA_KINDS:

@@ -31,10 +31,9 @@ from shardmill.model.sample import Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.pack.build import num_stored_packs, stored_rows
-from shardmill.shards.ledger.ledger import open_manifest
-from shardmill.shards.samples.dataset import SampleSet, open_entry, open_samples
-from shardmill.shards.samples.shard import Raw, parse_sample
-from shardmill.shards.tokens.dataset import open_token_set
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import Members, SampleDataset, open_entry, open_samples, parse_sample
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.part import media_kind
 from shardmill.stages.check.packs import fields_of
@@ -68,7 +67,7 @@ def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
     if place == folder or not any("spans" in shard.files for shard in made.shards):
         return None
     try:
-        return open_token_set(place, made).space
+        return open_tokens(place, made).space
     except (FormatError, OSError):
         return None
 
@@ -98,7 +97,7 @@ class Collection:
 
     folder: Path
     manifest: Manifest
-    samples: SampleSet | None
+    samples: SampleDataset | None
     space: TokenSpace
 
     def take(self, number: int, share: float) -> Specimen | None:
@@ -113,7 +112,7 @@ class Collection:
         raise ConfigError(f"{self.folder} holds neither samples nor tokens: nothing to show")
 
     def _of_tokens(self, number: int, share: float) -> Specimen:
-        shard = open_token_set(self.folder, self.manifest).shard(number)
+        shard = open_tokens(self.folder, self.manifest).shard(number)
         about = shard.spans.meta.get("about")
         if isinstance(about, dict) and about.get("packs"):
             pack = int(share * num_stored_packs(shard))
@@ -181,7 +180,7 @@ def _key_of(row: TokenRow) -> str:
     return row.key.partition("~")[0]
 
 
-def _said(key: str, members: Raw) -> str:
+def _said(key: str, members: Members) -> str:
     try:
         return _told(parse_sample(key, members))
     except SampleError:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from shardmill.model.space import TokenSpace
 from shardmill.shards.columns import bounds_between
-from shardmill.shards.tokens.file import TokenShard
+from shardmill.shards.tokens.shard import TokenShard
 from shardmill.stages.check.findings import Findings, Limits
 
 Ints: TypeAlias = NDArray[np.int64]

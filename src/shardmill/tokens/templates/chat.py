@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Sample, Segment, change_texts, tools_of, turn_fields
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.jinja import (
@@ -66,7 +66,7 @@ class Chat:
         kinds = self._kinds(tokenizer)
         writer = _Writer(tokenizer.specials, kinds)
 
-        def pieces(sample: Sample, dice: Dice) -> list[Piece]:
+        def pieces(sample: Sample, rng: SampleRng) -> list[Piece]:
             messages, media = self._messages(sample, writer)
             tools = change_texts(tools_of(sample, self.tools_field), writer.hide)
             text, spans = self._render(render, messages, tools, writer)

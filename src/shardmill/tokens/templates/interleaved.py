@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardmill.errors import ConfigError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import Medium, Piece, Render, Text
@@ -37,9 +37,9 @@ class Interleaved:
         bos, eos = PlainText(bos=self.bos, eos=self.eos).ends(tokenizer, space)
         say, show = self.learn in ("all", "text"), self.learn in ("all", "media")
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             pieces: list[Piece] = []
-            for run in text_runs(self._placed(sample, dice)):
+            for run in text_runs(self._placed(sample, rng)):
                 if isinstance(run, Segment):
                     pieces.append(Medium(run, loss=show, loss_on_start=show))
                 else:
@@ -48,14 +48,14 @@ class Interleaved:
 
         return render
 
-    def _placed(self, sample: Sample, dice: Dice) -> list[Segment]:
+    def _placed(self, sample: Sample, rng: SampleRng) -> list[Segment]:
         placed: list[Segment] = []
         waiting: list[Segment] = []
         for number, segment in enumerate(sample.document.segments):
             if segment.kind == "text":
                 placed += [segment, *waiting]
                 waiting = []
-            elif self.image_first is None or dice.throw(f"place {number}") < self.image_first:
+            elif self.image_first is None or rng.uniform(f"place {number}") < self.image_first:
                 placed.append(segment)
             else:
                 waiting.append(segment)

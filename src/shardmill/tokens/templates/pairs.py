@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import (
@@ -66,14 +66,14 @@ class TextToImage:
         eos = [Token(find("eos"), True)] if self.eos else []
         nothing = Token(find("unconditional")) if self.unconditional > 0 else None
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
             if image is None:
-                return plain(sample, dice)
+                return plain(sample, rng)
             if self.instructions:
-                caption += " " + dice.choose("instruction", self.instructions)
+                caption += " " + rng.choose("instruction", self.instructions)
             ask: Piece = text(caption)
-            if nothing is not None and dice.throw("unconditional") < self.unconditional:
+            if nothing is not None and rng.uniform("unconditional") < self.unconditional:
                 ask = nothing
             return [*bos, ask, Medium(image, loss=True), *eos]
 
@@ -95,13 +95,13 @@ class ImageToText:
         bos = [Token(find("bos"))] if self.bos else []
         eos = [Token(find("eos"), True)] if self.eos else []
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
             if image is None:
-                return plain(sample, dice)
+                return plain(sample, rng)
             answer: tuple[tuple[str, bool], ...] = ((caption, True),)
             if self.prompts:
-                prompt = dice.choose("prompt", self.prompts)
+                prompt = rng.choose("prompt", self.prompts)
                 answer = ((prompt, False), (" " + caption, True))
             return [*bos, Medium(image), Text(answer), *eos]
 
@@ -123,9 +123,9 @@ class MixedPairs:
         """Return the function that renders samples for this tokenizer and this space."""
         draw, describe = self.t2i.bind(tokenizer, space), self.i2t.bind(tokenizer, space)
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
-            chosen = draw if dice.throw("t2i or i2t") < self.t2i_ratio else describe
-            return chosen(sample, dice)
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
+            chosen = draw if rng.uniform("t2i or i2t") < self.t2i_ratio else describe
+            return chosen(sample, rng)
 
         return render
 
@@ -142,7 +142,7 @@ class CaptionPair:
         """Return the function that renders samples for this tokenizer and this space."""
         bos, eos = PlainText(bos=self.bos, eos=self.eos).ends(tokenizer, space)
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
             parts: list[Piece] = [text(caption, True)]
             if image is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.text.tokenizer import TextTokenizer
@@ -47,7 +47,7 @@ class Medium:
 
 
 Piece: TypeAlias = Text | Token | Medium
-Render: TypeAlias = Callable[[Sample, Dice], list[Piece]]
+Render: TypeAlias = Callable[[Sample, SampleRng], list[Piece]]
 
 
 @runtime_checkable

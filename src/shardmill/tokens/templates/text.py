@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardmill.errors import SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Sample
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import Piece, Render, Token, control_ids, text
@@ -23,7 +23,7 @@ class PlainText:
         """Return the function that renders samples for this tokenizer and this space."""
         first, last = self.ends(tokenizer, space)
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             media = sample.document.media()
             if media:
                 raise SampleError("media in plain text", f"{media[0].kind} {media[0].media!r}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from shardmill.errors import SampleError
-from shardmill.model.rng import Dice
+from shardmill.model.rng import SampleRng
 from shardmill.model.sample import ROLES, Document, Sample, Segment, turn_fields
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.interleaved import text_runs
@@ -40,7 +40,7 @@ class Turns:
         bos = [Token(find("bos"))] if self.bos else []
         eos = Token(find("eos"), True)
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             if any("tool_calls" in fields for fields in turn_fields(sample).values()):
                 raise SampleError("tool calls", "turns without markers cannot say them: use chat")
             pieces: list[Piece] = list(bos)
@@ -84,12 +84,12 @@ class Captions:
         """Return the function that renders samples for this tokenizer and this space."""
         say = self.turns.bind(tokenizer, space)
 
-        def render(sample: Sample, dice: Dice) -> list[Piece]:
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             if any(segment.role is not None for segment in sample.document.segments):
-                return say(sample, dice)
-            question = dice.choose("question", self.questions) if self.questions else ""
+                return say(sample, rng)
+            question = rng.choose("question", self.questions) if self.questions else ""
             turns = tuple(with_roles(sample.document, question))
-            return say(replace(sample, document=Document(turns)), dice)
+            return say(replace(sample, document=Document(turns)), rng)
 
         return render
 

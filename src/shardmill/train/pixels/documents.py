@@ -24,9 +24,7 @@ from shardmill.media.image.decode import decode_image
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fields
 from shardmill.model.tokenrow import TokenRow, spans_of
-from shardmill.shards.samples.dataset import SampleSet, open_samples
-from shardmill.shards.samples.shard import parse_sample
-from shardmill.storage.path import as_path
+from shardmill.shards.samples import SampleDataset, open_samples, parse_sample
 from shardmill.tokens.templates.jinja import answer_spans
 from shardmill.tokens.templates.turns import conversation
 from shardmill.tokens.visual.rule import Visual, VisualRule
@@ -58,7 +56,7 @@ class PixelReader:
     `rule` is the visual rule of the processor; `tools_field` names the tools of a chat.
     """
 
-    samples: SampleSet
+    samples: SampleDataset
     processor: Any
     rule: VisualRule | None = None
     tools_field: str = "tools"
@@ -88,7 +86,7 @@ class PixelReader:
             auto = need("transformers", extra="train").AutoProcessor
             processor = auto.from_pretrained(str(processor), local_files_only=True)
         where = None if near is None else Path(near)
-        return cls(open_samples(as_path(folder), where), processor, rule)
+        return cls(open_samples(folder, staged_dir=where), processor, rule)
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:

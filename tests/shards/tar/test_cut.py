@@ -13,8 +13,8 @@ from hypothesis.strategies import booleans, lists
 from shardmill.errors import FormatError
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Draft
-from shardmill.shards.samples.shard import open_foreign, open_shard
-from shardmill.shards.samples.write import SampleWriter, cut_shard
+from shardmill.shards.samples import SampleWriter, open_foreign, open_shard
+from shardmill.shards.tar.cut import cut_tar
 from shardmill.shards.tar.index import open_index
 
 
@@ -45,7 +45,7 @@ def test_a_cut_shard_is_the_shard_of_the_others(keep: list[bool]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         tar, index = write(folder / "all", list(range(len(keep))))
-        cut_shard(tar, index, np.array(keep), folder / "cut.tar", folder / "cut.idx")
+        cut_tar(tar, index, np.array(keep), folder / "cut.tar", folder / "cut.idx")
         wanted_tar, wanted_index = write(folder / "kept", [n for n, k in enumerate(keep) if k])
         assert (folder / "cut.tar").read_bytes() == wanted_tar.read_bytes()
         cut, wanted = open_index(folder / "cut.idx"), open_index(wanted_index)
@@ -63,7 +63,7 @@ def test_a_cut_shard_is_the_shard_of_the_others(keep: list[bool]) -> None:
 
 def test_a_shard_that_loses_all_is_an_empty_tar(tmp_path: Path) -> None:
     tar, index = write(tmp_path / "all", [1, 2])
-    cut_shard(tar, index, np.zeros(2, bool), tmp_path / "c.tar", tmp_path / "c.idx")
+    cut_tar(tar, index, np.zeros(2, bool), tmp_path / "c.tar", tmp_path / "c.idx")
     shard, grouped = open_foreign(str(tmp_path / "c.tar"))
     with shard:
         assert len(shard) == len(grouped.bad) == 0
@@ -74,4 +74,4 @@ def test_a_tar_that_is_not_as_its_index_says_is_refused(tmp_path: Path) -> None:
     tar, index = write(tmp_path / "all", [1, 2])
     tar.write_bytes(tar.read_bytes()[:-512])
     with pytest.raises(FormatError, match="bytes of its index"):
-        cut_shard(tar, index, np.ones(2, bool), tmp_path / "c.tar", tmp_path / "c.idx")
+        cut_tar(tar, index, np.ones(2, bool), tmp_path / "c.tar", tmp_path / "c.idx")

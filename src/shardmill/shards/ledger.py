@@ -5,7 +5,7 @@
       units.jsonl           the units, in order, one a line
       inputs.json           a cheap fingerprint of the input; absent while the plan is made anew
       shards/NAME.ROLE      data
-      rejects/NAME.jsonl    the skipped samples of unit NAME, if any
+      rejects/NAME.jsonl    the skipped samples of unit NAME, if any, a line of JSON each
       receipts/NAME.json    last: proof that unit NAME is done
       failures/NAME.json    why unit NAME failed the last time
       earlier/NAME.json     the receipt of a unit whose rejects are tried again; its shards are used
@@ -14,16 +14,6 @@
 
 The folder may lie in an object store; then the drafts lie on a local disk (`scratch_dir`). All JSON
 is UTF-8 with sorted keys, so the same work gives the same bytes.
-
-Receipts that lie in a store, kept locally from look to look, so that only new ones are fetched.
-
-The cache of a folder is one file, a line for each receipt: [name, version, text]. A listing tells
-the version of every receipt in a request for a thousand; what has the version that is kept is not
-read again. So `status` of a run with many units costs what was done since the last look.
-
-Why a folder is not a finished dataset, and what to do about it.
-
-Receipts of units whose rejects are tried again: set aside, for what these units did right.
 """
 
 from __future__ import annotations
@@ -48,7 +38,7 @@ from shardmill.model.manifest import (
     record_from_plain,
     record_to_plain,
 )
-from shardmill.model.stage import Unit, unit_from_plain, unit_to_plain
+from shardmill.model.stage import Reject, Unit, unit_from_plain, unit_to_plain
 from shardmill.storage import objects
 from shardmill.storage.atomic import DISK, Disk, write_file
 from shardmill.storage.cache import scratch_dir, scratch_root
@@ -56,80 +46,12 @@ from shardmill.storage.folder import Backend, backend_of, list_names, list_sizes
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, dump_page, parse_json, parse_page, read_json
 
-MIN_KEPT = 64
-Kept: TypeAlias = dict[str, tuple[str, bytes]]
-
-
-def read_receipt_files(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
-    """Yield the content of each receipt, None for one that is gone."""
-    if not isinstance(folder, UrlPath) or len(names) < MIN_KEPT:
-        return read_all(folder, names)
-    return iter(_read_cached(folder, names))
-
-
-def _read_cached(folder: Path, names: Sequence[str]) -> list[bytes | None]:
-    tags = {info.path: info.tag for info in objects.list_here(str(folder))[1]}
-    path = _cache_path(folder)
-    kept = _load(path)
-    new = [name for name in names if not tags.get(name) or kept.get(name, ("",))[0] != tags[name]]
-    fetched = dict(zip(new, read_all(folder, new)))
-    contents = [fetched[name] if name in fetched else kept[name][1] for name in names]
-    if new:
-        _store(path, tags, dict(zip(names, contents)))
-    return contents
-
-
-def _load(path: Path) -> Kept:
-    kept: Kept = {}
-    # What cannot be read is fetched again.
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        for line in path.read_bytes().splitlines():
-            name, tag, text = parse_json(line)
-            kept[name] = tag, text.encode()
-    return kept
-
-
-def _store(path: Path, tags: Mapping[str, str], contents: Mapping[str, bytes | None]) -> None:
-    lines = (
-        dump_line([name, tags.get(name, ""), content.decode("utf-8", "replace")])
-        for name, content in contents.items()
-        if content is not None
-    )
-    # Somebody without room for it can do without.
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, b"".join(lines))
-
-
-def _cache_path(folder: Path) -> Path:
-    name = blake2b(str(folder).encode(), digest_size=16).hexdigest()
-    return scratch_root() / "cache" / f"receipts-{name}"
-
-
-def describe_unfinished(ledger: Ledger) -> str:
-    """Return what a folder without a manifest lacks."""
-    folder, record = ledger.out_dir, ledger.read_stage()
-    if record is None:
-        problem = "it has no manifest.json" if folder.is_dir() else "it does not exist"
-        return f"{folder} is not a dataset of shardmill: {problem}"
-    units = ledger.read_units()
-    num_missing = len(ledger.pending(units, record.digest))
-    again = "Run the command that makes it again; it"
-    if num_missing == 0:
-        return (
-            f"{folder} is not finished: all {len(units)} units are done, but not yet accepted as a "
-            f"whole. {again} ends this, or says what is wrong"
-        )
-    return (
-        f"{folder} is not finished: {num_missing} of {len(units)} units are missing. "
-        f"{again} goes on where it stopped"
-    )
-
-
 FOLDERS = ("shards", "receipts", "rejects", "failures", "earlier", "events", "locks", ".draft")
 # Made only where tasks of a cluster share a folder.
 TASK_FOLDERS = ("claims", "jobs")
 FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
+MIN_KEPT = 64
+Kept: TypeAlias = dict[str, tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,11 +281,6 @@ class Ledger:
         self.backend.put(path, content)
 
 
-def _unit_names(folder: Path) -> set[str]:
-    names = list_names(folder)
-    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
-
-
 def open_manifest(folder: Path | str) -> Manifest:
     """Return the manifest of a finished folder; otherwise say what is missing and what to do."""
     ledger = Ledger(as_path(folder))
@@ -387,3 +304,103 @@ def earlier_files(ledger: Ledger, unit: Unit, stage_digest: str) -> tuple[dict[s
         {role: ledger.out_dir / entry.path for role, entry in shard.files.items()}
         for shard in (receipt.shards if receipt is not None else ())
     )
+
+
+def reject_lists(folder: Path) -> dict[str, Path]:
+    """Return the lists of a folder by the names of their units; a unit may have none."""
+    lists = folder / "rejects"
+    return {Path(name).stem: lists / name for name in list_names(lists)}
+
+
+def read_rejects(path: Path) -> Iterator[Reject]:
+    """Yield the rejects of a unit; none if it has no such file."""
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                plain = parse_json(line)
+                yield Reject(
+                    key=str(plain["key"]),
+                    reason=str(plain["reason"]),
+                    detail=str(plain["detail"]),
+                    filtered=bool(plain["filtered"]),
+                )
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"is not a list of rejects: {error}", path=path) from error
+
+
+def _unit_names(folder: Path) -> set[str]:
+    names = list_names(folder)
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
+def describe_unfinished(ledger: Ledger) -> str:
+    """Return what a folder without a manifest lacks."""
+    folder, record = ledger.out_dir, ledger.read_stage()
+    if record is None:
+        problem = "it has no manifest.json" if folder.is_dir() else "it does not exist"
+        return f"{folder} is not a dataset of shardmill: {problem}"
+    units = ledger.read_units()
+    num_missing = len(ledger.pending(units, record.digest))
+    again = "Run the command that makes it again; it"
+    if num_missing == 0:
+        return (
+            f"{folder} is not finished: all {len(units)} units are done, but not yet accepted as a "
+            f"whole. {again} ends this, or says what is wrong"
+        )
+    return (
+        f"{folder} is not finished: {num_missing} of {len(units)} units are missing. "
+        f"{again} goes on where it stopped"
+    )
+
+
+def read_receipt_files(folder: Path, names: Sequence[str]) -> Iterator[bytes | None]:
+    """Yield the content of each receipt, None for one that is gone."""
+    if not isinstance(folder, UrlPath) or len(names) < MIN_KEPT:
+        return read_all(folder, names)
+    return iter(_read_cached(folder, names))
+
+
+def _read_cached(folder: Path, names: Sequence[str]) -> list[bytes | None]:
+    """Return receipts that lie in a store, of which only new ones are fetched.
+
+    They are kept in one local file, a line each: [name, version, text]. A listing tells the version
+    of a thousand receipts in one request, so `status` costs what was done since the last look.
+    """
+    tags = {info.path: info.tag for info in objects.list_here(str(folder))[1]}
+    path = _cache_path(folder)
+    kept = _load(path)
+    new = [name for name in names if not tags.get(name) or kept.get(name, ("",))[0] != tags[name]]
+    fetched = dict(zip(new, read_all(folder, new)))
+    contents = [fetched[name] if name in fetched else kept[name][1] for name in names]
+    if new:
+        _store(path, tags, dict(zip(names, contents)))
+    return contents
+
+
+def _load(path: Path) -> Kept:
+    kept: Kept = {}
+    # What cannot be read is fetched again.
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        for line in path.read_bytes().splitlines():
+            name, tag, text = parse_json(line)
+            kept[name] = tag, text.encode()
+    return kept
+
+
+def _store(path: Path, tags: Mapping[str, str], contents: Mapping[str, bytes | None]) -> None:
+    lines = (
+        dump_line([name, tags.get(name, ""), content.decode("utf-8", "replace")])
+        for name, content in contents.items()
+        if content is not None
+    )
+    # Somebody without room for it can do without.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, b"".join(lines))
+
+
+def _cache_path(folder: Path) -> Path:
+    name = blake2b(str(folder).encode(), digest_size=16).hexdigest()
+    return scratch_root() / "cache" / f"receipts-{name}"

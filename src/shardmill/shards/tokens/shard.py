@@ -1,7 +1,7 @@
 """Token shards: Megatron's `.bin` and `.idx`, and beside them a `.spans` file that says the rest.
 
-The spans file is an array container (`io.arrays`) of format "token-spans", with columns as narrow
-as they can be (`io.columns`). For S rows, M media and L loss spans:
+The spans file is an array container (`shards.arrays`) of format "token-spans", with columns as
+narrow as they can be (`shards.columns`). For S rows, M media and L loss spans:
 
     num_visual, num_fixed     S    tokens inside media; the same with their delimiters
     loss_bounds               S+1  the loss spans of row i are loss_bounds[i] to loss_bounds[i+1]
@@ -10,27 +10,21 @@ as they can be (`io.columns`). For S rows, M media and L loss spans:
     media_position, media_length, media_before, media_after   M
     media_grid                M,3  (t, h, w)
     media_kind, media_name    M    modality number; index into meta["media_names"]
-    key_*                          the keys (`io.keycolumn`)
+    key_*                          the keys (`shards.columns`)
     origin_file, origin_row   S    index into origin_path (0: no origin); row number in it
     origin_path_*, origin_source, origin_name_*   per file; `origin_name` for rows that are names
 
 Meta: "num_media", "num_loss", "space" (the TokenSpace), "media_names", "sources", "about". Rows are
 found without reading the others; every bound is checked against the file before it is used.
-
-Token ids that lie in a store, read by ranges as if they were an array in memory.
-
-Rows that are read one after the other come in blocks, with the next ones on their way; rows that
-are read here and there come each by itself, or together if they were announced. At most a few
-blocks are held.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -38,104 +32,16 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain
+from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.shards.arrays import Arrays, open_arrays
 from shardmill.shards.columns import KeyColumn, open_keys, open_strings, row_slice, wide_column
-from shardmill.shards.tokens.megatron import map_bytes, open_index
-from shardmill.storage.blob import RemoteBlob
-from shardmill.storage.path import UrlPath
-
-BLOCK_BYTES = 8 << 20
-BLOCKS_HELD = 3
-BLOCKS_AHEAD = 2
-# A row that begins so close behind a recent one is read on: other workers take what lies between.
-NEAR_BYTES = 1 << 20
-NUM_RECENT = 4
-
-
-class RemoteIds:
-    """The ids of one `.bin` object; slices are arrays. Safe to use from several threads."""
-
-    def __init__(self, blob: RemoteBlob, dtype: np.dtype[Any]) -> None:
-        self._blob, self.dtype = blob, dtype
-        self._lock = Lock()
-        self._recent: deque[int] = deque(maxlen=NUM_RECENT)
-        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an id."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all ids."""
-        return self._blob.num_bytes
-
-    @property
-    def size(self) -> int:
-        """The number of ids."""
-        return self.nbytes // self.itemsize
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, wanted: slice) -> NDArray[Any]:
-        first, last, step = wanted.indices(self.size)
-        if step != 1:
-            raise ValueError("ids in a store are read without a step")
-        start, end = first * self.itemsize, max(first, last) * self.itemsize
-        content = self._blob.take_announced(start, end - start)
-        if content is None:
-            content = self._read(start, end)
-        return np.frombuffer(content, self.dtype)
-
-    def prefetch(self, places: Sequence[tuple[int, int]]) -> None:
-        """Say that these rows, as (first id, number of ids), will be read soon."""
-        size = self.itemsize
-        ranges = [(first * size, length * size) for first, length in places]
-        self._blob.prefetch([r for r in ranges if not self._holds(*r)])
-
-    def _read(self, start: int, end: int) -> memoryview:
-        if end == start:
-            return memoryview(b"")
-        if not self._goes_on(start, end):
-            return self._blob.view_all([(start, end - start)])[0]
-        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
-        blocks = [self._block(number) for number in range(first, last + 1)]
-        if len(blocks) == 1:
-            return blocks[0][start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
-        joined = memoryview(b"".join(blocks))
-        return joined[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
-
-    def _goes_on(self, start: int, end: int) -> bool:
-        with self._lock:
-            found = any(0 <= start - recent <= NEAR_BYTES for recent in self._recent)
-            self._recent.append(end)
-            return found or start // BLOCK_BYTES in self._blocks
-
-    def _holds(self, start: int, length: int) -> bool:
-        with self._lock:
-            return start // BLOCK_BYTES in self._blocks
-
-    def _block(self, number: int) -> memoryview:
-        with self._lock:
-            if number not in self._blocks:
-                (self._blocks[number],) = self._blob.view_all([self._place(number)])
-                while len(self._blocks) > BLOCKS_HELD:
-                    self._blocks.popitem(last=False)
-            self._blocks.move_to_end(number)
-            for coming in range(number + 1, number + 1 + BLOCKS_AHEAD):
-                if coming * BLOCK_BYTES < self.nbytes and coming not in self._blocks:
-                    self._blob.prefetch([self._place(coming)])
-            return self._blocks[number]
-
-    def _place(self, number: int) -> tuple[int, int]:
-        start = number * BLOCK_BYTES
-        return start, min(BLOCK_BYTES, self.nbytes - start)
-
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tokens.ids import RemoteIds, open_ids, open_megatron_index
+from shardmill.storage.cache import StagedCopies
+from shardmill.storage.path import UrlPath, as_path
 
 FORMAT = "token-spans"
 MAX_ENTRIES = 1 << 40
@@ -174,6 +80,12 @@ class TokenShard:
             origin=self.origin(row),
             continues=self.continues(row),
         )
+
+    @property
+    def holds_packs(self) -> bool:
+        """Whether each document is a pack, which `shardmill pack` marks."""
+        about = self.spans.meta.get("about")
+        return isinstance(about, dict) and bool(about.get("packs"))
 
     @property
     def num_visual(self) -> NDArray[Any]:
@@ -284,7 +196,7 @@ class TokenShard:
 
 def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
     """Map a shard from the paths of its roles "bin", "idx" and "spans"."""
-    index = open_index(files["idx"])
+    index = open_megatron_index(files["idx"])
     spans = open_arrays(files["spans"], FORMAT)
     space = _space(spans)
     if index.dtype != space.dtype:
@@ -292,7 +204,7 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
             f"holds {index.dtype.name} ids, its space says {space.dtype.name}", path=files["idx"]
         )
     columns = _columns(spans, len(index.lengths))
-    data = _open_ids(files["bin"], index.dtype)
+    data = open_ids(files["bin"], index.dtype)
     if data.nbytes != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
         raise FormatError(f"has {data.nbytes} bytes, its index says otherwise", path=files["bin"])
     return TokenShard(
@@ -308,13 +220,121 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
     )
 
 
-def _open_ids(path: Path, dtype: np.dtype[Any]) -> NDArray[Any] | RemoteIds:
-    if isinstance(path, UrlPath):
-        return RemoteIds(RemoteBlob(str(path)), dtype)
-    raw = map_bytes(path)
-    if len(raw) % dtype.itemsize:
-        raise FormatError(f"has {len(raw)} bytes, its index says otherwise", path=path)
-    return np.frombuffer(raw, dtype)
+@dataclass(slots=True, eq=False)
+class TokenDataset:
+    """All token rows of a folder as one list, shard by shard in manifest order.
+
+    Shards are opened when first touched; copies of them may be staged in `staged_dir`. A dataset
+    can be sent to another process: what travels is the list of files, not the maps.
+    """
+
+    folder: Path
+    entries: tuple[ShardEntry, ...]
+    staged_dir: Path | None = None
+    _staged: StagedCopies | None = None
+    _starts: list[int] = field(default_factory=list)
+    _open: dict[int, TokenShard] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
+        self._staged = None if self.staged_dir is None else StagedCopies(self.staged_dir)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, number: int) -> TokenRow:
+        shard, row = self.locate(number)
+        return self.shard(shard)[row]
+
+    def __iter__(self) -> Iterator[TokenRow]:
+        return (row for shard in range(len(self.entries)) for row in self.shard(shard))
+
+    def __getstate__(self) -> tuple[Path, tuple[ShardEntry, ...], Path | None]:
+        return self.folder, self.entries, self.staged_dir
+
+    def __setstate__(self, state: tuple[Path, tuple[ShardEntry, ...], Path | None]) -> None:
+        self.folder, self.entries, self.staged_dir = state
+        self._open = {}
+        self.__post_init__()
+
+    @property
+    def space(self) -> TokenSpace | None:
+        """The token space of the first shard; None if there is none."""
+        return self.shard(0).space if self.entries else None
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return (shard number, row in it) of a row of the data set."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {number} of {len(self)}")
+        shard = bisect_right(self._starts, number) - 1
+        return shard, number - self._starts[shard]
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the row with this key, or None."""
+        for shard, start in enumerate(self._starts[:-1]):
+            row = self.shard(shard).keys.find(key)
+            if row is not None:
+                return start + row
+        return None
+
+    def ids(self, number: int) -> Any:
+        """Return the ids of a row, mapped and not copied."""
+        shard, row = self.locate(number)
+        return self.shard(shard).ids(row)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Say that these rows will be read soon; of a local folder nothing is done."""
+        if not isinstance(self.folder, UrlPath):
+            return
+        places = [self.locate(number) for number in numbers]
+        for shard in dict.fromkeys(shard for shard, _ in places):
+            self.shard(shard).prefetch([row for other, row in places if other == shard])
+
+    def renew(self) -> bool:
+        """Open all shards again if more copies have been staged; say whether they have."""
+        if self._staged is None or not self._staged.has_news():
+            return False
+        self._open = {}  # maps that are in use stay as long as they are
+        return True
+
+    def shard(self, number: int) -> TokenShard:
+        """Return a shard by its place in the manifest; all shards must have one token space."""
+        found = self._open.get(number)
+        if found is None:
+            found = self._open[number] = self._opened(self.entries[number])
+            if number and self._open.get(0) is not None:
+                self._open[0].space.check_same(found.space)
+        return found
+
+    def _opened(self, entry: ShardEntry) -> TokenShard:
+        missing = [role for role in ROLES if role not in entry.files]
+        if missing:
+            what = f"holds no tokens: shard {entry.name} has no file {missing[0]!r}"
+            to_do = "tokenize it first, or measure it for a model that takes pixels"
+            raise FormatError(f"{what}; {to_do}", path=self.folder)
+        shard = open_token_shard({r: self._place(entry.files[r].path) for r in ROLES})
+        if len(shard) != entry.num_samples:
+            raise FormatError(
+                f"has {len(shard)} rows, the manifest says {entry.num_samples}", path=shard.path
+            )
+        return shard
+
+    def _place(self, relative: str) -> Path:
+        original = self.folder / relative
+        if self._staged is None:
+            return original
+        return as_path(self._staged.find(str(original), relative))
+
+
+def open_tokens(
+    folder: Path | str, manifest: Manifest | None = None, *, staged_dir: Path | None = None
+) -> TokenDataset:
+    """Open a finished folder of token shards.
+
+    `manifest` is that of the folder, if it is at hand; copies of the shards may be staged in
+    `staged_dir`. A shard without tokens is a `FormatError` when it is touched.
+    """
+    return TokenDataset(as_path(folder), (manifest or open_manifest(folder)).shards, staged_dir)
 
 
 def _space(spans: Arrays) -> TokenSpace:

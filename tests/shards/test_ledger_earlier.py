@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.ledger.commit import commit, seal
-from shardmill.shards.ledger.ledger import Ledger, earlier_files, set_aside
+from shardmill.shards.commit import commit, seal
+from shardmill.shards.ledger import Ledger, earlier_files, set_aside
 
 UNIT = Unit(name="u", input={"n": 1})
 

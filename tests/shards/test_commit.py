@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from shardmill.errors import SampleError, UnitFailed
 from shardmill.model.manifest import FileEntry, Receipt, receipt_from_plain
 from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.ledger.commit import Sealed, commit, seal
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.commit import Sealed, commit, seal
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import parse_json
 
 Files = Mapping[str, bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faulty_proxy import faulty_proxy
 
-from shardmill.shards.ledger.ledger import read_receipt_files
+from shardmill.shards.ledger import read_receipt_files
 from shardmill.storage import objects
 from shardmill.storage.cache import scratch_root
 from shardmill.storage.path import as_path

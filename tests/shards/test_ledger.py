@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
+import orjson
 import pytest
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.manifest import StageRecord, build_manifest
-from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.ledger.commit import commit, seal
-from shardmill.shards.ledger.ledger import Ledger, open_manifest
+from shardmill.model.stage import Draft, Reject, Tally, Unit
+from shardmill.shards.commit import commit, seal
+from shardmill.shards.ledger import Ledger, open_manifest, read_rejects
 
 RECORD = StageRecord(
     stage={"kind": "some:Stage", "size": 3},
@@ -133,3 +135,18 @@ def test_what_is_written_is_json_with_sorted_keys(ledger: Ledger) -> None:
     for name in ("stage.json", "inputs.json", "receipts/1.json"):
         text = (ledger.out_dir / name).read_text()
         assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
+def test_rejects_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rejects = [Reject("a", "not an image", "3 bytes", False), Reject("é", "too long", "", True)]
+    path = tmp_path / "000000.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(asdict(reject)) + b"\n" for reject in rejects))
+    assert list(read_rejects(path)) == rejects
+    assert list(read_rejects(tmp_path / "none.jsonl")) == []
+
+
+@pytest.mark.parametrize("line", ["root:x:0:0\n", "[]\n", '{"key": "a"}\n'])
+def test_a_broken_list_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.jsonl").write_text(line)
+    with pytest.raises(FormatError, match="not a list of rejects"):
+        list(read_rejects(tmp_path / "x.jsonl"))

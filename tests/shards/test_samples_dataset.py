@@ -11,8 +11,8 @@ from samples_for_tests import store_samples
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.shards.samples import dataset as sampleset
-from shardmill.shards.samples.dataset import SampleSet, most_open_shards, open_samples
+from shardmill.shards import samples as samples_module
+from shardmill.shards.samples import SampleDataset, max_open_shards, open_samples
 
 
 def make_set(folder: Path, num: int = 23) -> list[Sample]:
@@ -50,7 +50,7 @@ def test_keys_are_found_in_any_shard(tmp_path: Path) -> None:
 def test_fetch_follows_the_given_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_ahead: int
 ) -> None:
-    monkeypatch.setattr(sampleset, "LOOK_AHEAD", look_ahead)
+    monkeypatch.setattr(samples_module, "LOOK_AHEAD", look_ahead)
     make_set(tmp_path / "x")
     order = [*range(23), 3, 3]
     random.Random(0).shuffle(order)
@@ -59,7 +59,7 @@ def test_fetch_follows_the_given_order(
 
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampleset, "MAX_OPEN", 2)
+    monkeypatch.setattr(samples_module, "MAX_OPEN", 2)
     make_set(tmp_path / "x")
     found = open_samples(tmp_path / "x")
     raw = found.raw(0)
@@ -77,7 +77,7 @@ def test_it_travels_to_another_process(tmp_path: Path) -> None:
     found = open_samples(tmp_path / "x")
     assert found[3] == samples[3]
     other = pickle.loads(pickle.dumps(found))
-    assert isinstance(other, SampleSet)
+    assert isinstance(other, SampleDataset)
     assert other[3] == samples[3]
 
 
@@ -95,4 +95,4 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_some_shards_may_always_be_open() -> None:
-    assert most_open_shards() >= 1
+    assert max_open_shards() >= 1

@@ -13,8 +13,7 @@ from tars import contents, keys, read_tar
 from shardmill.errors import SampleError
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Draft
-from shardmill.shards.samples.shard import open_foreign, open_shard
-from shardmill.shards.samples.write import SampleWriter, content_hash
+from shardmill.shards.samples import SampleWriter, content_hash, open_foreign, open_shard
 from shardmill.shards.tar.names import Layout
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.shards.samples import shard as sampleshard
-from shardmill.shards.samples.shard import open_foreign, open_shard, parse_sample
+from shardmill.shards import samples as samples_module
+from shardmill.shards.samples import open_foreign, open_shard, parse_sample
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.write import TarWriter
 
@@ -41,7 +41,7 @@ def test_numbers_and_keys(tmp_path: Path) -> None:
 def test_reading_in_order_gives_the_same_as_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    monkeypatch.setattr(sampleshard, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(samples_module, "CHUNK_BYTES", chunk_bytes)
     with open_shard(*make_shard(tmp_path)) as shard:
         in_order = [(key, {e: bytes(v) for e, v in raw.items()}) for key, raw in shard.iter_raw()]
         by_number = [{e: bytes(v) for e, v in shard.raw(i).items()} for i in range(20)]

@@ -3,12 +3,12 @@
 For a group of units, each line ends before the next begins:
 
     1. fsync the drafts' files, and the shared files of which units wrote their ranges
-    2. remove receipts that vouch for older files of these units, fsync receipts/
+    2. remove receipts of older files of these units, fsync receipts/
     3. rename them into shards/ and rejects/, fsync both
     4. write the new receipts in the drafts, fsync each
     5. rename them into receipts/, fsync it
 
-So whatever a crash takes away, a receipt that can be read vouches for files that are whole. Into an
+So whatever a crash takes away, the files of a receipt that can be read are whole. Into an
 object store, 3 uploads the files and 5 creates the receipts; an upload lasts when it returns.
 """
 
@@ -30,7 +30,7 @@ from shardmill.model.manifest import (
     receipt_to_plain,
 )
 from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.ledger.ledger import Ledger
+from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import dump_line, dump_page
 
 CHUNK_BYTES = 1 << 20
@@ -51,7 +51,7 @@ class Sealed:
 
 
 def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally) -> Sealed:
-    """Return the draft with its receipt; the books have been checked, the files are closed."""
+    """Return the draft with its receipt; the counts have been checked, the files are closed."""
     shards = tuple(_shard_entry(draft, name) for name in draft.shards)
     rejects = _write_rejects(ledger, unit, draft, tally)
     receipt = Receipt(

@@ -1,0 +1,494 @@
+"""Sample shards: WebDataset tars with an index each, read and written.
+
+A sample `K` is the member `K.json` (see `model.sample`), then its media. `K.txt` is added to a
+document that is exactly one medium and one text, so that readers of caption pairs work unchanged;
+the json stays the truth. The index (`tar.index`) is written in the same pass.
+
+`SampleShard` reads one tar through its index. `SampleDataset` is a whole folder as one list: a
+folder of ours (tar and index side by side), or one that `shardmill index` made, whose indexes
+point at tars elsewhere.
+"""
+
+from __future__ import annotations
+
+import resource
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, islice, pairwise
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import numpy as np
+import orjson
+import xxhash
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError, SampleError
+from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.sample import (
+    EXTRA_NAME,
+    INGEST_FIRST,
+    MediaSize,
+    Sample,
+    sample_from_plain,
+    sample_to_plain,
+)
+from shardmill.model.stage import Draft
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tar.grouping import Grouped, group_members
+from shardmill.shards.tar.header import END_OF_TAR
+from shardmill.shards.tar.index import IndexRows, ShardIndex, hash_keys, index_of, open_index
+from shardmill.shards.tar.names import Layout
+from shardmill.shards.tar.read import walk_tar
+from shardmill.shards.tar.write import Content, TarWriter, plan_sample
+from shardmill.storage.blob import Blob, open_blob
+from shardmill.storage.cache import StagedCopies, fetch_copies
+from shardmill.storage.path import as_path
+
+CHUNK_BYTES = 4 << 20
+MAX_OPEN = 1024
+FILES_A_SHARD = 3
+LOOK_AHEAD = 48
+NOT_MEDIA = ("json", "txt")
+
+# The members of a sample by extension.
+Members: TypeAlias = dict[str, memoryview]
+
+
+class SampleShard:
+    """The samples of one tar; numbers count from 0. Views hold on to the memory they show."""
+
+    def __init__(self, blob: Blob, index: ShardIndex) -> None:
+        self.blob, self.index = blob, index
+        self._num_samples, self._whole = len(index), blob.mapped()
+        # At hand, since looking them up costs as much as the rest of a random read.
+        self._views, self._copies = index.table.views, index.table.copies
+        if blob.num_bytes != index.num_bytes:
+            raise FormatError(
+                f"has {blob.num_bytes} bytes, its index {index.arrays.path} says "
+                f"{index.num_bytes}: make the index again",
+                path=blob.url,
+            )
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, number: int) -> Sample:
+        return parse_sample(self.index.keys[number], self.raw(number))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (parse_sample(key, raw) for key, raw in self.iter_raw())
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the sample with this key, or None."""
+        return self.index.find(key)
+
+    def raw(self, number: int) -> Members:
+        """Return the members of a sample by extension, as they lie in the tar."""
+        if self._whole is None:
+            return self.raw_all([number])[0]
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
+        return self._views(number, self._whole, 0)
+
+    def copies(self, number: int) -> dict[str, bytes]:
+        """Return the same as bytes, which hold on to nothing."""
+        if self._whole is None:
+            return {ext: bytes(view) for ext, view in self.raw_all([number])[0].items()}
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
+        return self._copies(number, self._whole, 0)
+
+    def raw_all(self, numbers: Sequence[int]) -> list[Members]:
+        """Return the members of several samples; a remote tar is asked for all of them at once."""
+        spans = [self._span(number) for number in numbers]
+        views = self.blob.view_all([(start, end - start) for start, end in spans])
+        return [
+            self._views(number, view, start)
+            for number, view, (start, _) in zip(numbers, views, spans)
+        ]
+
+    def iter_raw(self, first: int = 0, last: int | None = None) -> Iterator[tuple[str, Members]]:
+        """Yield key and members of the samples first .. last in order, read in large chunks."""
+        chunks = self._chunks(first, len(self) if last is None else last)
+        for chunk, following in pairwise(chain(chunks, [None])):
+            assert chunk is not None
+            if following is not None:
+                self.blob.prefetch([following[1]])
+            numbers, (start, length) = chunk
+            content = memoryview(self.blob.read(start, length))
+            for number in numbers:
+                yield self.index.keys[number], self._views(number, content, start)
+
+    def in_order(self, last: int | None = None) -> Iterator[tuple[str, Members]]:
+        """Yield key and members of the samples; of a mapped tar only what is looked at is read."""
+        if self._whole is None:
+            return self.iter_raw(0, last)
+        numbers = range(len(self) if last is None else last)
+        return ((self.index.keys[number], self.raw(number)) for number in numbers)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Say that these samples will be read soon."""
+        spans = map(self._span, numbers)
+        self.blob.prefetch([(start, end - start) for start, end in spans])
+
+    def close(self) -> None:
+        """Release the file; views that are in use stay valid."""
+        self._whole = None
+        self.blob.close()
+
+    def _chunks(self, first: int, last: int) -> Iterator[tuple[range, tuple[int, int]]]:
+        """Yield neighbouring samples that are read together, and their (offset, length)."""
+        number = first
+        while number < last:
+            start, end = self.index.span(number)
+            stop = number + 1
+            while stop < last and self.index.span(stop)[1] - start <= CHUNK_BYTES:
+                end = self.index.span(stop)[1]
+                stop += 1
+            yield range(number, stop), (start, end - start)
+            number = stop
+
+    def _span(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < self._num_samples:
+            raise self._absent(number)
+        return self.index.span(number)
+
+    def _absent(self, number: int) -> IndexError:
+        return IndexError(f"sample {number} of {len(self)} in {self.blob.url}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_shard(url: str, index_path: Path) -> SampleShard:
+    """Open a tar by its index."""
+    return SampleShard(open_blob(url), open_index(index_path))
+
+
+def open_entry(folder: Path, entry: ShardEntry, staged: StagedCopies | None = None) -> SampleShard:
+    """Open a shard of a folder: its tar, the foreign tar of its index, or a staged copy."""
+    index = entry_index(folder, entry)
+    url, relative = tar_place(folder, entry, index)
+    return SampleShard(open_blob(staged.find(url, relative) if staged else url), index)
+
+
+def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
+    """Open the index of a shard; it must hold as many samples as the receipt says."""
+    path = folder / entry.files["idx"].path
+    index = open_index(path)
+    if len(index) != entry.num_samples:
+        raise FormatError(
+            f"holds {len(index)} samples, its receipt says {entry.num_samples}", path=path
+        )
+    return index
+
+
+def tar_place(folder: Path, entry: ShardEntry, index: ShardIndex) -> tuple[str, str]:
+    """Return the path or url of a shard's tar, and the relative path that a copy of it has."""
+    if "tar" in entry.files:
+        relative = entry.files["tar"].path
+        return str(folder / relative), relative
+    if index.url is None:
+        raise FormatError("does not say where its tar is", path=index.arrays.path)
+    return index.url, f"shards/{entry.name}.tar"
+
+
+def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Grouped]:
+    """Open a tar without an index by walking its headers; also return what the walk found."""
+    blob = open_blob(url)
+    try:
+        walk = walk_tar(blob)
+        grouped = group_members(walk, interleaved=interleaved)
+        arrays = grouped.rows.arrays(as_path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
+        return SampleShard(blob, index_of(arrays)), grouped
+    except FormatError:
+        blob.close()
+        raise
+
+
+def parse_sample(key: str, raw: Members) -> Sample:
+    """Return the sample in the members that `SampleWriter` wrote; otherwise a `SampleError`."""
+    if "json" not in raw:
+        raise SampleError("not a document", f"{key!r} has no json: {INGEST_FIRST}")
+    try:
+        plain = orjson.loads(raw["json"])
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not a document", f"the json of {key!r}: {error}") from error
+    media = {ext: content for ext, content in raw.items() if ext not in NOT_MEDIA}
+    return sample_from_plain(key, plain, media)
+
+
+class SampleDataset:
+    """All samples of a folder by number or key, whichever shard they lie in.
+
+    Shards are opened when first touched; the least recently used one is closed when there are too
+    many. Copies of the tars may be staged in `staged_dir`. A dataset can be sent to another
+    process, which opens its own files.
+    """
+
+    def __init__(
+        self, folder: Path, entries: Sequence[ShardEntry], staged_dir: Path | None = None
+    ) -> None:
+        self.folder, self.staged_dir = folder, staged_dir
+        self._staged = None if staged_dir is None else StagedCopies(staged_dir)
+        self.entries = tuple(entry for entry in entries if entry.num_samples)
+        self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
+        self._open: OrderedDict[int, SampleShard] = OrderedDict()
+        self._max_open = max_open_shards()
+        self._is_crowded = len(self.entries) > self._max_open
+        self._hashes: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, number: int) -> Sample:
+        shard, inside = self.locate(number)
+        return self.shard(shard)[inside]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (sample for shard in range(len(self.entries)) for sample in self.shard(shard))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SampleDataset, (self.folder, self.entries, self.staged_dir)
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return (shard number, number in the shard) of a sample."""
+        shard = bisect_right(self._starts, number) - 1
+        if number < 0 or shard >= len(self.entries):
+            raise IndexError(f"sample {number} of {len(self)}")
+        return shard, number - self._starts[shard]
+
+    def raw(self, number: int) -> Members:
+        """Return the members of a sample by extension."""
+        shard, inside = self.locate(number)
+        return self.shard(shard).raw(inside)
+
+    def copies(self, number: int) -> dict[str, bytes]:
+        """Return the members of a sample by extension, as bytes."""
+        shard, inside = self.locate(number)
+        return self.shard(shard).copies(inside)
+
+    def key(self, number: int) -> str:
+        """Return the key of a sample."""
+        shard, inside = self.locate(number)
+        return self.shard(shard).index.keys[inside]
+
+    def fetch(self, numbers: Iterable[int]) -> Iterator[Members]:
+        """Yield the members of samples in a known order, while the next ones are being read."""
+        order = iter(numbers)
+        batch = self._announce(order)
+        while batch:
+            coming = self._announce(order)
+            yield from self._read(batch)
+            batch = coming
+
+    def find(self, key: str) -> int | None:
+        """Return the number of the sample with this key, or None."""
+        number = int(self.find_all([key])[0])
+        return None if number < 0 else number
+
+    def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """Return the numbers of the samples with these keys, -1 where there is none."""
+        hashes, numbers = self._all_hashes()
+        wanted = hash_keys([key.encode("utf-8", "surrogateescape") for key in keys])
+        rows = np.searchsorted(hashes, wanted)
+        found = np.full(len(keys), -1, np.int64)
+        for i, row in enumerate(rows.tolist()):
+            # Different keys may have the same hash, so the key itself decides.
+            while row < len(hashes) and hashes[row] == wanted[i]:
+                if self.key(int(numbers[row])) == keys[i]:
+                    found[i] = numbers[row]
+                    break
+                row += 1
+        return found
+
+    def shard(self, number: int) -> SampleShard:
+        """Return an open shard."""
+        found = self._open.get(number)
+        if found is not None:
+            if self._is_crowded:
+                self._open.move_to_end(number)
+            return found
+        while len(self._open) >= self._max_open:
+            self._open.popitem(last=False)[1].close()
+        found = self._open[number] = open_entry(self.folder, self.entries[number], self._staged)
+        return found
+
+    def renew(self) -> bool:
+        """Close all shards if more copies have been staged; say whether they have."""
+        if self._staged is None or not self._staged.has_news():
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Close all shards; they open again when they are needed."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _announce(self, order: Iterator[int]) -> list[tuple[int, int]]:
+        places = [self.locate(number) for number in islice(order, LOOK_AHEAD)]
+        for shard_number in dict.fromkeys(shard for shard, _ in places):
+            mine = [inside for shard, inside in places if shard == shard_number]
+            self.shard(shard_number).prefetch(mine)
+        return places
+
+    def _read(self, places: Sequence[tuple[int, int]]) -> list[Members]:
+        # Samples of one shard are asked for together, so that a remote store can join requests.
+        raws: list[Members] = [{} for _ in places]
+        for shard_number in dict.fromkeys(shard for shard, _ in places):
+            mine = [i for i, (shard, _) in enumerate(places) if shard == shard_number]
+            read = self.shard(shard_number).raw_all([places[i][1] for i in mine])
+            for i, raw in zip(mine, read):
+                raws[i] = raw
+        return raws
+
+    def _all_hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        if self._hashes is None:
+            fetch_copies(self.folder / entry.files["idx"].path for entry in self.entries)
+            hashes = [np.empty(0, np.uint64)]
+            numbers = [np.empty(0, np.int64)]
+            for entry, start in zip(self.entries, self._starts):
+                index = entry_index(self.folder, entry)
+                hashes.append(index.arrays["hash"])
+                numbers.append(start + index.arrays["hash_order"].astype(np.int64))
+            joined = np.concatenate(hashes)
+            order = np.argsort(joined, kind="stable")
+            self._hashes = joined[order], np.concatenate(numbers)[order]
+        return self._hashes
+
+
+def open_samples(
+    folder: Path | str, manifest: Manifest | None = None, *, staged_dir: Path | None = None
+) -> SampleDataset:
+    """Open a finished folder of sample shards, or of indexes of foreign tars.
+
+    `manifest` is that of the folder, if it is at hand; copies of the tars may be staged in
+    `staged_dir`. A folder that is unfinished or holds something else is an error that says so.
+    """
+    entries = (manifest or open_manifest(folder)).shards
+    for entry in entries:
+        if "idx" not in entry.files:
+            raise FormatError(
+                f"shard {entry.name} has no index: this is not a folder of samples", path=folder
+            )
+    return SampleDataset(as_path(folder), entries, staged_dir)
+
+
+def max_open_shards() -> int:
+    """Return how many shards may be open: 1024, or a share of what the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_OPEN
+    return max(1, min(MAX_OPEN, soft * 3 // 4 // FILES_A_SHARD))
+
+
+class SampleWriter:
+    """Writes samples to the shards of a draft; use as a context manager.
+
+    `name_of_split(0)` names the first shard; the next ones follow when `max_bytes` of tar would be
+    exceeded. Without samples no shard is written.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        name_of_split: Callable[[int], str],
+        *,
+        max_bytes: int | None = None,
+        layout: Layout = "dotted",
+    ) -> None:
+        self._draft, self._name_of_split = draft, name_of_split
+        self._layout = layout
+        self._max_bytes = inf if max_bytes is None else max_bytes
+        self._num_splits = 0
+        self._tar: TarWriter | None = None
+        self._rows = IndexRows()
+
+    def add(self, sample: Sample, sizes: Mapping[str, MediaSize] | None = None) -> None:
+        """Append a sample; `sizes` gives what is known of its media, by their names."""
+        planned = plan_sample(sample.key, sample_members(sample), self._layout)
+        start = self._tar_with_room(planned.num_bytes).append(planned)
+        self._rows.add(sample.key, start, planned.exts, planned.offsets, planned.sizes)
+        self._rows.describe(
+            [sizes.get(ext) for ext in planned.exts] if sizes else (),
+            sum(len(segment.text) for segment in sample.document.segments),
+            content_hash(sample),
+            sample.origin.source if sample.origin else "",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._finish_shard()
+        elif self._tar is not None:
+            self._tar.abandon()
+
+    def _tar_with_room(self, num_bytes: int) -> TarWriter:
+        tar = self._tar
+        if tar is not None and tar.num_bytes + num_bytes + len(END_OF_TAR) > self._max_bytes:
+            self._finish_shard()
+            tar = None
+        if tar is None:
+            name = self._name_of_split(self._num_splits)
+            tar = self._tar = TarWriter(self._draft.file(name, "tar"))
+        return tar
+
+    def _finish_shard(self) -> None:
+        if self._tar is None:
+            return
+        name, end = self._name_of_split(self._num_splits), self._tar.num_bytes
+        self._tar.close()
+        self._rows.write(self._draft.file(name, "idx"), end=end, num_bytes=self._tar.num_bytes)
+        self._draft.finish(name, num_samples=len(self._rows))
+        self._tar, self._rows = None, IndexRows()
+        self._num_splits += 1
+
+
+def sample_members(sample: Sample) -> list[tuple[str, Content]]:
+    """Return extension and content of each member: json, txt for a caption pair, the media."""
+    for name in sample.media:
+        if name in NOT_MEDIA:
+            raise SampleError("bad extension", f"a medium of {sample.key!r} is named {name!r}")
+    segments = sample.document.segments
+    for segment in sample.document.media():
+        if segment.media not in sample.media:
+            raise SampleError("missing media", f"{sample.key!r} has no medium {segment.media!r}")
+    try:
+        content = orjson.dumps(sample_to_plain(sample), option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise SampleError("not JSON", f"{sample.key!r}: {error}") from error
+    members: list[tuple[str, Content]] = [("json", content)]
+    texts = [segment.text for segment in segments if segment.kind == "text"]
+    if len(texts) == 1 and len(segments) == 2:
+        members.append(("txt", texts[0].encode()))
+    members.extend(sample.media.items())
+    return members
+
+
+def content_hash(sample: Sample) -> int:
+    """Return the xxh3-128 of what a sample says and shows; key, origin and names do not count."""
+    hasher = xxhash.xxh3_128()
+    segments = [(s.kind, s.text, s.role, s.turn, s.time_s) for s in sample.document.segments]
+    hasher.update(orjson.dumps(segments))
+    if EXTRA_NAME in sample.extra:
+        hasher.update(orjson.dumps(sample.extra[EXTRA_NAME], option=orjson.OPT_SORT_KEYS))
+    for content in sample.media.values():
+        # Lengths keep "ab" + "c" apart from "a" + "bc".
+        hasher.update(len(content).to_bytes(8, "little"))
+        hasher.update(content)
+    return int(hasher.intdigest())
