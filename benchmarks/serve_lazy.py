@@ -86,14 +86,14 @@ def _open(folder: str) -> Any:
 
     transformers().logging.set_verbosity_error()
     from shardmill.pack.build import BuildSpec
-    from shardmill.pack.mrope import QWEN2_5_VL
+    from shardmill.tokens.visual.qwen import Qwen25VL
     from shardmill.train.dataset import PackedDataset
-    from shardmill.train.pixels.documents import PixelReader
+    from shardmill.train.pixels.reader import PixelReader
 
     root = Path(folder)
     reader = PixelReader.open(root / "samples", root / "model")
     lengths = root / "lengths" / "lengths.bin"
-    build = BuildSpec(mrope=QWEN2_5_VL)
+    build = BuildSpec(positions=Qwen25VL())
     return PackedDataset(root / "packs.plan", reader, lengths=lengths, build=build, max_faults=0)
 
 

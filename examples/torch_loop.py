@@ -10,15 +10,14 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from shardmill.pack.build import BuildSpec
-from shardmill.pack.mrope import QWEN2_VL
 from shardmill.train.collate import Collate, dummy_image
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.loader import StepLoader
-from shardmill.train.pixels.documents import PixelReader
+from shardmill.train.pixels.reader import PixelReader
 
 plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
 reader = PixelReader.open(samples, model_dir)
-packs = PackedDataset(plan, reader, lengths=lengths, build=BuildSpec(mrope=QWEN2_VL))
+packs = PackedDataset(plan, reader, lengths=lengths, build=BuildSpec(positions=reader.rule))
 collate = Collate(attention="4d", labels="unshifted", dummy=dummy_image(reader.processor))
 loader = StepLoader(packs, packs.sampler(micro_batch=2), collate_fn=collate, num_workers=1)
 torch.manual_seed(0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shardmill.tokens.count import estimate_medium, given_sizes
 from shardmill.train.nemo.build import MEDIA_KEYS
 from shardmill.train.nemo.build import build_packed_sample as _build_packed_vlm_sample
 from shardmill.train.nemo.build import mrope_position_ids as _compute_mrope_position_ids
@@ -21,13 +22,12 @@ from shardmill.train.nemo.dataset import (
     PackedDatasetWrapper,
     neat_pack_dataset_vlm,
 )
-from shardmill.train.nemo.plan import estimate_image_tokens as _estimate_image_tokens
 from shardmill.train.nemo.plan import (
     estimate_sample_length,
     greedy_knapsack,
     greedy_knapsack_vt_balanced,
+    rule_of_configs,
 )
-from shardmill.train.nemo.plan import estimate_video_tokens as _estimate_video_tokens
 
 __all__ = [
     "MEDIA_KEYS",
@@ -44,13 +44,32 @@ __all__ = [
     "neat_pack_dataset_vlm",
 ]
 
+Config = Mapping[str, Any]
+
+
+def _estimate_image_tokens(img_meta: Any, image_cfg: Config) -> int:
+    """Return the tokens of an image from its [height, width]."""
+    return _estimate("image", img_meta, rule_of_configs(image_cfg, None))
+
+
+def _estimate_video_tokens(vid_meta: Any, video_cfg: Config) -> int:
+    """Return the tokens of a video from its [total_frames, height, width, fps, duration]."""
+    return _estimate("video", vid_meta, rule_of_configs(None, video_cfg))
+
 
 def _estimate_sample_length(
     example: Mapping[str, Any],
-    image_cfg: Mapping[str, Any] | None = None,
-    video_cfg: Mapping[str, Any] | None = None,
+    image_cfg: Config | None = None,
+    video_cfg: Config | None = None,
     return_media_tokens: bool = False,
 ) -> int | tuple[int, int]:
     """Return all tokens of a row, with `return_media_tokens` also those of its media."""
-    total, media = estimate_sample_length(example, image_cfg, video_cfg)
+    is_known = image_cfg is not None or video_cfg is not None
+    rule = rule_of_configs(image_cfg, video_cfg) if is_known else None
+    total, media = estimate_sample_length(example, rule)
     return (total, media) if return_media_tokens else total
+
+
+def _estimate(kind: str, meta: Any, rule: Any) -> int:
+    (size,) = given_sizes([kind], {"mm_inputs_meta": {f"{kind}s_meta": [meta]}})
+    return estimate_medium(kind, size, rule)

@@ -113,16 +113,17 @@ FRAME_SAMPLERS: Table = {
     "nearest": "shardmill.media.video.samplers:NearestKeyframes",
     "scenes": "shardmill.media.video.samplers:Scenes",
     "frames": "shardmill.media.video.samplers:Explicit",
+    "model": "shardmill.tokens.visual.pretrained:ModelFrames",
 }
 
 VISUAL_RULES: Table = {
     "qwen2-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
-    "qwen2.5-vl": "shardmill.tokens.visual.qwen:Qwen2VL",
+    "qwen2.5-vl": "shardmill.tokens.visual.qwen:Qwen25VL",
     "qwen3-vl": "shardmill.tokens.visual.qwen:Qwen3VL",
-    "llava": "shardmill.tokens.visual.fixed:Llava",
-    "gemma3": "shardmill.tokens.visual.fixed:Gemma3",
-    "internvl": "shardmill.tokens.visual.tiled:InternVL",
-    "function": "shardmill.tokens.visual.rule:FunctionRule",
+    "llava": "shardmill.tokens.visual.llava:Llava",
+    "gemma3": "shardmill.tokens.visual.gemma3:Gemma3",
+    "internvl": "shardmill.tokens.visual.internvl:InternVL",
+    "function": "shardmill.tokens.visual.function:FunctionRule",
 }
 
 FILTERS: Table = {

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
 from shardmill.model.frames import (
-    patch_times_s,
-    qwen2_frames,
-    qwen3_frames,
+    spread_at_fps,
     spread_frames,
+    stride_at_fps,
     stride_frames,
 )
 
@@ -52,17 +51,12 @@ def test_spread_frames_reach_both_ends(num_frames: int, count: int) -> None:
 def test_rates_keep_to_their_limits(
     num_frames: int, video_fps: float, fps: float, max_frames: int
 ) -> None:
-    two = qwen2_frames(num_frames, video_fps, fps=fps, max_frames=max_frames)
-    three = qwen3_frames(num_frames, video_fps, fps=fps, max_frames=max_frames)
+    two = stride_at_fps(num_frames, video_fps, fps=fps, max_frames=max_frames, multiple_of=2)
+    three = spread_at_fps(num_frames, video_fps, fps=fps, max_frames=max_frames)
     assert len(two) % 2 == 0
     for frames in (two, three):
         assert min(4, num_frames - 1) <= len(frames) <= min(max_frames, num_frames)
         assert frames[-1] < num_frames
-
-
-def test_times_of_patches_by_hand() -> None:
-    assert patch_times_s(np.array([0, 5, 9]), 10.0) == [0.25, 0.9]
-    assert patch_times_s(np.array([0, 5, 9, 12]), 10.0, temporal_patch=4) == [0.6]
 
 
 @pytest.mark.parametrize("num_frames", [0, -3, 1 << 40])
@@ -73,6 +67,4 @@ def test_videos_without_a_sane_number_of_frames_are_rejected(num_frames: int) ->
 
 def test_an_unknown_rate_is_rejected() -> None:
     with pytest.raises(SampleError, match="unknown frame rate"):
-        qwen3_frames(10, 0.0, fps=2.0)
-    with pytest.raises(SampleError, match="unknown frame rate"):
-        patch_times_s(np.array([0, 1]), float("nan"))
+        spread_at_fps(10, 0.0, fps=2.0)

@@ -14,7 +14,7 @@ from tiny_qwen import END_ID, IMAGE_ID, START_ID, TEXT_IDS, tiny_model
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
 from shardmill.pack.build import NO_LABEL, BuildSpec, Pack, build_pack, cut_row
-from shardmill.pack.mrope import QWEN2_5_VL
+from shardmill.tokens.visual.qwen import Qwen25VL
 
 
 @st.composite
@@ -50,16 +50,16 @@ def naive_labels(row: TokenRow) -> list[int]:
 def test_pack_holds_each_document_as_it_is_alone(
     documents: list[TokenRow], alignment: int, spare: int | None
 ) -> None:
-    spec = BuildSpec(alignment=alignment, pad_id=7, mrope=QWEN2_5_VL)
+    spec = BuildSpec(alignment=alignment, pad_id=7, positions=Qwen25VL())
     size = build_pack(documents, spec).layout.size
     if spare is not None:
-        spec = BuildSpec(alignment=alignment, pad_id=7, mrope=QWEN2_5_VL, size=size + spare)
+        spec = BuildSpec(alignment=alignment, pad_id=7, positions=Qwen25VL(), size=size + spare)
     pack = build_pack(documents, spec, samples=range(40, 40 + len(documents)))
     labels, sample_ids = pack.labels(), pack.sample_ids()
     covered = np.zeros(len(pack.input_ids), np.bool_)
     for number, (row, start) in enumerate(zip(documents, pack.layout.starts)):
         here = slice(int(start), int(start) + len(row.ids))
-        alone = build_pack([row], BuildSpec(mrope=QWEN2_5_VL))
+        alone = build_pack([row], BuildSpec(positions=Qwen25VL()))
         covered[here] = True
         assert pack.input_ids[here].tolist() == row.ids.tolist()
         assert labels[here].tolist() == naive_labels(row)
@@ -105,7 +105,7 @@ def test_cut_row_keeps_its_media(row: TokenRow, num_tokens: int) -> None:
 
 
 def test_pack_of_nothing_has_the_shapes_of_any_other() -> None:
-    pack = build_pack([], BuildSpec(size=8, mrope=QWEN2_5_VL))
+    pack = build_pack([], BuildSpec(size=8, positions=Qwen25VL()))
     assert pack.position_ids.shape == (3, 8)
     assert pack.labels().tolist() == [NO_LABEL] * 8
     assert not pack.block_causal_mask().any()
@@ -149,11 +149,11 @@ def test_model_gives_the_same_loss_packed_and_alone(attention: str, alignment: i
     documents = [image_row(rng, 9 + 3 * n, grid) for n, grid in enumerate(grids)]
     pixels = [torch.randn(g[1] * g[2], 3 * 2 * 2 * 2) for g in grids]
     model = tiny_model("qwen2_5_vl", attention)
-    spec = BuildSpec(mrope=QWEN2_5_VL, alignment=alignment)
+    spec = BuildSpec(positions=Qwen25VL(), alignment=alignment)
     packed = losses(model, build_pack(documents, spec), torch.cat(pixels), attention)
     starts = build_pack(documents, spec).layout.starts
     for row, image, start in zip(documents, pixels, starts):
-        alone = losses(model, build_pack([row], BuildSpec(mrope=QWEN2_5_VL)), image, attention)
+        alone = losses(model, build_pack([row], BuildSpec(positions=Qwen25VL())), image, attention)
         assert np.count_nonzero(alone) == row.num_loss
         np.testing.assert_allclose(packed[start : start + len(alone)], alone, atol=2e-5)
 

@@ -18,8 +18,8 @@ from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.run.runner import run_stage
 from shardmill.shards.lengths import open_lengths
 from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
+from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
-from shardmill.tokens.visual.tiled import InternVL
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 IMAGES = {"min_pixels": 2000, "max_pixels": 20_000}

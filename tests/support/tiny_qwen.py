@@ -46,7 +46,7 @@ def _config(family: str) -> tuple[Any, Any]:
     else:
         vision |= {"intermediate_size": 24, "out_hidden_size": 32}
     if family == "qwen2_5_vl":
-        vision |= {"window_size": 8, "fullatt_block_indexes": [0]}
+        vision |= {"window_size": 8, "fullatt_block_indexes": [0], "tokens_per_second": 2}
     if family == "qwen3_vl":
         text["head_dim"] = 8
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}

@@ -16,7 +16,7 @@ from packed_folder import Made, token_row
 from shardmill.errors import ConfigError
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.pack.build import BuildSpec, build_pack
-from shardmill.pack.mrope import QWEN2_VL
+from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import NO_DOCUMENT, Collate
 from shardmill.train.dataset import PackedDataset, TrainPack
 
@@ -38,7 +38,7 @@ def image_pack(num_images: int, number: int = 0) -> TrainPack:
     values = torch.full((12 * num_images, 5), float(number))
     grids = torch.tensor([[1, 2, 6]] * num_images).reshape(-1, 3)
     tensors = {"pixel_values": values, "image_grid_thw": grids} if num_images else {}
-    return TrainPack(number, build_pack([row], BuildSpec(mrope=QWEN2_VL)), tensors)
+    return TrainPack(number, build_pack([row], BuildSpec(positions=Qwen2VL())), tensors)
 
 
 def test_padding_to_the_longest_a_multiple_and_a_fixed_length() -> None:

@@ -80,6 +80,9 @@ def _packed(
             "samples are read for a model that takes pixels: give its folder as processor, or "
             "tokenize them first"
         )
-    from shardmill.train.pixels.documents import PixelReader
+    from shardmill.pack.build import BuildSpec
+    from shardmill.train.pixels.reader import PixelReader
 
-    return PackedDataset(to_path(plan), PixelReader.open(opened.path, processor), lengths=table)
+    reader = PixelReader.open(opened.path, processor)
+    build = BuildSpec(positions=reader.rule)
+    return PackedDataset(to_path(plan), reader, lengths=table, build=build)

@@ -41,44 +41,29 @@ def stride_frames(num_frames: int, count: int, *, middle: bool = False) -> Frame
     return (2 * np.arange(count) + middle) * num_frames // (2 * count)
 
 
-def qwen2_frames(
+def stride_at_fps(
     num_frames: int,
     video_fps: float,
     *,
     fps: float,
     min_frames: int = 4,
     max_frames: int = 768,
-    temporal_patch: int = 2,
+    multiple_of: int = 1,
 ) -> FrameNumbers:
-    """Return the frames of Qwen2-VL and Qwen2.5-VL: `fps` a second, down to whole patches."""
-    _need_rate(video_fps)
-    limit = floor(min(max_frames, num_frames) / temporal_patch) * temporal_patch
+    """Return `fps` frames a second in equal steps from the first on, down to a multiple."""
+    need_rate(video_fps)
+    limit = floor(min(max_frames, num_frames) / multiple_of) * multiple_of
     wanted = min(max(num_frames / video_fps * fps, min_frames), limit, num_frames)
-    return stride_frames(num_frames, floor(wanted / temporal_patch) * temporal_patch)
+    return stride_frames(num_frames, floor(wanted / multiple_of) * multiple_of)
 
 
-def qwen3_frames(
+def spread_at_fps(
     num_frames: int, video_fps: float, *, fps: float, min_frames: int = 4, max_frames: int = 768
 ) -> FrameNumbers:
-    """Return the frames of Qwen3-VL: `fps` a second, spread from the first frame to the last."""
-    _need_rate(video_fps)
+    """Return `fps` frames a second, spread from the first frame to the last."""
+    need_rate(video_fps)
     wanted = int(num_frames / video_fps * fps)
     return spread_frames(num_frames, min(max(wanted, min_frames), max_frames, num_frames))
-
-
-def patch_times_s(
-    frames: FrameNumbers, video_fps: float, *, temporal_patch: int = 2
-) -> list[float]:
-    """Return the time of each temporal patch: between its first and its last frame.
-
-    The last frame is repeated to fill the last patch: frames 0, 5, 9 at 10 a second are the
-    patches (0, 5) and (9, 9), at 0.25 s and 0.9 s.
-    """
-    _need_rate(video_fps)
-    padding = np.full(-len(frames) % temporal_patch, frames[-1])
-    times = np.concatenate([frames, padding]) / video_fps
-    middles = (times[::temporal_patch] + times[temporal_patch - 1 :: temporal_patch]) / 2
-    return [float(time) for time in middles]
 
 
 def check_frames(num_frames: int) -> int:
@@ -90,6 +75,7 @@ def check_frames(num_frames: int) -> int:
     return num_frames
 
 
-def _need_rate(video_fps: float) -> None:
+def need_rate(video_fps: float) -> None:
+    """Reject a video whose frame rate is not known."""
     if not video_fps > 0:
         raise UnknownSize("unknown frame rate", "the index has none for this video")

@@ -7,8 +7,9 @@ medium's modality, every other token is text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,13 @@ class TokenRow:
     def num_loss(self) -> int:
         """The tokens that are trained on."""
         return int(self.loss[:, 1].sum())
+
+
+class PositionRule(Protocol):
+    """How a model counts the positions of a document; every visual rule is one."""
+
+    def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
+        """Return position ids as (axes, n): one axis, or three for time, height and width."""
 
 
 def spans_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

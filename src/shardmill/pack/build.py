@@ -20,9 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import SampleError
-from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of, spans_of
+from shardmill.model.tokenrow import (
+    MediaSpan,
+    PositionRule,
+    TokenRow,
+    mask_of,
+    modality_of,
+    spans_of,
+)
 from shardmill.pack.layout import Layout, block_causal_mask, lay_out
-from shardmill.pack.mrope import MropeRule, mrope_positions
 from shardmill.pack.overlong import keep_places
 from shardmill.shards.tokens.shard import TokenShard
 
@@ -33,13 +39,14 @@ NO_LABEL = -100
 class BuildSpec:
     """How a pack is laid out: padding to `size` (None: not at all) and inside documents.
 
-    `mrope` gives three-axis positions; without it positions count from 0 in each document.
+    `positions` is the visual rule of a model whose positions are not plain: by default they count
+    from 0 in each document.
     """
 
     alignment: int = 1
     size: int | None = None
     pad_id: int = 0
-    mrope: MropeRule | None = None
+    positions: PositionRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +107,8 @@ def build_pack(
 
     `samples` are their numbers in the data set (0, 1, 2 ... by default), `lengths` the planned
     numbers of tokens: a longer row loses text from its end, a shorter one is an error, because
-    planned and built length must agree. `positions` are (3, n) positions of each document, where
-    the model itself has computed them.
+    planned and built length must agree. `positions` are the (axes, n) positions of each document
+    where the caller knows more than `spec.positions` can.
     """
     if lengths is not None:
         rows = [cut_row(row, int(length)) for row, length in zip(rows, lengths)]
@@ -113,7 +120,7 @@ def build_pack(
         input_ids=layout.place([row.ids for row in rows], spec.pad_id, np.int64),
         loss_mask=_loss_mask(rows, layout),
         modality=layout.place([modality_of(row.media, len(row.ids)) for row in rows], 0, np.uint8),
-        position_ids=_positions(rows, layout, spec.mrope, positions),
+        position_ids=_positions(rows, layout, spec.positions, positions),
         media=tuple(
             PackMedium(document, replace(span, position=span.position + int(start)))
             for document, (row, start) in enumerate(zip(rows, layout.starts))
@@ -156,34 +163,28 @@ def _loss_mask(rows: Sequence[TokenRow], layout: Layout) -> NDArray[np.bool_]:
 def _positions(
     rows: Sequence[TokenRow],
     layout: Layout,
-    rule: MropeRule | None,
+    rule: PositionRule | None,
     given: Sequence[NDArray[np.int64]] | None,
 ) -> NDArray[np.int64]:
     if rule is not None and given is None:
-        given = [_mrope(row, rule) for row in rows]
-    if given is None or not rows:
-        shape = (layout.size,) if given is None else (3, layout.size)
-        return np.broadcast_to(layout.position_ids(), shape).copy()
+        given = [rule.positions(row) for row in rows]
+    if given is None:
+        return layout.position_ids()
     parts = [_padded(part, int(length)) for part, length in zip(given, layout.padded)]
-    return lay_out(layout.padded, size=layout.size).place(parts, 0, np.int64)
-
-
-def _mrope(row: TokenRow, rule: MropeRule) -> NDArray[np.int64]:
-    return mrope_positions(
-        modality_of(row.media, len(row.ids)),
-        rule,
-        images=[span.grid for span in row.media if span.kind == "image"],
-        videos=[span.grid for span in row.media if span.kind == "video"],
-    )
+    if not parts and rule is not None:
+        # An empty pack has as many axes as any other.
+        parts = [rule.positions(TokenRow(key="", ids=np.empty(0, np.int64)))]
+    placed = lay_out(layout.padded, size=layout.size).place(parts, 0, np.int64)
+    return placed[0] if len(placed) == 1 else placed
 
 
 def _padded(positions: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     # Positions of padding inside a document go on after the largest, as they do on one axis.
-    missing = length - positions.shape[1]
-    if not missing:
+    axes, found = positions.shape
+    if found == length:
         return positions
-    after = np.arange(missing) + int(positions.max(initial=-1)) + 1
-    return np.concatenate([positions, np.broadcast_to(after, (3, missing))], axis=1)
+    after = np.arange(length - found) + int(positions.max(initial=-1)) + 1
+    return np.concatenate([positions, np.broadcast_to(after, (axes, len(after)))], axis=1)
 
 
 def as_pack(rows: Sequence[TokenRow]) -> list[TokenRow]:

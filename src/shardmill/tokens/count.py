@@ -20,7 +20,7 @@ post-processor adds unless the template began with it. The ids are never needed,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -81,39 +81,36 @@ def estimate_sample(
     rule: VisualRule | None = None,
 ) -> TokenCount:
     """Return an estimate; `sizes` are those of the document's media in order, None if unknown."""
-    media = document.media()
-    known = [size or given for size, given in zip(sizes, given_sizes(media, extra))]
-    visual = sum(estimate_medium(segment, size, rule) for segment, size in zip(media, known))
-    fixed = visual + TOKENS_AROUND_MEDIUM * len(media)
-    text = estimate_text(document, extra)
+    kinds = [segment.kind for segment in document.media()]
+    known = [size or given for size, given in zip(sizes, given_sizes(kinds, extra))]
+    visual = sum(estimate_medium(kind, size, rule) for kind, size in zip(kinds, known))
+    fixed = visual + TOKENS_AROUND_MEDIUM * len(kinds)
+    num_turns = len({(segment.role, segment.turn) for segment in document.segments if segment.role})
+    text = estimate_text((s.text for s in document.segments), extra) + TOKENS_PER_TURN * num_turns
     return TokenCount(max(1, text + fixed), visual, fixed)
 
 
-def estimate_text(document: Document, extra: Mapping[str, Any]) -> int:
-    """Return the tokens of all text with its template; the row's own count if it has one."""
-    num_turns = len({(segment.role, segment.turn) for segment in document.segments if segment.role})
+def estimate_text(texts: Iterable[str], extra: Mapping[str, Any]) -> int:
+    """Return the tokens of all texts; the row's own count, `_text_tokens`, if it has one."""
     counted = extra.get("_text_tokens")
     if isinstance(counted, int) and counted >= 0 and not isinstance(counted, bool):
-        return counted + TOKENS_PER_TURN * num_turns
-    num_bytes = sum(len(s.text.encode("utf-8", "replace")) for s in document.segments)
-    return num_bytes // BYTES_PER_TOKEN + TOKENS_PER_TURN * num_turns
+        return counted
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN
 
 
-def estimate_medium(segment: Segment, size: MediaSize | int | None, rule: VisualRule | None) -> int:
+def estimate_medium(kind: str, size: MediaSize | int | None, rule: VisualRule | None) -> int:
     """Return the visual tokens of a medium: by the rule if its size is known, else 500."""
     if isinstance(size, int):
         return size
-    if rule is None or size is None or segment.kind not in rule.placeholders():
+    if rule is None or size is None or kind not in rule.placeholders():
         return TOKENS_PER_MEDIUM
     try:
-        return rule.count(segment.kind, size).num_visual
+        return rule.count(kind, size).num_visual
     except SampleError:
         return TOKENS_PER_MEDIUM
 
 
-def given_sizes(
-    media: Sequence[Segment], extra: Mapping[str, Any]
-) -> Iterator[MediaSize | int | None]:
+def given_sizes(kinds: Iterable[str], extra: Mapping[str, Any]) -> Iterator[MediaSize | int | None]:
     """Yield what the row's `mm_inputs_meta` says of each medium: a size, a count, or nothing."""
     meta = extra.get("mm_inputs_meta")
     lists = {
@@ -121,9 +118,8 @@ def given_sizes(
         for kind in ("image", "video")
         for found in [meta.get(f"{kind}s_meta") if isinstance(meta, dict) else None]
     }
-    for segment in media:
-        entry = next(lists.get(segment.kind, iter(())), None)
-        yield _size_of_entry(segment.kind, entry)
+    for kind in kinds:
+        yield _size_of_entry(kind, next(lists.get(kind, iter(())), None))
 
 
 def _size_of_entry(kind: str, entry: Any) -> MediaSize | int | None:
@@ -291,7 +287,7 @@ class ChatWriter:
         media = sample.document.media()
         found = [
             self._visual(segment, sizes, given)
-            for segment, given in zip(media, given_sizes(media, sample.extra))
+            for segment, given in zip(media, given_sizes((s.kind for s in media), sample.extra))
         ]
         by_kind: dict[str, list[Visual]] = {}
         for segment, (visual, _) in zip(media, found):

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
 from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
-from shardmill.pack.mrope import mrope_positions
 from shardmill.shards.lengths import read_lengths
 from shardmill.storage.path import as_path
 from shardmill.train.documents import Document, Reader, ReadsAhead, TokenReader
@@ -101,8 +101,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
     `plan` is a file, `lengths` a file or the folder it lies in (or what they hold: but files are
     mapped again in each worker, where arrays would be copied); `FreshPlans` make a plan for each
-    epoch. Without lengths, each row of the reader has its own length, as token shards do. `mrope`
-    and `pad_id` of `build` are used; its alignment is the plan's.
+    epoch. Without lengths, each row of the reader has its own length, as token shards do.
+    `positions` and `pad_id` of `build` are used; its alignment is the plan's.
     """
 
     def __init__(
@@ -151,8 +151,13 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         documents = self._read_all(number, plan, rows)
         kept = np.array(sorted(documents), np.int64)
         found = [documents[place] for place in kept.tolist()]
-        pack = build_pack([document.row for document in found], self.build, samples=rows[kept])
-        return TrainPack(number, self._timed(pack, found), join_tensors(found))
+        pack = build_pack(
+            [document.row for document in found],
+            self.build,
+            samples=rows[kept],
+            positions=self._positions(found),
+        )
+        return TrainPack(number, pack, join_tensors(found))
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "table"}
@@ -245,21 +250,15 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         planned = int(plan.lengths_of(np.array([row], np.uint32), self.table)[0])
         return planned if self.table.exact or planned < measured else None
 
-    def _timed(self, pack: Pack, documents: list[Document]) -> Pack:
-        rule = self.build.mrope
-        if rule is None or not any(SECONDS in document.tensors for document in documents):
-            return pack
-        positions = [
-            mrope_positions(
-                np.asarray(modality),
-                rule,
-                images=[s.grid for s in document.row.media if s.kind == "image"],
-                videos=[s.grid for s in document.row.media if s.kind == "video"],
-                seconds_per_grid=np.asarray(document.tensors.get(SECONDS, ())).tolist(),
-            )
-            for document, modality in zip(documents, _modalities(pack))
+    def _positions(self, documents: list[Document]) -> list[NDArray[np.int64]] | None:
+        # Only the processor knows the seconds between the patches of a video.
+        rule = self.build.positions
+        if rule is None:
+            return None
+        return [
+            rule.positions(document.row, np.asarray(document.tensors.get(SECONDS, ())).tolist())
+            for document in documents
         ]
-        return replace(pack, position_ids=pack.layout.place(positions, 0, np.int64))
 
     def _note(self, fault: Fault) -> None:
         log.warning("process %d cannot read %s", os.getpid(), fault)
@@ -276,8 +275,3 @@ def join_each(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for own in tensors for name in own)
     parts = {name: [own[name] for own in tensors if name in own] for name in names}
     return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in parts.items()}
-
-
-def _modalities(pack: Pack) -> list[Any]:
-    starts, lengths = pack.layout.starts.tolist(), pack.layout.lengths.tolist()
-    return [pack.modality[start : start + length] for start, length in zip(starts, lengths)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,15 @@ from shardmill.media.video.samplers import (
     WholeVideo,
 )
 from shardmill.model.codec import build, from_plain, to_plain
-from shardmill.model.frames import qwen2_frames, qwen3_frames
+from shardmill.model.frames import spread_at_fps, stride_at_fps
 from shardmill.plugins import FRAME_SAMPLERS
 
-FIELDS: dict[str, dict[str, Any]] = {"frames": {"numbers": [0]}}
+FIELDS: dict[str, dict[str, Any]] = {
+    "frames": {"numbers": [0]},
+    "model": {"rule": {"kind": "shardmill.tokens.visual.qwen:Qwen3VL"}},
+}
+
+METHODS = {"stride": partial(stride_at_fps, multiple_of=2), "spread": spread_at_fps}
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 60))
@@ -52,21 +58,24 @@ def test_uniform_means_time_where_the_rate_varies() -> None:
 
 
 @given(
-    st.integers(1, 400), st.integers(1, 60), st.floats(0.1, 8), st.sampled_from(["qwen2", "qwen3"])
+    st.integers(1, 400),
+    st.integers(1, 60),
+    st.floats(0.1, 8),
+    st.sampled_from(sorted(METHODS)),
 )
-def test_fps_is_the_rule_of_the_planner(num: int, fps: int, wanted: float, rule: str) -> None:
+def test_fps_is_the_rule_of_the_planner(num: int, fps: int, wanted: float, method: str) -> None:
     video = steady_table(num, fps=fps)
-    function = {"qwen2": qwen2_frames, "qwen3": qwen3_frames}[rule]
+    choose = METHODS[method]
 
-    def numbers_or_reason(choose: Any) -> object:
+    def numbers_or_reason(find: Any) -> object:
         try:
-            return choose().tolist()
+            return find().tolist()
         except ShardmillError as error:
             return type(error), str(error)
 
-    sampler = Fps(fps=wanted, rule=rule, max_frames=64)  # type: ignore[arg-type]
+    sampler = Fps(fps=wanted, method=method, max_frames=64)  # type: ignore[arg-type]
     found = numbers_or_reason(lambda: video.numbers_at(sampler.times(video)))
-    expected = numbers_or_reason(lambda: function(num, video.fps, fps=wanted, max_frames=64))
+    expected = numbers_or_reason(lambda: choose(num, video.fps, fps=wanted, max_frames=64))
     assert found == expected
 
 
@@ -89,7 +98,7 @@ def test_whole_and_all_take_every_frame() -> None:
         {"kind": "fps", "fps": 0},
         {"kind": "fps", "fps": float("nan")},
         {"kind": "fps", "min_frames": 9, "max_frames": 8},
-        {"kind": "fps", "rule": "other"},
+        {"kind": "fps", "method": "other"},
         {"kind": "unifrom"},
         {"kind": "uniform", "number": 8},
     ],

@@ -9,10 +9,11 @@ from hf_processors import chat_template, compare, make_tokenizer, transformers
 
 from shardmill.errors import ConfigError
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.fixed import Gemma3, Llava
+from shardmill.tokens.visual.gemma3 import Gemma3
+from shardmill.tokens.visual.internvl import InternVL
+from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.pretrained import rule_of_folder
-from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
-from shardmill.tokens.visual.tiled import InternVL
+from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, Qwen25VL, QwenImages, QwenVideos
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
@@ -60,7 +61,11 @@ def test_published_layouts_are_read(tmp_path: Path) -> None:
             "merge_size": 2,
         },
     )
-    assert rule_of_folder(qwen) == Qwen2VL()
+    assert rule_of_folder(qwen) == Qwen25VL()
+    write(tmp_path, config={"vision_config": {"tokens_per_second": 3}})
+    assert rule_of_folder(qwen) == Qwen25VL(tokens_per_second=3)
+    write(tmp_path, config={"vision_config": {}})
+    assert rule_of_folder(qwen) == Qwen25VL(tokens_per_second=4)
 
 
 def test_the_default_of_qwen3_is_the_published_checkpoint(tmp_path: Path) -> None:

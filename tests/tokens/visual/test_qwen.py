@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_processors import chat_template, compare, make_tokenizer, transformers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import digest, from_plain, to_plain
@@ -17,6 +19,9 @@ from shardmill.tokens.visual.qwen import (
     Qwen3VL,
     QwenImages,
     QwenVideos,
+    fit_area,
+    fit_video,
+    patch_times_s,
 )
 
 IMAGES = {"min_pixels": 28 * 28 * 4, "max_pixels": 28 * 28 * 60}
@@ -200,3 +205,62 @@ def test_one_setting_of_qwen3_leaves_its_others_as_they_are() -> None:
     plain = {"kind": "visual/qwen3-vl", "images": {"max_pixels": 99_999}}
     assert from_plain(plain) == Qwen3VL(images=Qwen3Images(max_pixels=99_999))
     assert from_plain(plain).images.patch_size == 16
+
+
+sides = st.integers(1, 100_000)
+
+
+def test_areas_equal_those_of_the_processor() -> None:
+    transformers()
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+    rng = random.Random(0)
+    for _ in range(20_000):
+        height = rng.randint(1, 6000)
+        width = rng.randint(-(-height // 200), min(6000, height * 200))
+        limits = {
+            "factor": rng.choice([8, 28, 32]),
+            "min_pixels": rng.choice([56 * 56, 65536, 512 * 512]),
+            "max_pixels": rng.choice([1003520, 12845056, 1 << 24]),
+        }
+        assert fit_area(height, width, **limits) == smart_resize(height, width, **limits)
+
+
+def test_volumes_equal_those_of_the_processor() -> None:
+    transformers()
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
+
+    rng = random.Random(0)
+    for _ in range(20_000):
+        num_frames, height, width = (
+            rng.randint(2, 800),
+            rng.randint(10, 2200),
+            rng.randint(11, 2200),
+        )
+        limits = {
+            "factor": rng.choice([28, 32]),
+            "min_pixels": rng.choice([4096, 131072]),
+            "max_pixels": rng.choice([786432, 25165824]),
+        }
+        ours = fit_video(num_frames, height, width, temporal_patch=2, **limits)
+        assert ours == smart_resize(num_frames, height, width, temporal_factor=2, **limits)
+
+
+@given(height=sides, width=sides)
+def test_sizes_are_multiples_within_the_limits(height: int, width: int) -> None:
+    if max(height, width) / min(height, width) > 200:
+        with pytest.raises(SampleError, match="aspect ratio"):
+            fit_area(height, width, factor=28, min_pixels=3136, max_pixels=1003520)
+        return
+    tall, wide = fit_area(height, width, factor=28, min_pixels=3136, max_pixels=1003520)
+    assert tall % 28 == wide % 28 == 0
+    assert tall >= 28
+    assert wide >= 28
+    assert tall * wide <= 1003520
+
+
+def test_times_of_patches_by_hand() -> None:
+    assert patch_times_s(np.array([0, 5, 9]), 10.0) == [0.25, 0.9]
+    assert patch_times_s(np.array([0, 5, 9, 12]), 10.0, temporal_patch=4) == [0.6]
+    with pytest.raises(SampleError, match="unknown frame rate"):
+        patch_times_s(np.array([0, 1]), float("nan"))

@@ -6,15 +6,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hf_processors import transformers
+from hf_processors import chat_template, make_tokenizer, transformers
 
-from shardmill.train.nemo.plan import (
-    estimate_image_tokens,
-    estimate_sample_length,
-    estimate_video_tokens,
-    image_config,
-    video_config,
+from shardmill.model.sample import MediaSize
+from shardmill.neat_packing import (
+    _estimate_image_tokens,
+    _estimate_sample_length,
+    _estimate_video_tokens,
 )
+from shardmill.tokens.count import estimate_medium
+from shardmill.tokens.visual.pretrained import rule_of_processor
+from shardmill.tokens.visual.qwen import Qwen3VL
+from shardmill.train.nemo.plan import rule_of, rule_of_configs
+
+MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
 IMAGES = {
     "factor": 28,
@@ -45,7 +50,7 @@ IMAGE, VIDEO = {"type": "image"}, {"type": "video"}
 
 
 def test_image_tokens_come_from_height_and_width() -> None:
-    assert estimate_image_tokens([224, 336], IMAGES) == 96
+    assert _estimate_image_tokens([224, 336], IMAGES) == 96
 
 
 @pytest.mark.parametrize(
@@ -61,22 +66,22 @@ def test_image_tokens_come_from_height_and_width() -> None:
 def test_video_tokens_come_from_the_frames_that_will_be_read(
     meta: list[float], tokens: int
 ) -> None:
-    assert estimate_video_tokens(meta, VIDEOS) == tokens
+    assert _estimate_video_tokens(meta, VIDEOS) == tokens
 
 
 def test_processor_without_frame_rate_takes_every_frame() -> None:
-    assert estimate_video_tokens([8, 360, 640, 25.0, 0.3], {**VIDEOS, "fps": None}) == 880
+    assert _estimate_video_tokens([8, 360, 640, 25.0, 0.3], {**VIDEOS, "fps": None}) == 880
 
 
 @pytest.mark.parametrize("meta", [None, [], [5, 5000], [0, 0]])
 def test_medium_of_unknown_size_counts_500(meta: Any) -> None:
-    assert estimate_image_tokens(meta, IMAGES) == 500
+    assert _estimate_image_tokens(meta, IMAGES) == 500
 
 
 def test_medium_that_someone_counted_is_believed() -> None:
     row = chat(IMAGE, TEXT, mm_inputs_meta={"images_meta": [{"n_tokens": 77}]})
-    assert estimate_sample_length(row, IMAGES) == (177, 77)
-    assert estimate_sample_length(row) == (177, 77)
+    assert _estimate_sample_length(row, IMAGES, return_media_tokens=True) == (177, 77)
+    assert _estimate_sample_length(row, return_media_tokens=True) == (177, 77)
 
 
 @pytest.mark.parametrize(
@@ -94,29 +99,32 @@ def test_medium_that_someone_counted_is_believed() -> None:
     ],
 )
 def test_rows(row: dict[str, Any], expected: tuple[int, int]) -> None:
-    assert estimate_sample_length(row, IMAGES, VIDEOS) == expected
+    assert _estimate_sample_length(row, IMAGES, VIDEOS, return_media_tokens=True) == expected
 
 
-def test_settings_are_those_of_the_processors() -> None:
+def test_a_known_processor_is_counted_by_its_own_rule() -> None:
+    start, end, image, video = MARKS
+    library = transformers()
+    processor = library.Qwen2VLProcessor(
+        library.Qwen2VLImageProcessor(max_pixels=28 * 28 * 8),
+        make_tokenizer(*MARKS),
+        library.Qwen2VLVideoProcessor(),
+        chat_template(image=start + image + end, video=start + video + end),
+    )
+    assert rule_of(processor) == rule_of_processor(processor)
+    assert estimate_medium("image", MediaSize(width=900, height=900), rule_of(processor)) <= 8
+
+
+def test_other_processors_are_counted_as_nemo_does() -> None:
     library = transformers()
     processor = SimpleNamespace(
         image_processor=library.Qwen2VLImageProcessor(),
-        video_processor=library.Qwen2VLVideoProcessor(),
+        video_processor=library.Qwen3VLVideoProcessor(),
     )
-    assert image_config(processor) == IMAGES
-    found = video_config(processor)
-    assert found is not None
-    assert (found["fps"], found["per_frame"], found["patch_size"]) == (None, True, 14)
-    processor.video_processor = library.Qwen3VLVideoProcessor()
-    found = video_config(processor)
-    assert found is not None
-    assert (found["fps"], found["per_frame"], found["factor"]) == (2, False, 32)
-    assert image_config(None) is None
-    assert video_config(object()) is None
-
-
-def test_limit_per_frame_counts_each_frame_by_itself() -> None:
-    each = {**VIDEOS, "max_pixels": 360 * 640, "per_frame": True}
-    whole = {**each, "per_frame": False}
-    meta = [40, 360, 640, 25.0, 1.6]
-    assert estimate_video_tokens(meta, each) > 2 * estimate_video_tokens(meta, whole)
+    settings = processor.video_processor
+    rule = rule_of(processor)
+    assert isinstance(rule, Qwen3VL)
+    assert (rule.images.patch_size, rule.images.max_pixels) == (14, 1003520)
+    assert (rule.videos.fps, rule.videos.patch_size) == (2, 16)
+    assert rule.videos.max_pixels == settings.size["longest_edge"]
+    assert rule_of(object()) == rule_of_configs(IMAGES, VIDEOS)

@@ -18,9 +18,9 @@ from pixel_folder import make_processor, write_pixel_folder
 from shardmill.errors import SampleError
 from shardmill.model.sample import MediaSize, Segment
 from shardmill.tokens.visual.qwen import Qwen2VL
-from shardmill.train.pixels import documents as pixels
-from shardmill.train.pixels.documents import PixelReader
-from shardmill.train.pixels.processor import Medium, PixelProcessor, rule_of
+from shardmill.train.pixels import reader as pixels
+from shardmill.train.pixels.processor import ChatMedium, PixelProcessor
+from shardmill.train.pixels.reader import PixelReader, find_rule
 
 IMAGE = Segment(kind="image", media="jpg")
 
@@ -29,7 +29,7 @@ IMAGE = Segment(kind="image", media="jpg")
 def asked() -> PixelProcessor:
     transformers()
     processor = make_processor()
-    return PixelProcessor(processor, rule_of(processor))
+    return PixelProcessor(processor, find_rule(processor))
 
 
 def white(width: int, height: int) -> Any:
@@ -49,8 +49,8 @@ def test_images_alone_are_what_the_whole_processor_makes(asked: PixelProcessor) 
 def test_a_rule_that_counts_otherwise_is_found_out(asked: PixelProcessor) -> None:
     assert asked.rule is not None
     shown = [white(60, 40)]
-    right = Medium(IMAGE, asked.rule.count("image", MediaSize(width=60, height=40)))
-    wrong = Medium(IMAGE, asked.rule.count("image", MediaSize(width=40, height=90)))
+    right = ChatMedium(IMAGE, asked.rule.count("image", MediaSize(width=60, height=40)))
+    wrong = ChatMedium(IMAGE, asked.rule.count("image", MediaSize(width=40, height=90)))
     for made in (asked.make_media([IMAGE], shown), asked.make(asked.marks([IMAGE]), shown)):
         asked.check_media([right], made)
         with pytest.raises(SampleError, match="processor and visual rule differ"):
@@ -99,7 +99,7 @@ def test_a_kind_that_the_model_does_not_take(asked: PixelProcessor) -> None:
 
 def test_a_processor_that_is_not_known_has_no_rule(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text('{"processor_class": "OtherProcessor"}')
-    assert rule_of(tmp_path) is None
+    assert find_rule(tmp_path) is None
 
 
 def test_without_a_rule_images_are_still_served(tmp_path: Path, asked: PixelProcessor) -> None:

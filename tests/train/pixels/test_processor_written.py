@@ -29,12 +29,13 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Segment
 from shardmill.model.tokenrow import mask_of, modality_of
 from shardmill.pack.plan import plan_packs
-from shardmill.tokens.visual.fixed import Gemma3, Llava
+from shardmill.tokens.visual.gemma3 import Gemma3
+from shardmill.tokens.visual.internvl import InternVL
+from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.rule import Visual
-from shardmill.tokens.visual.tiled import InternVL
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.pixels.documents import PixelReader
-from shardmill.train.pixels.processor import Encoded, Medium, expand, media_spans, write_media
+from shardmill.train.pixels.processor import ChatMedium, EncodedText, expand, write_media
+from shardmill.train.pixels.reader import PixelReader
 
 IMAGE = 7
 
@@ -95,10 +96,10 @@ def test_internvl_serves_films(tmp_path: Path) -> None:
     assert films > 3
 
 
-def media(kinds: list[tuple[str, int, int]]) -> list[Medium]:
+def media(kinds: list[tuple[str, int, int]]) -> list[ChatMedium]:
     """Return media written as (a run)(a run)...: `num_runs` runs of `count` tokens."""
     return [
-        Medium(
+        ChatMedium(
             Segment(kind=kind, media=f"{place}.x"),
             Visual("(V)" * runs, count * runs, num_runs=runs, grid=(runs, 2, count)),
         )
@@ -106,11 +107,11 @@ def media(kinds: list[tuple[str, int, int]]) -> list[Medium]:
     ]
 
 
-def encode(text: str) -> Encoded:
+def encode(text: str) -> EncodedText:
     """Return a token a character; V is the visual token."""
     ids = np.array([IMAGE if c == "V" else 10 + ord(c) for c in text], np.int64)
     places = np.arange(len(text))
-    return Encoded(ids, places, places + 1)
+    return EncodedText(ids, places, places + 1)
 
 
 KINDS = st.lists(
@@ -136,7 +137,7 @@ def test_every_character_is_followed(kinds: list[tuple[str, int, int]], seed: in
     ids = np.repeat(encoded.ids, counts)
     expanded = expand(writing, encoded, [IMAGE])
     expanded.check(ids)
-    spans = media_spans(writing, encoded, expanded)
+    spans = expanded.media_spans()
     assert [span.num_tokens for span in spans] == per_run
     assert all((ids[s.position : s.position + s.num_tokens] == IMAGE).all() for s in spans)
     covered = np.zeros(len(ids), bool)

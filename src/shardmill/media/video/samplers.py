@@ -19,9 +19,9 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.media.video.table import Seconds, VideoTable
 from shardmill.model.frames import (
     FrameNumbers,
-    qwen2_frames,
-    qwen3_frames,
+    spread_at_fps,
     spread_frames,
+    stride_at_fps,
     stride_frames,
 )
 
@@ -75,17 +75,18 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fps:
-    """The frames that a model's processor takes: `fps` a second, within limits.
+    """`fps` frames a second, within limits.
 
-    `rule` is "qwen2" (down to whole temporal patches, from the first frame on in equal steps) or
-    "qwen3" (spread from the first frame to the last); the planner counts by the same functions.
+    `method` is "stride" (equal steps from the first frame on, down to whole patches of
+    `temporal_patch` frames) or "spread" (from the first frame to the last). The sampler "model"
+    takes what the processor of a model would.
     """
 
     fps: float = 2.0
     min_frames: int = 4
     max_frames: int = 768
     temporal_patch: int = 2
-    rule: Literal["qwen2", "qwen3"] = "qwen2"
+    method: Literal["stride", "spread"] = "stride"
 
     def __post_init__(self) -> None:
         if not self.fps > 0:
@@ -97,13 +98,13 @@ class Fps:
 
     def times(self, video: VideoTable) -> Seconds:
         limits = {"fps": self.fps, "min_frames": self.min_frames, "max_frames": self.max_frames}
-        if self.rule == "qwen3":
-            numbers = qwen3_frames(len(video), video.fps, **limits)  # type: ignore[arg-type]
+        if self.method == "spread":
+            numbers = spread_at_fps(len(video), video.fps, **limits)  # type: ignore[arg-type]
         else:
-            numbers = qwen2_frames(
+            numbers = stride_at_fps(
                 len(video),
                 video.fps,
-                temporal_patch=self.temporal_patch,
+                multiple_of=self.temporal_patch,
                 **limits,  # type: ignore[arg-type]
             )
         return video.times_s[numbers]

@@ -1,33 +1,55 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: sizes near the original, in patches merged two by two.
 
 Defaults are those of the published checkpoints as their processors load them; a model folder says
-its own (see `pretrained`). Qwen2 and 2.5 limit the pixels of each frame, Qwen3 those of the whole
-video, and Qwen3 writes the time of each temporal patch as text before it.
+its own. Qwen2 and 2.5 limit the pixels of each frame, Qwen3 those of the whole video, and Qwen3
+writes the time of each temporal patch as text before it. All have three-axis positions.
+
+Sizes are pure functions of height and width, compared with the processors' own over thousands of
+sizes. Rounding matters: `round` is Python's, half to even, as theirs is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, floor, prod, sqrt
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.model.frames import (
     FrameNumbers,
     check_frames,
-    patch_times_s,
-    qwen2_frames,
-    qwen3_frames,
+    need_rate,
+    spread_at_fps,
     spread_frames,
+    stride_at_fps,
     stride_frames,
 )
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.rule import Visual, check_runs, fit_area, fit_video, need_size, refuse
+from shardmill.model.tokenrow import TokenRow
+from shardmill.tokens.visual.mrope import mrope_positions
+from shardmill.tokens.visual.rule import (
+    ModelFolder,
+    Visual,
+    VisualRule,
+    check_runs,
+    given,
+    need_size,
+    refuse,
+)
 
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 START, END = "<|vision_start|>", "<|vision_end|>"
+MAX_ASPECT = 200
+
+# What the processors' classes take when no file says it; published checkpoints do.
+DEFAULT_IMAGE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+DEFAULT_VIDEO = {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}
+DEFAULT_VIDEO_3 = {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768}
+DEFAULT_TOKENS_PER_SECOND = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +63,12 @@ class QwenImages:
 
     def __post_init__(self) -> None:
         _check_sizes(self)
+
+    @classmethod
+    def from_settings(cls, image: Mapping[str, Any]) -> Self:
+        """Return the settings of an image processor's file."""
+        patches = {"patch_size": 14, "merge_size": 2, **given(image, "patch_size", "merge_size")}
+        return cls(**patches, **_pixels({**DEFAULT_IMAGE, **_limits(image)}))
 
     def count(self, size: MediaSize) -> Visual:
         """Return one image."""
@@ -81,6 +109,20 @@ class QwenVideos:
         if self.num_frames is not None and self.num_frames < 1:
             raise ConfigError(f"num_frames of videos must be at least 1, got {self.num_frames}")
 
+    @classmethod
+    def from_settings(
+        cls, video: Mapping[str, Any], edges: Mapping[str, int], sampled: bool, **defaults: Any
+    ) -> Self:
+        """Return the settings of a video processor's file; `sampled`: it chooses frames."""
+        names = ("patch_size", "merge_size", "temporal_patch_size", "min_frames", "max_frames")
+        fps = video.get("fps", defaults.pop("fps", None)) if sampled else None
+        return cls(
+            **{**defaults, **given(video, *names, "cap_pixels_per_frame", "max_video_tokens")},
+            **_pixels(edges),
+            fps=None if fps is None else float(fps),
+            num_frames=video.get("num_frames") if sampled else None,
+        )
+
     @property
     def factor(self) -> int:
         """Heights and widths are multiples of this."""
@@ -93,11 +135,26 @@ class QwenVideos:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Qwen2VL:
-    """Qwen2-VL and Qwen2.5-VL."""
+class Qwen2VL(VisualRule):
+    """Qwen2-VL."""
+
+    processors: ClassVar[tuple[str, ...]] = ("Qwen2VLProcessor",)
+    image_grids: ClassVar[str | None] = "image_grid_thw"
 
     images: QwenImages = field(default_factory=QwenImages)
     videos: QwenVideos = field(default_factory=QwenVideos)
+    # None: temporal patches of a video are one position apart, however long they are.
+    tokens_per_second: float | None = None
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder) -> Self:
+        video = folder.video
+        return cls(
+            images=QwenImages.from_settings(folder.image),
+            videos=QwenVideos.from_settings(
+                video, {**DEFAULT_VIDEO, **_limits(video)}, bool(video.get("do_sample_frames"))
+            ),
+        )
 
     def placeholders(self) -> Mapping[str, str]:
         return {"image": IMAGE, "video": VIDEO}
@@ -107,37 +164,46 @@ class Qwen2VL:
             return self.images.count(size)
         if kind != "video":
             raise refuse("Qwen-VL", kind)
-        num_frames = self.count_frames(size)
+        video = self.videos
+        if video.fps is None and video.num_frames is None:
+            num_frames = check_frames(size.num_frames)
+        else:
+            num_frames = len(self.frames(size))
         tall, wide = fit_area(
             *need_size(size),
-            factor=self.videos.factor,
-            min_pixels=self.videos.min_pixels,
+            factor=video.factor,
+            min_pixels=video.min_pixels,
             max_pixels=self._max_pixels(num_frames),
         )
-        grid = self.videos.grid(num_frames, tall, wide)
-        return Visual(VIDEO, prod(grid) // self.videos.merge_size**2, grid=grid, num_outer=2)
-
-    def count_frames(self, size: MediaSize) -> int:
-        """Return how many frames the processor takes."""
-        if self.videos.fps is None and self.videos.num_frames is None:
-            return check_frames(size.num_frames)
-        return len(self.frames(size))
+        grid = video.grid(num_frames, tall, wide)
+        return Visual(VIDEO, prod(grid) // video.merge_size**2, grid=grid, num_outer=2)
 
     def frames(self, size: MediaSize) -> FrameNumbers:
-        """Return which frames the processor takes: those it chooses, or all."""
         video = self.videos
         if video.num_frames is not None:
             patches = round(video.num_frames / video.temporal_patch_size)
             return stride_frames(size.num_frames, patches * video.temporal_patch_size)
         if video.fps is None:
             return np.arange(check_frames(size.num_frames))
-        return qwen2_frames(
+        return stride_at_fps(
             size.num_frames,
             size.fps,
             fps=video.fps,
             min_frames=video.min_frames,
             max_frames=video.max_frames,
-            temporal_patch=video.temporal_patch_size,
+            multiple_of=video.temporal_patch_size,
+        )
+
+    def frame_size(self, size: MediaSize) -> tuple[int, int]:
+        _, tall, wide = self.count("video", size).grid
+        return tall * self.videos.patch_size, wide * self.videos.patch_size
+
+    def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
+        return mrope_positions(
+            row,
+            merge_size=self.images.merge_size,
+            tokens_per_second=self.tokens_per_second,
+            seconds_per_grid=seconds_per_grid,
         )
 
     def _max_pixels(self, num_frames: int) -> int:
@@ -147,6 +213,28 @@ class Qwen2VL:
         budget = int(video.max_video_tokens * video.factor * video.factor * 0.9)
         share = budget * video.temporal_patch_size // num_frames
         return max(min(video.max_pixels, share), int(video.min_pixels * 1.05))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen25VL(Qwen2VL):
+    """Qwen2.5-VL: positions in a video are seconds times `tokens_per_second`.
+
+    The published checkpoints have 2; a model folder says it in its config.json.
+    """
+
+    processors: ClassVar[tuple[str, ...]] = ("Qwen2_5_VLProcessor",)
+
+    tokens_per_second: float | None = 2.0
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder) -> Self:
+        base = Qwen2VL.from_folder(folder)
+        rule = cls(images=base.images, videos=base.videos)
+        if not folder.model:
+            return rule
+        vision = folder.model.get("vision_config") or {}
+        rate = float(vision.get("tokens_per_second", DEFAULT_TOKENS_PER_SECOND))
+        return cls(images=base.images, videos=base.videos, tokens_per_second=rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +258,27 @@ class Qwen3Videos(QwenVideos):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Qwen3VL:
-    """Qwen3-VL."""
+class Qwen3VL(VisualRule):
+    """Qwen3-VL: each temporal patch of a video is a run of its own, after its time as text."""
+
+    processors: ClassVar[tuple[str, ...]] = ("Qwen3VLProcessor",)
+    image_grids: ClassVar[str | None] = "image_grid_thw"
 
     images: Qwen3Images = field(default_factory=Qwen3Images)
     videos: Qwen3Videos = field(default_factory=Qwen3Videos)
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder) -> Self:
+        video = folder.video
+        return cls(
+            images=Qwen3Images.from_settings(folder.image),
+            videos=Qwen3Videos.from_settings(
+                video,
+                {**DEFAULT_VIDEO_3, **(video.get("size") or {})},
+                bool(video.get("do_sample_frames", True)),
+                fps=2,
+            ),
+        )
 
     def placeholders(self) -> Mapping[str, str]:
         return {"image": IMAGE, "video": VIDEO}
@@ -184,34 +288,41 @@ class Qwen3VL:
             return self.images.count(size)
         if kind != "video":
             raise refuse("Qwen3-VL", kind)
-        frames = self.frames(size)
+        video, frames = self.videos, self.frames(size)
         tall, wide = fit_video(
             len(frames),
             *need_size(size),
-            temporal_patch=self.videos.temporal_patch_size,
-            factor=self.videos.factor,
-            min_pixels=self.videos.min_pixels,
+            temporal_patch=video.temporal_patch_size,
+            factor=video.factor,
+            min_pixels=video.min_pixels,
             max_pixels=self._max_pixels(len(frames)),
         )
-        grid = self.videos.grid(len(frames), tall, wide)
+        grid = video.grid(len(frames), tall, wide)
         check_runs(grid[0])
-        times = patch_times_s(frames, size.fps, temporal_patch=self.videos.temporal_patch_size)
+        times = patch_times_s(frames, size.fps, temporal_patch=video.temporal_patch_size)
         text = "".join(f"<{time_s:.1f} seconds>{START}{VIDEO}{END}" for time_s in times)
-        num_visual = grid[0] * (prod(grid[1:]) // self.videos.merge_size**2)
+        num_visual = grid[0] * (prod(grid[1:]) // video.merge_size**2)
         return Visual(text, num_visual, num_runs=grid[0], grid=grid, num_outer=2)
 
     def frames(self, size: MediaSize) -> FrameNumbers:
-        """Return which frames the processor takes."""
         video = self.videos
         if video.num_frames is not None or video.fps is None:
             return spread_frames(size.num_frames, video.num_frames or size.num_frames)
-        return qwen3_frames(
+        return spread_at_fps(
             size.num_frames,
             size.fps,
             fps=video.fps,
             min_frames=video.min_frames,
             max_frames=video.max_frames,
         )
+
+    def frame_size(self, size: MediaSize) -> tuple[int, int]:
+        _, tall, wide = self.count("video", size).grid
+        return tall * self.videos.patch_size, wide * self.videos.patch_size
+
+    def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
+        # Times stand in the text, so that temporal patches are placed like images.
+        return mrope_positions(row, merge_size=self.images.merge_size)
 
     def _max_pixels(self, num_frames: int) -> int:
         video = self.videos
@@ -220,6 +331,85 @@ class Qwen3VL:
         most = video.max_video_tokens * video.factor * video.factor
         frame = max(min(most, video.max_pixels // num_frames), int(video.min_pixels * 1.05))
         return frame * num_frames
+
+
+def fit_area(
+    height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """Return the multiples of `factor` nearest to an image whose area lies within the limits."""
+    return _fit_volume(1, 1, height, width, factor, min_pixels, max_pixels)
+
+
+def fit_video(
+    num_frames: int,
+    height: int,
+    width: int,
+    *,
+    temporal_patch: int,
+    factor: int,
+    min_pixels: int,
+    max_pixels: int,
+) -> tuple[int, int]:
+    """Return the frame size for which frames x height x width lies within the limits."""
+    if num_frames < temporal_patch:
+        raise SampleError("too few frames", f"{num_frames}, a patch takes {temporal_patch}")
+    if height < factor or width < factor:
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    depth = round(num_frames / temporal_patch) * temporal_patch
+    return _fit_volume(num_frames, depth, height, width, factor, min_pixels, max_pixels)
+
+
+def _fit_volume(
+    num_frames: int,
+    depth: int,
+    height: int,
+    width: int,
+    factor: int,
+    min_pixels: int,
+    max_pixels: int,
+) -> tuple[int, int]:
+    # `depth` is `num_frames` rounded to whole patches: limits are checked with the one and scaled
+    # to with the other, as the processors do.
+    if max(height, width) / min(height, width) > MAX_ASPECT:
+        raise SampleError("aspect ratio over 200", f"{height} x {width}")
+    tall, wide = round(height / factor) * factor, round(width / factor) * factor
+    if depth * tall * wide > max_pixels:
+        shrink = sqrt(num_frames * height * width / max_pixels)
+        tall = max(factor, floor(height / shrink / factor) * factor)
+        wide = max(factor, floor(width / shrink / factor) * factor)
+    elif depth * tall * wide < min_pixels:
+        grow = sqrt(min_pixels / (num_frames * height * width))
+        tall, wide = ceil(height * grow / factor) * factor, ceil(width * grow / factor) * factor
+    return tall, wide
+
+
+def patch_times_s(
+    frames: FrameNumbers, video_fps: float, *, temporal_patch: int = 2
+) -> list[float]:
+    """Return the time of each temporal patch: between its first and its last frame.
+
+    The last frame is repeated to fill the last patch: frames 0, 5, 9 at 10 a second are the
+    patches (0, 5) and (9, 9), at 0.25 s and 0.9 s.
+    """
+    need_rate(video_fps)
+    padding = np.full(-len(frames) % temporal_patch, frames[-1])
+    times = np.concatenate([frames, padding]) / video_fps
+    middles = (times[::temporal_patch] + times[temporal_patch - 1 :: temporal_patch]) / 2
+    return [float(time) for time in middles]
+
+
+def _limits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    # Older files have min_pixels and max_pixels, which win over the size beside them.
+    limits = dict(settings.get("size") or {})
+    for edge, name in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
+        if settings.get(name) is not None:
+            limits[edge] = settings[name]
+    return limits
+
+
+def _pixels(edges: Mapping[str, Any]) -> dict[str, Any]:
+    return {"min_pixels": edges["shortest_edge"], "max_pixels": edges["longest_edge"]}
 
 
 def _check_sizes(settings: QwenImages | QwenVideos) -> None:

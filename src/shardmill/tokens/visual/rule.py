@@ -1,36 +1,38 @@
-"""A visual rule: what a model's processor writes into the text in place of one medium.
+"""The visual rule: everything that shardmill must know about a family of vision-language models.
 
-A chat template marks a medium by a placeholder; the processor replaces it by delimiters and a run
-of visual tokens whose length depends on the medium's size. A rule returns that replacement with
-each run written as a single token and counted beside it. Visual tokens are special tokens, which
-no tokenizer merges with anything, so
+A chat template marks a medium by a placeholder; the model's processor replaces it by delimiters and
+a run of visual tokens whose length depends on the size of the medium. A rule returns that
+replacement with each run written as a single token and counted beside it. Visual tokens are special
+tokens, which no tokenizer merges with anything, so
 
     tokens of the sample = tokens of the text with its replacements + num_visual - num_runs
 
-holds to the token, even where delimiters are plain text that merges with its neighbours.
+holds to the token, even where delimiters are plain text that merges with its neighbors.
 
-A user's own function from the size of a medium to a number of tokens.
-
-How processors choose the size, or the tiles, to which they resize an image or a video.
-
-All of them are pure functions of height and width; they are compared with the processors' own over
-thousands of sizes. Rounding matters: `round` is Python's, half to even, as theirs is.
+One file is one family (`qwen`, `llava`, `gemma3`, `internvl`), listed in `plugins.VISUAL_RULES`.
+`measure`, the pixel reader, the frame sampler "model", the pack builder and `neat_packing` ask the
+rule and nothing else, so a family behaves alike in all of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from importlib import import_module
-from math import ceil, floor, sqrt
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.frames import UnknownSize
+from shardmill.model.frames import FrameNumbers, UnknownSize
 from shardmill.model.sample import MediaSize
+from shardmill.model.tokenrow import TokenRow
 
+# A video of which every frame is taken may have absurdly many runs; each is spelled out as text.
 MAX_RUNS = 1 << 16
 
 
@@ -55,15 +57,111 @@ class Visual:
         return self.num_visual - self.num_runs
 
 
-@runtime_checkable
-class VisualRule(Protocol):
-    """A frozen dataclass whose fields are the processor's settings."""
+class VisualRule(ABC):
+    """The base of all families: a frozen dataclass whose fields are the processor's settings.
 
+    A family must say `placeholders` and `count`. The rest has defaults: no videos, sizes left to
+    the processor, positions that count 0, 1, 2.
+    """
+
+    __slots__ = ()
+
+    # The classes of processors, as `processor_class` in a model folder names them.
+    processors: ClassVar[tuple[str, ...]] = ()
+    # The tensor in which the processor returns the grid of each image. With it, tensors of images
+    # are made and checked without any text, in a tenth of the time.
+    image_grids: ClassVar[str | None] = None
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder) -> Self:
+        """Return the rule with the settings of a model folder; see `processors`."""
+        raise ConfigError(f"{cls.__name__} does not read model folders: give its fields instead")
+
+    @abstractmethod
     def placeholders(self) -> Mapping[str, str]:
         """Return what the chat template writes for each kind of medium that the model takes."""
 
+    @abstractmethod
     def count(self, kind: str, size: MediaSize) -> Visual:
-        """Return the replacement of one medium; one that the processor refuses is a SampleError."""
+        """Return the replacement of one medium of a kind, "image" or "video".
+
+        A medium that the processor refuses is a `SampleError`, one whose header did not say
+        enough an `UnknownSize`.
+        """
+
+    def frames(self, size: MediaSize) -> FrameNumbers:
+        """Return the numbers of the frames of a video that the processor looks at, in order."""
+        raise refuse(type(self).__name__, "video")
+
+    def frame_size(self, size: MediaSize) -> tuple[int, int] | None:
+        """Return (height, width) of the frames that the model sees, or None.
+
+        The pixel reader then resizes each frame as it is decoded (bicubic with antialiasing), so
+        that memory holds what the model gets. None leaves resizing to the processor.
+        """
+        return None
+
+    def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
+        """Return the position ids of a document as (axes, n), counted as the model counts them.
+
+        `seconds_per_grid` has the seconds between temporal patches of each video, where the
+        processor returned them.
+        """
+        return np.arange(len(row.ids), dtype=np.int64)[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """The settings of a model folder that say how its processor treats media.
+
+    `model` is config.json, `tokens` tokenizer_config.json; both may be empty. Settings of media are
+    taken as the processors take them: nested in `processor_config.json` first, then
+    `video_preprocessor_config.json` for videos, then `preprocessor_config.json`.
+    """
+
+    path: Path
+    processor: Mapping[str, Any]
+    image: Mapping[str, Any]
+    video: Mapping[str, Any]
+    tokens: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> ModelFolder:
+        """Return what the files of a folder say; one without a processor is a `ConfigError`."""
+        processor = _read_json(path / "processor_config.json")
+        image = _read_json(path / "preprocessor_config.json")
+        video = _read_json(path / "video_preprocessor_config.json")
+        if not processor and not image:
+            raise ConfigError(
+                f"{path} has no processor_config.json and no preprocessor_config.json"
+            )
+        return cls(
+            path=path,
+            processor={**given(image, "processor_class"), **processor},
+            image=processor.get("image_processor") or image,
+            video=processor.get("video_processor") or video or image,
+            tokens=_read_json(path / "tokenizer_config.json"),
+            model=_read_json(path / "config.json"),
+        )
+
+    def token(self, name: str, default: str) -> str:
+        """Return the text of a named token of the tokenizer, such as "boi_token"."""
+        extra = self.tokens.get("extra_special_tokens")
+        found = self.tokens.get(name) or (extra.get(name) if isinstance(extra, dict) else None)
+        found = found.get("content") if isinstance(found, dict) else found
+        return found if isinstance(found, str) else default
+
+    def need(self, name: str) -> Any:
+        """Return a setting of the processor that has no default."""
+        if self.processor.get(name) is None:
+            raise ConfigError(f"{self.path / 'processor_config.json'} lacks {name!r}")
+        return self.processor[name]
+
+
+def given(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return those of the named settings that have a value."""
+    return {name: settings[name] for name in names if settings.get(name) is not None}
 
 
 def replace_placeholders(
@@ -97,7 +195,7 @@ def need_size(size: MediaSize) -> tuple[int, int]:
 
 
 def check_runs(num_runs: int) -> int:
-    """Return the number of runs; a video of which every frame is taken may have absurdly many."""
+    """Return the number of runs of visual tokens, or reject a medium that has too many."""
     if num_runs > MAX_RUNS:
         raise SampleError("too many frames", f"{num_runs} runs of visual tokens, not {MAX_RUNS}")
     return num_runs
@@ -108,124 +206,13 @@ def refuse(model: str, kind: str) -> SampleError:
     return SampleError(f"{model} takes no {kind}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionRule:
-    """`path` is "package.module:function", called as f(kind, size) -> number of visual tokens.
-
-    `tokens` gives what the chat template writes for each kind; the processor repeats that token.
-    """
-
-    path: str
-    tokens: Mapping[str, str] = field(default_factory=lambda: {"image": "<image>"})
-
-    def placeholders(self) -> Mapping[str, str]:
-        return self.tokens
-
-    def count(self, kind: str, size: MediaSize) -> Visual:
-        if kind not in self.tokens:
-            raise refuse(self.path, kind)
-        num_tokens = load_function(self.path)(kind, size)
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ConfigError(f"{self.path} must return a positive int, got {num_tokens!r}")
-        return Visual(self.tokens[kind], num_tokens)
-
-
-@cache
-def load_function(path: str) -> Callable[[str, MediaSize], object]:
-    """Return the function that 'package.module:function' names."""
-    module, colon, name = path.partition(":")
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
     try:
-        found = getattr(import_module(module), name) if colon else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"cannot load {path!r}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{path!r} is not a function of the form 'package.module:function'")
-    return found  # type: ignore[no-any-return]
-
-
-MAX_ASPECT = 200
-
-
-def fit_area(
-    height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int
-) -> tuple[int, int]:
-    """Return the multiples of `factor` nearest to an image whose area lies within the limits."""
-    return fit_volume(1, 1, height, width, factor, min_pixels, max_pixels)
-
-
-def fit_video(
-    num_frames: int,
-    height: int,
-    width: int,
-    *,
-    temporal_patch: int,
-    factor: int,
-    min_pixels: int,
-    max_pixels: int,
-) -> tuple[int, int]:
-    """Return the frame size for which frames x height x width lies within the limits."""
-    if num_frames < temporal_patch:
-        raise SampleError("too few frames", f"{num_frames}, a patch takes {temporal_patch}")
-    if height < factor or width < factor:
-        scale = max(factor / height, factor / width)
-        height, width = int(height * scale), int(width * scale)
-    depth = round(num_frames / temporal_patch) * temporal_patch
-    return fit_volume(num_frames, depth, height, width, factor, min_pixels, max_pixels)
-
-
-def fit_volume(
-    num_frames: int,
-    depth: int,
-    height: int,
-    width: int,
-    factor: int,
-    min_pixels: int,
-    max_pixels: int,
-) -> tuple[int, int]:
-    """Return the frame size for a volume: `depth` is `num_frames` rounded to whole patches."""
-    if max(height, width) / min(height, width) > MAX_ASPECT:
-        raise SampleError("aspect ratio over 200", f"{height} x {width}")
-    tall, wide = round(height / factor) * factor, round(width / factor) * factor
-    if depth * tall * wide > max_pixels:
-        shrink = sqrt(num_frames * height * width / max_pixels)
-        tall = max(factor, floor(height / shrink / factor) * factor)
-        wide = max(factor, floor(width / shrink / factor) * factor)
-    elif depth * tall * wide < min_pixels:
-        grow = sqrt(min_pixels / (num_frames * height * width))
-        tall, wide = ceil(height * grow / factor) * factor, ceil(width * grow / factor) * factor
-    return tall, wide
-
-
-def choose_tiles(
-    height: int,
-    width: int,
-    *,
-    tile_height: int,
-    tile_width: int,
-    min_tiles: int,
-    max_tiles: int,
-) -> tuple[int, int]:
-    """Return (rows, columns) of the tiling whose shape is nearest to the image's.
-
-    Among equally near ones the larger wins while it covers less than twice the image's area.
-    """
-    aspect, area = width / height, width * height
-    best, best_distance = (1, 1), float("inf")
-    for rows, columns in tilings(min_tiles, max_tiles):
-        distance = abs(aspect - columns / rows)
-        covered = 0.5 * tile_height * tile_width * columns * rows
-        if distance < best_distance or (distance == best_distance and area > covered):
-            best, best_distance = (rows, columns), distance
-    return best
-
-
-@lru_cache
-def tilings(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
-    """Return all (rows, columns) with so many tiles, few tiles first, then few columns."""
-    found = [
-        (rows, columns)
-        for columns in range(1, max_tiles + 1)
-        for rows in range(1, max_tiles // columns + 1)
-        if rows * columns >= min_tiles
-    ]
-    return tuple(sorted(found, key=lambda tiling: tiling[0] * tiling[1]))
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} must hold an object")
+    return found

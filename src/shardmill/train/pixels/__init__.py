@@ -1,1 +1,1 @@
-"""shardmill.train.pixels."""
+"""Samples with images and videos through a Hugging Face processor, in the loader worker."""

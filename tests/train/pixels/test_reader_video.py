@@ -29,18 +29,13 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import mask_of, modality_of
 from shardmill.pack.build import BuildSpec
-from shardmill.pack.mrope import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from shardmill.pack.plan import plan_packs
 from shardmill.shards.lengths import open_lengths
-from shardmill.tokens.visual.fixed import Llava
+from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.pixels.documents import PixelReader
-from shardmill.train.pixels.processor import rule_of
-from shardmill.train.pixels.video import read_video
-
-MROPE = {"qwen2_vl": QWEN2_VL, "qwen2_5_vl": QWEN2_5_VL, "qwen3_vl": QWEN3_VL}
+from shardmill.train.pixels.reader import PixelReader, find_rule, read_video
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +123,7 @@ def test_planned_lengths_are_built_lengths(folder: Path, family: str, tmp_path: 
     assert np.array_equal(measured.num_visual, found.num_visual)
     assert np.array_equal(measured.num_fixed, found.num_fixed)
     plan = plan_packs(measured, PackSpec(capacity=700), engine="plain")
-    build = BuildSpec(mrope=MROPE[family])
+    build = BuildSpec(positions=reader.rule)
     packs = PackedDataset(plan, reader, lengths=measured, build=build, max_faults=0)
     assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
@@ -138,7 +133,7 @@ def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> Non
     reader = PixelReader.open(folder, film_processor(family))
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=700), engine="plain")
-    packs = PackedDataset(plan, reader, build=BuildSpec(mrope=MROPE[family]), max_faults=0)
+    packs = PackedDataset(plan, reader, build=BuildSpec(positions=reader.rule), max_faults=0)
     model = tiny_model(family).model
     for number in range(len(packs)):
         pack = packs[number].pack
@@ -158,7 +153,7 @@ def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> Non
 def test_a_batch_counts_films_not_runs(folder: Path, family: str) -> None:
     reader = PixelReader.open(folder, film_processor(family))
     plan = plan_packs(lengths_by(reader), PackSpec(capacity=700), engine="plain")
-    packs = PackedDataset(plan, reader, build=BuildSpec(mrope=MROPE[family]), max_faults=0)
+    packs = PackedDataset(plan, reader, build=BuildSpec(positions=reader.rule), max_faults=0)
     chosen = [packs[number] for number in range(2)]
     batch = Collate(media_dtype=torch.bfloat16)(chosen)
     counts = [
@@ -181,7 +176,7 @@ def test_all_frames_or_a_number_of_them(folder: Path, settings: dict[str, Any]) 
 
 
 def test_a_film_that_is_not_as_indexed_is_named() -> None:
-    content, rule = film(64, 48, 20, 10), rule_of(film_processor("qwen2_vl"))
+    content, rule = film(64, 48, 20, 10), find_rule(film_processor("qwen2_vl"))
     assert isinstance(rule, Qwen2VL)
     size = probe("video", content).size
     chosen = read_video(content, size, rule)
@@ -202,7 +197,7 @@ def test_a_film_that_is_not_as_indexed_is_named() -> None:
 
 def test_memory_holds_what_the_model_gets() -> None:
     transformers()
-    content, rule = film(120, 64, 31, 5), rule_of(film_processor("qwen2_vl"))
+    content, rule = film(120, 64, 31, 5), find_rule(film_processor("qwen2_vl"))
     assert rule is not None
     chosen = read_video(content, probe("video", content).size, rule)
     _, tall, wide = rule.count("video", chosen.size).grid

@@ -1,30 +1,17 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-from hf_processors import compare, gemma3_processor, llava_processor, transformers
+from hf_processors import compare, gemma3_processor, transformers
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.fixed import Gemma3, Llava
+from shardmill.tokens.visual.gemma3 import Gemma3
 
 
 def image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(3, 400), height=rng.randint(3, 400))
-
-
-def test_llava_equals_its_processor() -> None:
-    processor = llava_processor()
-    compare(Llava(height=42, width=42), processor, image=image, num_chats=200)
-    processor.vision_feature_select_strategy = "full"
-    compare(Llava(height=42, width=42, select="full"), processor, image=image, num_chats=50)
-
-
-def test_llava_has_576_tokens() -> None:
-    visual = Llava().count("image", MediaSize(width=9, height=9))
-    assert (visual.num_visual, visual.grid) == (576, (1, 24, 24))
 
 
 @pytest.mark.parametrize("pan_and_scan", [False, True])
@@ -50,7 +37,9 @@ def test_crops_of_gemma3_equal_those_of_its_processor() -> None:
         assert visual.num_runs == len(crops) + 1, (height, width)
 
 
-@pytest.mark.parametrize("rule", [Llava(), Gemma3()])
-def test_videos_are_refused(rule: Any) -> None:
+def test_videos_are_refused() -> None:
+    rule, video = Gemma3(), MediaSize(width=9, height=9, num_frames=9)
     with pytest.raises(SampleError, match="takes no video"):
-        rule.count("video", MediaSize(width=9, height=9, num_frames=9))
+        rule.count("video", video)
+    with pytest.raises(SampleError, match="takes no video"):
+        rule.frames(video)

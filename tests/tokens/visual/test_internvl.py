@@ -4,11 +4,11 @@ import random
 from typing import Any
 
 import pytest
-from hf_processors import compare, internvl_processor
+from hf_processors import compare, internvl_processor, transformers
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.tiled import InternVL
+from shardmill.tokens.visual.internvl import InternVL, choose_tiles, tilings
 
 
 def image(rng: random.Random) -> MediaSize:
@@ -53,3 +53,23 @@ def test_bad_settings_and_videos_are_refused() -> None:
         InternVL().count("video", MediaSize(num_frames=100_000))
     with pytest.raises(SampleError, match="takes no audio"):
         InternVL().count("audio", MediaSize())
+
+
+def test_tiles_equal_those_of_the_processor() -> None:
+    transformers()
+    from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
+
+    rng = random.Random(0)
+    for _ in range(5000):
+        height, width = rng.randint(1, 3000), rng.randint(1, 3000)
+        if rng.random() < 0.3:  # shapes that meet a tiling exactly are where ties happen
+            unit = rng.randint(1, 700)
+            height, width = unit * rng.randint(1, 4), unit * rng.randint(1, 4)
+        fewest, most = rng.choice([(1, 12), (1, 6), (2, 9), (1, 40)])
+        ours = choose_tiles(height, width, tile_size=448, min_tiles=fewest, max_tiles=most)
+        columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), fewest, most)
+        assert ours == (rows, columns)
+
+
+def test_tilings_by_hand() -> None:
+    assert tilings(1, 4) == ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (2, 2), (1, 4))

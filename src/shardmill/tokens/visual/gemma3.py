@@ -1,47 +1,24 @@
-"""Models that give every image the same number of tokens: LLaVA and Gemma-3.
-
-Gemma-3 can add crops of long images (pan and scan), each as large as the image itself.
-"""
+"""Gemma-3: every image takes 256 tokens; pan and scan adds crops of long images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import ClassVar
 
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.rule import Visual, need_size, refuse
+from shardmill.tokens.visual.rule import ModelFolder, Visual, VisualRule, need_size, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Llava:
-    """LLaVA and LLaVA-1.5: 336 x 336 in patches of 14, so 576 tokens.
+class Gemma3(VisualRule):
+    """256 tokens an image between start, end and blank lines.
 
-    `num_additional` tokens (the tower's class token) are added and, with the select strategy
-    "default", one is taken away.
+    With `pan_and_scan`, which processors do only if asked, crops count as much as the image.
     """
 
-    height: int = 336
-    width: int = 336
-    patch_size: int = 14
-    num_additional: int = 1
-    select: str = "default"
-    token: str = "<image>"
-
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": self.token}
-
-    def count(self, kind: str, size: MediaSize) -> Visual:
-        if kind != "image":
-            raise refuse("LLaVA", kind)
-        rows, columns = self.height // self.patch_size, self.width // self.patch_size
-        num_tokens = rows * columns + self.num_additional - (self.select == "default")
-        return Visual(self.token, num_tokens, grid=(1, rows, columns))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemma3:
-    """Gemma-3: 256 tokens an image between start, end and blank lines; crops only if asked."""
+    processors: ClassVar[tuple[str, ...]] = ("Gemma3Processor",)
 
     num_tokens: int = 256
     start: str = "<start_of_image>"
@@ -51,6 +28,15 @@ class Gemma3:
     min_crop_size: int = 256
     max_num_crops: int = 4
     min_crop_ratio: float = 1.2
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder) -> Gemma3:
+        return cls(
+            num_tokens=folder.processor.get("image_seq_length", 256),
+            start=folder.token("boi_token", "<start_of_image>"),
+            token=folder.token("image_token", "<image_soft_token>"),
+            end=folder.token("eoi_token", "<end_of_image>"),
+        )
 
     def placeholders(self) -> Mapping[str, str]:
         return {"image": self.start}

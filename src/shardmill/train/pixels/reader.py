@@ -1,16 +1,17 @@
-"""Documents for models that take pixels: a Hugging Face processor works in the worker.
+"""Documents for models that take pixels: a Hugging Face processor works in the loader worker.
 
 The sample is read from its tar, its images and the chosen frames of its videos are decoded, the
 chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
-rule that counted the tokens (see `tokens.visual`) says which frames to take and how the processor
-writes media into the text, so that the answers, which carry loss, are found in its ids (see
-`serve.written`). What it says of media is compared with the processor for every sample, the whole
-text for the first samples of each process. Without a rule, images are served by processors that
-write each placeholder as a run of itself.
+rule that counted the tokens says which frames to take and how the processor writes media into the
+text, so that the answers, which carry loss, are found in its ids (see `processor`). What it says of
+media is compared with the processor for every sample, the whole text for the first samples of each
+process. Without a rule, images are served by processors that write each placeholder as a run of
+itself.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,27 +20,30 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import SampleError, need
+from shardmill.errors import ConfigError, SampleError, need
 from shardmill.media.image.decode import decode_image
+from shardmill.media.video.file import open_video
+from shardmill.media.video.frames import FrameConverter, decode_each
+from shardmill.media.video.table import probe_video
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fields
 from shardmill.model.tokenrow import TokenRow, spans_of
 from shardmill.shards.samples import SampleDataset, open_samples, parse_sample
 from shardmill.tokens.templates.jinja import answer_spans
 from shardmill.tokens.templates.turns import conversation
+from shardmill.tokens.visual.pretrained import rule_of_folder, rule_of_processor
 from shardmill.tokens.visual.rule import Visual, VisualRule
 from shardmill.train.documents import Document
 from shardmill.train.pixels.processor import (
-    Medium,
+    ChatMedium,
     PixelProcessor,
+    VideoFrames,
     expand,
-    learned_tokens,
-    media_spans,
-    rule_of,
     write_media,
 )
-from shardmill.train.pixels.video import ChosenFrames, read_video
 from shardmill.train.samples import RawReader
+
+log = logging.getLogger(__name__)
 
 # Tokenizers of Hugging Face are not made for threads; decoding images is.
 LOCK = threading.Lock()
@@ -81,7 +85,7 @@ class PixelReader:
         Without a rule, the one that the processor's own settings describe is taken. Copies of the
         shards may arrive `near` by.
         """
-        rule = rule_of(processor) if rule is None else rule
+        rule = find_rule(processor) if rule is None else rule
         if isinstance(processor, str | Path):
             auto = need("transformers", extra="train").AutoProcessor
             processor = auto.from_pretrained(str(processor), local_files_only=True)
@@ -111,9 +115,9 @@ class PixelReader:
         sample = parse_sample(raw.key, raw.members)
         segments = sample.document.media()
         sizes = self.reader.sizes(row) if any(s.kind == "video" for s in segments) else {}
-        shown = [self._decode(sample, segment, sizes) for segment in segments]
+        media = [self._decode(sample, segment, sizes) for segment in segments]
         with LOCK:
-            return self._process(sample, segments, shown)
+            return self._process(sample, segments, media)
 
     def describe(self, row: int) -> str:
         """Return shard, place and key."""
@@ -136,42 +140,41 @@ class PixelReader:
         return read_video(content, sizes[segment.media], self.rule)
 
     def _process(
-        self, sample: Sample, segments: Sequence[Segment], shown: Sequence[Any]
+        self, sample: Sample, segments: Sequence[Segment], media: Sequence[Any]
     ) -> Document:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
         rendered = self.asked.render(messages, tools=tools)
         # The whole text takes a processor long; it is compared for the first samples only.
         is_whole = self.rule is None or self._num_read < NUM_CHECKED
-        made = (
-            self.asked.make(rendered, shown) if is_whole else self.asked.make_media(segments, shown)
-        )
-        visuals = self._visuals(segments, shown, made)
-        media = [Medium(segment, visual) for segment, visual in zip(segments, visuals)]
-        writing = write_media(rendered, self.asked.placeholders(), media)
-        encoded = self.asked.encode(writing.text)
-        expanded = expand(writing, encoded, self.asked.visual_ids())
         if is_whole:
-            expanded.check(np.asarray(made["input_ids"][0], np.int64))
+            made = self.asked.make(rendered, media)
         else:
-            self.asked.check_media(media, made)
+            made = self.asked.make_media(segments, media)
+        visuals = self._visuals(segments, media, made)
+        listed = [ChatMedium(segment, visual) for segment, visual in zip(segments, visuals)]
+        written = write_media(rendered, self.asked.placeholders(), listed)
+        chat = expand(written, self.asked.encode(written.text), self.asked.visual_ids())
+        if is_whole:
+            chat.check(np.asarray(made["input_ids"][0], np.int64))
+        else:
+            self.asked.check_media(listed, made)
         self._num_read += 1
         answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
-        learned = learned_tokens(encoded, writing.moved(np.array(answers, np.int64).reshape(-1, 2)))
         row = TokenRow(
             key=sample.key,
-            ids=expanded.ids,
-            loss=spans_of(np.repeat(learned, expanded.counts)),
-            media=media_spans(writing, encoded, expanded),
+            ids=chat.ids,
+            loss=spans_of(chat.tokens_within(answers)),
+            media=chat.media_spans(),
         )
         tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
         return Document(row, tensors)
 
     def _visuals(
-        self, segments: Sequence[Segment], shown: Sequence[Any], made: Mapping[str, Any]
+        self, segments: Sequence[Segment], media: Sequence[Any], made: Mapping[str, Any]
     ) -> list[Visual]:
         if self.rule is not None:
-            return [self.rule.count(s.kind, _size(medium)) for s, medium in zip(segments, shown)]
+            return [self.rule.count(s.kind, _size(medium)) for s, medium in zip(segments, media)]
         ids = np.asarray(made["input_ids"][0], np.int64)
         runs = spans_of(np.isin(ids, self.asked.visual_ids()))
         if len(runs) != len(segments):
@@ -186,6 +189,47 @@ class PixelReader:
             Visual(token, count, grid=tuple(grid))
             for (_, count), grid in zip(runs.tolist(), listed)
         ]
+
+
+def find_rule(processor: Any) -> VisualRule | None:
+    """Return the visual rule of a processor or its folder, or None if that is not known."""
+    try:
+        if isinstance(processor, str | Path):
+            return rule_of_folder(Path(processor))
+        return rule_of_processor(processor)
+    except ConfigError as error:
+        log.warning("only images can be served: %s", error)
+        return None
+
+
+def read_video(content: bytes | memoryview, size: MediaSize, rule: VisualRule) -> VideoFrames:
+    """Return the frames of a video that the rule chooses, at the size that the model sees.
+
+    `size` is what the index says of the video, by which its tokens were counted: a video that is
+    not so is a `SampleError`.
+    """
+    torch = need("torch", extra="train")
+    numbers, target = rule.frames(size), rule.frame_size(size)
+    converter = FrameConverter()
+
+    def make(frame: Any) -> Any:
+        pixels = torch.from_numpy(converter.rgb(frame)).permute(2, 0, 1)
+        _check_video("size", (size.height, size.width), tuple(pixels.shape[1:]))
+        if target is None or tuple(pixels.shape[1:]) == target:
+            return pixels
+        resize = torch.nn.functional.interpolate
+        return resize(pixels[None], target, mode="bicubic", antialias=True)[0]
+
+    with open_video(content) as opened:
+        table = probe_video(opened)
+        _check_video("number of frames", size.num_frames, len(table))
+        frames = decode_each(opened, table, np.asarray(numbers), make)
+    return VideoFrames(torch.stack(frames), numbers, size)
+
+
+def _check_video(what: str, indexed: Any, found: Any) -> None:
+    if indexed != found:
+        raise SampleError("not the video in the index", f"{what} {found}, the index says {indexed}")
 
 
 def _messages(sample: Sample) -> list[dict[str, Any]]:
@@ -204,6 +248,6 @@ def _messages(sample: Sample) -> list[dict[str, Any]]:
 
 
 def _size(medium: Any) -> MediaSize:
-    if isinstance(medium, ChosenFrames):
+    if isinstance(medium, VideoFrames):
         return medium.size
     return MediaSize(width=medium.width, height=medium.height)
