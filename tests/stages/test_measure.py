@@ -27,7 +27,7 @@ RULE = Qwen2VL(images=QwenImages(**IMAGES), videos=QwenVideos(**IMAGES))
 NOT_MEDIA = b"never looked at"
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(20, 300), height=rng.randint(20, 300))
 
 
@@ -96,7 +96,7 @@ def test_the_table_equals_the_processor_in_every_row(
     tmp_path: Path, processor: Any, model: Path
 ) -> None:
     rng = random.Random(5)
-    chats = [random_chat(rng, {"image": image, "video": film}) for _ in range(60)]
+    chats = [random_chat(rng, {"image": random_image, "video": film}) for _ in range(60)]
     rows = [as_sample(f"k{i}", chat) for i, chat in enumerate(chats)]
     folder = write_sample_folder(tmp_path / "in", [rows[:25], rows[25:26], rows[26:]])
     table = measure(folder, tmp_path / "out", tokenizer=model)
@@ -172,7 +172,7 @@ def test_media_are_never_read(tmp_path: Path, model: Path) -> None:
 
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path, model: Path) -> None:
     rng = random.Random(6)
-    rows = [as_sample(f"k{i}", random_chat(rng, {"image": image})) for i in range(30)]
+    rows = [as_sample(f"k{i}", random_chat(rng, {"image": random_image})) for i in range(30)]
     folder = write_sample_folder(tmp_path / "in", [rows[i : i + 5] for i in range(0, 30, 5)])
     tables = []
     for workers in (0, 2):

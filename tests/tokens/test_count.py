@@ -39,7 +39,7 @@ TEXT_ONLY = (
 )
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(20, 300), height=rng.randint(20, 300))
 
 
@@ -89,7 +89,7 @@ def check(
     assert counter.chat_template is not None
     writer = ChatWriter(counter, rule, counter.chat_template, ChatWriting())
     rng = random.Random(3)
-    kinds = {"image": image, "video": film}
+    kinds = {"image": random_image, "video": film}
     makers = {kind: kinds[kind] for kind in rule.placeholders()}
     for _ in range(num_chats):
         chat = random_chat(rng, makers, words)

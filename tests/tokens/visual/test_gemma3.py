@@ -10,7 +10,7 @@ from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.gemma3 import Gemma3
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(3, 400), height=rng.randint(3, 400))
 
 
@@ -18,7 +18,7 @@ def image(rng: random.Random) -> MediaSize:
 def test_gemma3_equals_its_processor(pan_and_scan: bool) -> None:
     rule = Gemma3(num_tokens=4, pan_and_scan=pan_and_scan, min_crop_size=90)
     settings = {"do_pan_and_scan": pan_and_scan, "pan_and_scan_min_crop_size": 90}
-    compare(rule, gemma3_processor(), image=image, num_chats=200, image_settings=settings)
+    compare(rule, gemma3_processor(), image=random_image, num_chats=200, image_settings=settings)
 
 
 def test_crops_of_gemma3_equal_those_of_its_processor() -> None:

@@ -11,7 +11,7 @@ from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.internvl import InternVL, choose_tiles, tilings
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(3, 300), height=rng.randint(3, 300))
 
 
@@ -29,7 +29,7 @@ def processor() -> Any:
 def test_internvl_equals_its_processor(num_frames: int | None, processor: Any) -> None:
     rule = InternVL(tile_size=28, tokens_per_tile=4, max_tiles=6, num_frames=num_frames)
     settings = {"num_frames": num_frames, "do_sample_frames": num_frames is not None}
-    compare(rule, processor, image=image, video=film, settings=settings, num_chats=200)
+    compare(rule, processor, image=random_image, video=film, settings=settings, num_chats=200)
 
 
 def test_one_tile_has_no_thumbnail() -> None:

@@ -10,15 +10,15 @@ from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.llava import Llava
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(3, 400), height=rng.randint(3, 400))
 
 
 def test_llava_equals_its_processor() -> None:
     processor = llava_processor()
-    compare(Llava(height=42, width=42), processor, image=image, num_chats=200)
+    compare(Llava(height=42, width=42), processor, image=random_image, num_chats=200)
     processor.vision_feature_select_strategy = "full"
-    compare(Llava(height=42, width=42, select="full"), processor, image=image, num_chats=50)
+    compare(Llava(height=42, width=42, select="full"), processor, image=random_image, num_chats=50)
 
 
 def test_llava_has_576_tokens() -> None:

@@ -18,7 +18,7 @@ from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, Qwen25VL, QwenImages,
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     return MediaSize(width=rng.randint(20, 400), height=rng.randint(20, 400))
 
 
@@ -47,7 +47,7 @@ def test_a_saved_qwen_counts_like_the_processor_that_was_saved(family: str, tmp_
         chat_template(image=start + image + end, video=start + video + end),
     )
     processor.save_pretrained(tmp_path)
-    compare(rule_of_folder(tmp_path), processor, image=image, video=film, num_chats=40)
+    compare(rule_of_folder(tmp_path), processor, image=random_image, video=film, num_chats=40)
 
 
 def test_published_layouts_are_read(tmp_path: Path) -> None:

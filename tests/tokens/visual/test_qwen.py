@@ -29,7 +29,7 @@ VIDEOS = {"min_pixels": 28 * 28 * 2, "max_pixels": 28 * 28 * 9}
 QWEN3_VIDEOS = {"min_pixels": 32 * 32 * 8, "max_pixels": 32 * 32 * 60}
 
 
-def image(rng: random.Random) -> MediaSize:
+def random_image(rng: random.Random) -> MediaSize:
     width = rng.randint(1, 500)
     return MediaSize(width=width, height=rng.randint(-(-width // 200), min(500, width * 200)))
 
@@ -84,7 +84,7 @@ def test_qwen2_equals_its_processor(
         film = video
     ours = Qwen2VL(images=QwenImages(**IMAGES), videos=QwenVideos(**VIDEOS, **rule))
     processor = build(name, Qwen2VLVideoProcessor(**VIDEOS))
-    compare(ours, processor, image=image, video=film, settings=settings)
+    compare(ours, processor, image=random_image, video=film, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_qwen3_equals_its_processor(
         videos=Qwen3Videos(**QWEN3_VIDEOS, **rule),
     )
     processor = build("Qwen3VLProcessor", Qwen3VLVideoProcessor(size=size), patch_size=16)
-    compare(ours, processor, image=image, video=video, settings=settings)
+    compare(ours, processor, image=random_image, video=video, settings=settings)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
@@ -129,7 +129,7 @@ def test_capped_frames_equal_the_processor(family: str, build: Any) -> None:
         }
         videos = Qwen3VLVideoProcessor(size=size, **limits)
         processor = build("Qwen3VLProcessor", videos, patch_size=16)
-    compare(rule, processor, image=image, video=video, num_chats=60)
+    compare(rule, processor, image=random_image, video=video, num_chats=60)
 
 
 def test_frames_are_those_of_the_processor() -> None:
