@@ -30,7 +30,7 @@ from shardmill.plugins import FRAME_SAMPLERS
 
 FIELDS: dict[str, dict[str, Any]] = {
     "frames": {"numbers": [0]},
-    "model": {"rule": {"kind": "shardmill.tokens.visual.qwen:Qwen3VL"}},
+    "model": {"rule": {"kind": "visual/qwen3-vl"}},
 }
 
 METHODS = {"stride": partial(stride_at_fps, multiple_of=2), "spread": spread_at_fps}
