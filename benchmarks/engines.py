@@ -29,9 +29,9 @@ from slurm_cluster import missing_programs, slurm_cluster
 from shardmill.run.engine import Engine
 from shardmill.run.events import read_log
 from shardmill.run.local import Local
-from shardmill.run.ray.engine import Ray
+from shardmill.run.ray import Ray
 from shardmill.run.runner import run_stage
-from shardmill.run.slurm.engine import Slurm
+from shardmill.run.slurm import Slurm
 from shardmill.run.status import read_status
 
 NUM_ROUNDS = 3

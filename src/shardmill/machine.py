@@ -10,10 +10,10 @@ def count_cpus(root: Path = Path("/")) -> int:
     """Return the number of usable processors, at least 1."""
     quotas = [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
     # A quota of 2.5 processors keeps three workers busy most of the time; round up.
-    return max(1, min([num_allowed(), *(int(-(-quota // 1)) for quota in quotas)]))
+    return max(1, min([_count_allowed(), *(int(-(-quota // 1)) for quota in quotas)]))
 
 
-def num_allowed() -> int:
+def _count_allowed() -> int:
     """Return how many processors the scheduler lets this process run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

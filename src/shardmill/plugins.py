@@ -150,8 +150,8 @@ FORMATS: Table = {
 
 ENGINES: Table = {
     "local": "shardmill.run.local:Local",
-    "slurm": "shardmill.run.slurm.engine:Slurm",
-    "ray": "shardmill.run.ray.engine:Ray",
+    "slurm": "shardmill.run.slurm:Slurm",
+    "ray": "shardmill.run.ray:Ray",
 }
 
 

@@ -11,9 +11,8 @@ import pytest
 from shardmill.cli.options import parse_engine
 from shardmill.errors import ConfigError
 from shardmill.run.local import Local
-from shardmill.run.ray.engine import Ray
-from shardmill.run.slurm.engine import Slurm
-from shardmill.run.slurm.script import TaskShape
+from shardmill.run.ray import Ray
+from shardmill.run.slurm import Slurm, TaskShape
 
 Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 CLUSTER = """

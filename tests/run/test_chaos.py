@@ -23,10 +23,9 @@ from stages_for_tests import Lines
 
 from shardmill.model.codec import to_plain
 from shardmill.run.events import read_log
-from shardmill.run.job import Job
+from shardmill.run.job import Job, write_job
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.run.task import write_job
 from shardmill.stages.check.folder import check_folder
 
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))

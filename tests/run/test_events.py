@@ -1,4 +1,4 @@
-"""Events survive the way through JSON and the log; a log that was cut off can still be read."""
+"""Events survive the way through JSON and the log; a log that is cut off or grows can be read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shardmill.run.events import (
     Event,
     EventLog,
     Kind,
+    LogTail,
     event_from_plain,
     event_to_plain,
     read_log,
@@ -22,6 +23,7 @@ from shardmill.run.events import (
 )
 from shardmill.storage.folder import list_names
 from shardmill.storage.path import as_path
+from shardmill.storage.text import dump_line
 
 EVENTS = st.builds(
     Event,
@@ -85,3 +87,29 @@ def test_a_store_that_is_gone_does_not_stop_the_log(monkeypatch: pytest.MonkeyPa
     log = EventLog(as_path("s3://bucket/events/one.jsonl"))
     log(Event(kind="end"))
     log.close()
+
+
+def test_only_what_came_since_and_only_of_others(tmp_path: Path) -> None:
+    old, own = EventLog(tmp_path / "old.jsonl"), EventLog(tmp_path / "own.jsonl")
+    old(Event(kind="done", unit="before"))
+    tail = LogTail(tmp_path, own_token="own")
+    assert list(tail.read()) == []
+    old(Event(kind="done", unit="a"))
+    own(Event(kind="done", unit="mine"))
+    new = EventLog(tmp_path / "new.jsonl")
+    new(Event(kind="plan", num_units=3))
+    new(Event(kind="failed", unit="b", message="no"))
+    assert [(e.kind, e.unit) for e in tail.read()] == [("failed", "b"), ("done", "a")]
+    assert list(tail.read()) == []
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    tail = LogTail(tmp_path, own_token="own")
+    stamp = {"time": 1.0, "host": "here"}
+    line = dump_line(stamp | event_to_plain(Event(kind="start", unit="ünit")))
+    with (tmp_path / "a.jsonl").open("ab", buffering=0) as file:
+        for byte in range(len(line) - 1):
+            file.write(line[byte : byte + 1])
+            assert list(tail.read()) == []
+        file.write(line[-1:] + b"garbage\n" + line)
+    assert [event.unit for event in tail.read()] == ["ünit", "ünit"]

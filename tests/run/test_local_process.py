@@ -9,7 +9,7 @@ from stages_for_tests import Lines
 
 from shardmill.model.codec import to_plain
 from shardmill.run.job import Job
-from shardmill.run.local import LOG_TAIL_BYTES, WorkerProcess, describe_end, start_worker
+from shardmill.run.local import LOG_TAIL_BYTES, WorkerProcess, describe_exit
 from shardmill.shards.ledger import Ledger
 
 
@@ -24,7 +24,7 @@ def start(tmp_path: Path) -> WorkerProcess:
         retries=0,
         max_skip_rate=0.0,
     )
-    return start_worker(job, 0)
+    return WorkerProcess.start(job, 0)
 
 
 def read_all(worker: WorkerProcess) -> list[str]:
@@ -39,7 +39,7 @@ def test_it_asks_and_ends_when_told(tmp_path: Path) -> None:
     assert worker.read() == [{"kind": "ask", "count": 1}]
     worker.send({"end": True})
     assert read_all(worker) == []
-    assert worker.close() == "ended with status 0"
+    assert worker.reap().cause == "ended with status 0"
 
 
 def test_a_killed_one_closes_its_pipe_and_says_how(tmp_path: Path) -> None:
@@ -49,18 +49,17 @@ def test_a_killed_one_closes_its_pipe_and_says_how(tmp_path: Path) -> None:
     worker.process.wait()
     worker.send({"unit": {}})
     assert read_all(worker) == []
-    assert worker.close().startswith("was killed by SIGKILL")
+    assert worker.reap().cause.startswith("was killed by SIGKILL")
 
 
 def test_the_end_of_a_long_log_is_kept(tmp_path: Path) -> None:
     worker = start(tmp_path)
     worker.process.kill()
     worker.log_path.write_bytes(b"\xff" * 10_000 + b"\nlast words\n")
-    assert worker.log_tail().endswith("last words")
-    assert len(worker.log_tail()) <= LOG_TAIL_BYTES
-    worker.close()
+    tail = worker.reap().log_tail
+    assert tail.endswith("last words") and len(tail) <= LOG_TAIL_BYTES
 
 
 def test_ends_are_described() -> None:
-    assert describe_end(3) == "ended with status 3"
-    assert describe_end(-signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert describe_exit(3) == "ended with status 3"
+    assert describe_exit(-signal.SIGSEGV) == "was killed by SIGSEGV"

@@ -16,7 +16,7 @@ import pytest
 from other_tasks import write_lock
 
 from shardmill.errors import LockedError
-from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_holder, read_locks
+from shardmill.run.lock import FolderLock, LockTiming, part_lock_name, read_locks, read_owner
 from shardmill.storage import objects
 from shardmill.storage.path import as_path
 
@@ -66,16 +66,16 @@ def dead_pid() -> int:
 def test_a_lock_is_there_while_it_is_held(tmp_path: Path) -> None:
     with make_lock(tmp_path) as lock:
         assert [path.name for path in tmp_path.iterdir()] == ["part-1-of-1.json"]
-        first = read_holder(lock.path)
+        first = read_owner(lock.path)
         time.sleep(0.4)
-        second = read_holder(lock.path)
+        second = read_owner(lock.path)
         assert first and second and second.beat > first.beat and second.pid == os.getpid()
         [state] = read_locks(tmp_path)
         assert state.alive and state.name == "part-1-of-1"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_living_holder_is_named_at_once(tmp_path: Path) -> None:
+def test_a_living_owner_is_named_at_once(tmp_path: Path) -> None:
     with make_lock(tmp_path, timing=LockTiming()):
         began = time.monotonic()
         with (
@@ -125,8 +125,8 @@ def test_a_lock_of_another_host_that_stands_still_is_taken_over(tmp_path: Path) 
     began = time.monotonic()
     with make_lock(tmp_path) as lock:
         assert time.monotonic() - began >= FAST.stale_s
-        holder = read_holder(path)
-        assert holder and holder.token != "theirs" and not lock.lost
+        owner = read_owner(path)
+        assert owner and owner.token != "theirs" and not lock.lost
 
 
 @pytest.mark.parametrize("jump_s", [-86_400, 86_400])
@@ -164,7 +164,7 @@ def test_a_lock_without_content_is_taken_over(tmp_path: Path) -> None:
         pass
 
 
-def test_it_waits_for_a_holder_that_lets_go(tmp_path: Path) -> None:
+def test_it_waits_for_a_owner_that_lets_go(tmp_path: Path) -> None:
     with make_lock(tmp_path) as first:
         timer = threading.Timer(0.3, lambda: first.__exit__(None, None, None))
         timer.start()
@@ -178,8 +178,8 @@ def test_a_lock_that_was_taken_over_is_lost_and_left_alone(tmp_path: Path) -> No
         content = json.loads(lock.path.read_text())
         lock.path.write_text(json.dumps(content | {"token": "theirs"}))
         wait_for(lambda: lock.lost)
-    holder = read_holder(lock.path)
-    assert holder and holder.token == "theirs"
+    owner = read_owner(lock.path)
+    assert owner and owner.token == "theirs"
 
 
 def test_a_lock_that_was_removed_by_mistake_comes_back(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_of_many_only_one_holds_it_at_a_time(tmp_path: Path) -> None:
 def test_a_lock_in_a_store_refuses_beats_and_lets_go(store_url: str) -> None:
     folder = as_path(store_url)
     with make_lock(folder) as lock:
-        first = read_holder(lock.path)
+        first = read_owner(lock.path)
         with pytest.raises(LockedError, match=f"process {os.getpid()}"), make_lock(folder):
             pass
-        while read_holder(lock.path) == first:
+        while read_owner(lock.path) == first:
             time.sleep(0.02)
         assert not lock.lost and [state.alive for state in read_locks(folder)] == [True]
     assert read_locks(folder) == []
@@ -238,8 +238,8 @@ def test_a_dead_lock_in_a_store_is_taken_over_and_a_lost_one_noticed(store_url: 
     folder = as_path(store_url)
     stopped = make_lock(folder, timing=LockTiming(beat_s=0.4, stale_s=9))
     stopped.__enter__()
-    holder = json.loads(stopped.path.read_bytes())
-    objects.put(str(stopped.path), json.dumps(holder | {"pid": dead_pid()}).encode())
+    owner = json.loads(stopped.path.read_bytes())
+    objects.put(str(stopped.path), json.dumps(owner | {"pid": dead_pid()}).encode())
     with make_lock(folder) as lock:
         while not stopped.lost:
             time.sleep(0.02)

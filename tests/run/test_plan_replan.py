@@ -20,12 +20,12 @@ from shardmill.errors import StaleError
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.run.events import Event
-from shardmill.run.job import Job
+from shardmill.run.job import Job, read_job, write_job
 from shardmill.run.lock import FolderLock, task_lock_name
 from shardmill.run.plan import plan_units
 from shardmill.run.runner import retry_rejects, run_stage
-from shardmill.run.setup import remove_dead_drafts
-from shardmill.run.task import read_job, run_task, write_job
+from shardmill.run.session import remove_dead_drafts
+from shardmill.run.task import run_task
 from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.stages.check.folder import check_folder
 from shardmill.storage.atomic import Disk
@@ -46,7 +46,7 @@ def from_scratch(stage: Copies, out: Path) -> dict[str, bytes]:
     return snapshot(out)
 
 
-def test_only_the_mended_unit_is_worked(tmp_path: Path) -> None:
+def test_only_the_repaired_unit_is_worked(tmp_path: Path) -> None:
     stage, out = fill(tmp_path / "in", a="1", b="bad", c="3"), tmp_path / "out"
     assert len(run_stage(stage, out, workers=0).failures) == 1
     fill(tmp_path / "in", a="1", b="2", c="3")

@@ -1,4 +1,4 @@
-"""Handing out units, with workers that live in a list and die by the rng."""
+"""Handing out units, with workers that live in a list and die at random."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardmill.model.codec import to_plain
 from shardmill.model.stage import Unit
 from shardmill.run.events import Event
 from shardmill.run.job import Job
-from shardmill.run.pool import Duty, Ending, Fleet, Message
+from shardmill.run.pool import Message, WorkerExit, WorkerPool, WorkerUnits
 from shardmill.shards.ledger import Ledger
 
 
@@ -27,40 +27,40 @@ from shardmill.shards.ledger import Ledger
 class Puppet:
     """Asks for a unit, does it when it is heard next, and so on."""
 
-    crew: Puppets
-    duty: Duty = field(default_factory=Duty)
-    inbox: list[str] = field(default_factory=list)
+    spawner: Puppets
+    given: WorkerUnits = field(default_factory=WorkerUnits)
+    received: list[str] = field(default_factory=list)
     is_over: bool = False
     has_asked: bool = False
 
     def send(self, *messages: Message) -> None:
         for message in messages:
             if "unit" in message:
-                self.inbox.append(message["unit"]["name"])
+                self.received.append(message["unit"]["name"])
             else:
                 self.is_over = True
 
-    def bury(self) -> Ending:
-        return Ending("fell over", "last words", blameless=self.crew.blameless)
+    def reap(self) -> WorkerExit:
+        return WorkerExit("fell over", "last words", blameless=self.spawner.blameless)
 
     def kill(self) -> None:
         self.is_over = True
 
     def speak(self) -> list[dict[str, Any]] | None:
-        crew = self.crew
-        if self.is_over or (self.has_asked and crew.rng.random() < crew.death_rate):
+        spawner = self.spawner
+        if self.is_over or (self.has_asked and spawner.rng.random() < spawner.death_rate):
             return None
-        if not self.inbox:
+        if not self.received:
             self.has_asked = True
-            return [{"kind": "ask", "count": crew.rng.randint(1, 3)}]
-        name = self.inbox.pop(0)
-        crew.done[name] += 1
+            return [{"kind": "ask", "count": spawner.rng.randint(1, 3)}]
+        name = self.received.pop(0)
+        spawner.done[name] += 1
         return [{"kind": "start", "unit": name}, {"kind": "done", "unit": name}]
 
 
 @dataclass
 class Puppets:
-    """A crew of puppets."""
+    """A spawner of puppets."""
 
     rng: random.Random
     size: int
@@ -69,14 +69,14 @@ class Puppets:
     workers: list[Puppet] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.size
 
-    def hire(self) -> Puppet:
+    def spawn(self) -> Puppet:
         self.workers.append(Puppet(self))
         return self.workers[-1]
 
-    def hear(self, timeout_s: float) -> Iterator[tuple[Puppet, list[dict[str, Any]] | None]]:
+    def poll(self, timeout_s: float) -> Iterator[tuple[Puppet, list[dict[str, Any]] | None]]:
         for worker in self.workers[:]:
             messages = worker.speak()
             if messages is None:
@@ -87,9 +87,9 @@ class Puppets:
         self.workers.clear()
 
 
-def make_fleet(
-    tmp_path: Path, crew: Puppets, num_units: int, *, retries: int = 0, **options: Any
-) -> tuple[Fleet, list[Event]]:
+def make_pool(
+    tmp_path: Path, spawner: Puppets, num_units: int, *, retries: int = 0, **options: Any
+) -> tuple[WorkerPool, list[Event]]:
     ledger = Ledger(tmp_path / "out", "run")
     ledger.make_folders()
     ledger.draft_dir.mkdir(exist_ok=True)
@@ -103,7 +103,7 @@ def make_fleet(
     )
     units = [] if "more" in options else list(stage.units())
     options = {"on_event": events.append, "should_stop": lambda: False} | options
-    return Fleet(job, units, crew, **options), events
+    return WorkerPool(job, units, spawner, **options), events
 
 
 @settings(max_examples=40)
@@ -111,10 +111,10 @@ def make_fleet(
 def test_without_deaths_every_unit_is_done_once(
     tmp_path_factory: pytest.TempPathFactory, num_units: int, size: int, seed: int
 ) -> None:
-    crew = Puppets(random.Random(seed), size)
-    fleet, events = make_fleet(tmp_path_factory.mktemp("fleet"), crew, num_units)
-    fleet.run()
-    assert len(crew.done) == num_units and set(crew.done.values()) <= {1}
+    spawner = Puppets(random.Random(seed), size)
+    pool, events = make_pool(tmp_path_factory.mktemp("pool"), spawner, num_units)
+    pool.run()
+    assert len(spawner.done) == num_units and set(spawner.done.values()) <= {1}
     assert sum(event.kind == "done" for event in events) == num_units
 
 
@@ -123,41 +123,41 @@ def test_without_deaths_every_unit_is_done_once(
 def test_deaths_that_are_nobodys_fault_cost_no_retries(
     tmp_path_factory: pytest.TempPathFactory, size: int, seed: int
 ) -> None:
-    crew = Puppets(random.Random(seed), size, death_rate=0.2, blameless=True)
-    fleet, events = make_fleet(tmp_path_factory.mktemp("fleet"), crew, 20, retries=0)
-    fleet.run()
-    assert len(crew.done) == 20 and not any(event.kind == "failed" for event in events)
+    spawner = Puppets(random.Random(seed), size, death_rate=0.2, blameless=True)
+    pool, events = make_pool(tmp_path_factory.mktemp("pool"), spawner, 20, retries=0)
+    pool.run()
+    assert len(spawner.done) == 20 and not any(event.kind == "failed" for event in events)
 
 
 def test_a_unit_is_blamed_for_deaths_beyond_the_retries(tmp_path: Path) -> None:
-    crew = Puppets(random.Random(0), 2, death_rate=0.9)
-    fleet, events = make_fleet(tmp_path, crew, 4, retries=1)
-    fleet.run()
+    spawner = Puppets(random.Random(0), 2, death_rate=0.9)
+    pool, events = make_pool(tmp_path, spawner, 4, retries=1)
+    pool.run()
     failed = [event for event in events if event.kind == "failed"]
     assert failed and all(event.message == "its worker fell over" for event in failed)
-    assert len({event.unit for event in failed}) + len(crew.done) >= 4
+    assert len({event.unit for event in failed}) + len(spawner.done) >= 4
 
 
 def test_workers_that_never_get_to_ask_end_the_run(tmp_path: Path) -> None:
-    class Stillborn(Puppets):
-        def hire(self) -> Puppet:
-            worker = super().hire()
+    class DeadAtStart(Puppets):
+        def spawn(self) -> Puppet:
+            worker = super().spawn()
             worker.is_over = True
             return worker
 
-    fleet, _ = make_fleet(tmp_path, Stillborn(random.Random(0), 2), 4, retries=1)
+    pool, _ = make_pool(tmp_path, DeadAtStart(random.Random(0), 2), 4, retries=1)
     with pytest.raises(ShardmillError, match=r"before its first unit:\nlast words"):
-        fleet.run()
+        pool.run()
 
 
 def test_what_is_broken_ends_the_run_with_its_message(tmp_path: Path) -> None:
     class Broken(Puppets):
-        def hear(self, timeout_s: float) -> Iterator[Any]:
+        def poll(self, timeout_s: float) -> Iterator[Any]:
             yield self.workers[0], [{"kind": "broken", "message": "no such model"}]
 
-    fleet, _ = make_fleet(tmp_path, Broken(random.Random(0), 1), 4)
+    pool, _ = make_pool(tmp_path, Broken(random.Random(0), 1), 4)
     with pytest.raises(ConfigError, match="no such model"):
-        fleet.run()
+        pool.run()
 
 
 def test_a_source_is_asked_for_no_more_than_can_be_begun(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_source_is_asked_for_no_more_than_can_be_begun(tmp_path: Path) -> None
         def is_waiting(self) -> bool:
             return bool(self.units)
 
-    source, crew = Source(), Puppets(random.Random(0), 3)
-    fleet, _ = make_fleet(tmp_path, crew, 12, more=source)
-    fleet.run()
-    assert len(crew.done) == 12 and set(crew.done.values()) == {1}
+    source, spawner = Source(), Puppets(random.Random(0), 3)
+    pool, _ = make_pool(tmp_path, spawner, 12, more=source)
+    pool.run()
+    assert len(spawner.done) == 12 and set(spawner.done.values()) == {1}
     assert max(source.counts) <= 3 * 3

@@ -57,6 +57,15 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
+def test_claims_that_outlived_their_folder_are_removed(tmp_path: Path) -> None:
+    run_stage(Lines(), tmp_path / "out", workers=0)
+    before = snapshot(tmp_path / "out")
+    (tmp_path / "out" / "claims").mkdir()
+    (tmp_path / "out" / "claims" / "00000.1").write_text("0" * 16)
+    assert run_stage(Lines(), tmp_path / "out", workers=0).complete
+    assert snapshot(tmp_path / "out") == before and not (tmp_path / "out" / "claims").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0" * 99])
 def test_a_manifest_that_cannot_be_read_is_made_again(tmp_path: Path, content: bytes) -> None:
     run_stage(Lines(), tmp_path / "out", workers=0)
@@ -102,7 +111,7 @@ def test_a_plan_from_which_nothing_was_made_gives_way(tmp_path: Path) -> None:
     stage = unruly(tmp_path, **{f"u{i:05d}": "raise once" for i in range(6)})
     (stage.notes / "input").write_text("with a mistake")
     assert len(run_stage(stage, tmp_path / "out", workers=0, retries=0).failures) == 6
-    (stage.notes / "input").write_text("mended")
+    (stage.notes / "input").write_text("repaired")
     assert run_stage(stage, tmp_path / "out", workers=0).complete
 
 

@@ -78,7 +78,7 @@ def test_a_run_in_progress_shows_who_what_and_how_fast(tmp_path: Path) -> None:
             time.sleep(0.05)
         status = read_status(out)
         assert not status.complete and status.num_done >= 8
-        assert [lock.holder.pid for lock in status.locks if lock.alive] == [driver.pid]
+        assert [lock.owner.pid for lock in status.locks if lock.alive] == [driver.pid]
         assert status.running and status.running[0].pid != driver.pid
         assert status.samples_per_s and status.bytes_per_s and status.seconds_left
     finally:

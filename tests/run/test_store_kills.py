@@ -133,7 +133,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(store_url: str) -> Non
         with pytest.raises(LockedError, match=f"process {driver.pid}"):
             run_stage(Lines(num_units=40, sleep_s=0.2), store_url, workers=0)
         status = read_status(store_url)
-        assert status.num_done >= 1 and [lock.holder.pid for lock in status.locks] == [driver.pid]
+        assert status.num_done >= 1 and [lock.owner.pid for lock in status.locks] == [driver.pid]
     finally:
         signal_quietly(-driver.pid, signal.SIGKILL)
         driver.communicate()

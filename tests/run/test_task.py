@@ -18,10 +18,10 @@ from shardmill.errors import LockedError, StaleError
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage
 from shardmill.run.events import read_log
-from shardmill.run.job import Job
+from shardmill.run.job import Job, read_job, write_job
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.run.task import read_job, run_task, write_job
+from shardmill.run.task import run_task
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 from shardmill.storage.path import as_path
@@ -80,7 +80,7 @@ def test_what_a_killed_task_held_is_done_by_another(tmp_path: Path) -> None:
     assert list((out / "locks").iterdir()) == [] and list((out / ".draft").iterdir()) == []
 
 
-def test_a_suspended_task_is_fenced_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_suspended_task_loses_its_drafts_and_does_no_harm(tmp_path: Path) -> None:
     """It wakes up when others have done its unit; its drafts are gone, so it commits nothing."""
     stage, out = Noise(num_units=8, sleep_s=0.2), tmp_path / "out"
     job = plan(stage, out)

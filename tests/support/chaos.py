@@ -23,9 +23,8 @@ from slurm_cluster import SlurmCluster
 from start_task import start_task
 
 from shardmill.model.codec import to_plain
-from shardmill.run.ray.engine import Ray
-from shardmill.run.slurm.engine import Slurm
-from shardmill.run.slurm.script import TaskShape
+from shardmill.run.ray import Ray
+from shardmill.run.slurm import Slurm, TaskShape
 
 # The one at work, and those whose commit was on its way.
 HELD = 3

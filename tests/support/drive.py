@@ -8,7 +8,7 @@ import sys
 from shardmill.model.codec import from_plain
 from shardmill.run.lock import LockTiming
 from shardmill.run.runner import run_stage
-from shardmill.run.setup import Interrupted
+from shardmill.run.session import Interrupted
 
 
 def main() -> None:

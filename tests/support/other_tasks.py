@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from shardmill.run.lock import myself, task_lock_name
+from shardmill.run.lock import task_lock_name, this_process
 
 
 class Clock:
@@ -21,5 +21,5 @@ class Clock:
 
 def write_lock(locks_dir: Path, token: str, *, beat: int, place: str = "elsewhere") -> None:
     """Write the lock of a task with its counter at `beat`."""
-    holder = replace(myself(token), beat=beat, place=place)
-    (locks_dir / f"{task_lock_name(token)}.json").write_text(json.dumps(asdict(holder)))
+    owner = replace(this_process(token), beat=beat, place=place)
+    (locks_dir / f"{task_lock_name(token)}.json").write_text(json.dumps(asdict(owner)))

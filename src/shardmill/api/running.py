@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 from shardmill.api.data import Data
 from shardmill.api.values import Place, to_engine, to_part, to_path
-from shardmill.errors import ConfigError, ShardmillError
+from shardmill.errors import ShardmillError
 from shardmill.model.stage import Stage
 from shardmill.run.engine import Engine
-from shardmill.run.local import Local
 from shardmill.run.progress import RunReport, show_progress
 from shardmill.run.runner import run_stage
-from shardmill.run.slurm.engine import Slurm
 
 MAX_LISTED = 5
 Made = TypeVar("Made", bound=Data[Any])
@@ -71,12 +68,13 @@ def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) ->
     if isinstance(where, Runner):
         report = where.run(stage, to_path(out), options)
     else:
+        engine = to_engine(where)
         shown = show_progress(sys.stderr) if options.get("progress") else nullcontext()
         with shown as on_event:
             report = run_stage(
                 stage,
                 to_path(out),
-                on=_waiting(to_engine(where), wait=options.get("wait", True)),
+                on=engine if options.get("wait", True) else engine.without_waiting(),
                 on_event=on_event,
                 **run_settings(options),
             )
@@ -88,7 +86,7 @@ def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) ->
 def is_local(options: RunOptions) -> bool:
     """Say whether a run works on this machine, so that its GPUs are those that count."""
     where = options.get("on", "local")
-    return not isinstance(where, Runner) and isinstance(to_engine(where), Local)
+    return not isinstance(where, Runner) and to_engine(where).is_local
 
 
 def run_settings(options: RunOptions) -> dict[str, Any]:
@@ -99,11 +97,3 @@ def run_settings(options: RunOptions) -> dict[str, Any]:
         "max_skip_rate": options.get("max_skip_rate", 0.1),
         "part": to_part(options.get("part", (1, 1))),
     }
-
-
-def _waiting(engine: Engine, *, wait: bool) -> Engine:
-    if wait:
-        return engine
-    if not isinstance(engine, Slurm):
-        raise ConfigError('--no-wait needs --on with a file that says kind = "slurm"')
-    return replace(engine, wait=False)

@@ -129,14 +129,18 @@ def to_part(part: str | tuple[int, int]) -> tuple[int, int]:
 
 
 def to_engine(on: str | Engine) -> Engine:
-    """Return the engine of 'local', 'cluster.toml', 'ray', 'ray://host:port' or 'ray,gpus=0.5'."""
+    """Return the engine of 'local', 'cluster.toml', 'ray,gpus=0.5', 'ray://host:port' and so on.
+
+    What is before '://' names an engine, which then gets the whole as its `address`.
+    """
     if not isinstance(on, str):
         return on
     if on.endswith(".toml"):
         plain = read_toml(Path(on))
-    elif on.startswith("ray://"):
+    elif "://" in on:
         address = on.partition(",")[0]
-        plain = parse_plugin("ray" + on.removeprefix(address)) | {"address": address}
+        kind = address.partition("://")[0]
+        plain = parse_plugin(kind + on.removeprefix(address)) | {"address": address}
     else:
         plain = parse_plugin(on)
     engine: Engine = build(ENGINES, plain, where=f"--on {on}")

@@ -16,7 +16,6 @@ from shardmill.cli.running import run_and_report
 from shardmill.model.codec import build
 from shardmill.model.manifest import Manifest
 from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS
-from shardmill.run.local import Local
 
 
 @click.command()
@@ -97,7 +96,7 @@ def _encode(
         allow_truncated=flags["allow_truncated"],
         limit=flags["limit"],
     )
-    if options.workers is None and isinstance(options.on, Local):
+    if options.workers is None and options.on.is_local:
         options = replace(options, workers=max(1, num_devices))
     manifest = run_and_report(stage, out, options, next_step=f"shardmill show {out}")
     if not options.as_json:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,11 +19,9 @@ import click
 import orjson
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import build, from_plain, to_plain
-from shardmill.model.stage import Stage
+from shardmill.model.codec import build, from_plain
 from shardmill.plugins import ENGINES, FILTERS
 from shardmill.run.engine import Engine
-from shardmill.run.job import Job
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import read_toml
 from shardmill.storage.url import is_remote
@@ -86,43 +84,18 @@ def _value(text: str) -> Any:
 
 
 def parse_engine(text: str) -> Engine:
-    """Return the engine of 'local', 'cluster.toml', 'ray', 'ray://host:port' or 'ray,gpus=0.5'."""
+    """Return the engine of 'local', 'cluster.toml', 'ray,gpus=0.5', 'ray://host:port' and so on.
+
+    What is before '://' names an engine, which then gets the whole as its `address`.
+    """
     if text.endswith(".toml"):
-        return _build(read_toml(Path(text)), text)
-    if text.startswith("ray://"):
+        plain = read_toml(Path(text))
+    elif "://" in text:
         address, *_ = text.split(",")
-        return _build(parse_plugin("ray" + text.removeprefix(address)) | {"address": address}, text)
-    return _build(parse_plugin(text), text)
-
-
-def set_waiting(engine: Engine, *, wait: bool) -> Engine:
-    """Return the engine with --no-wait taken into account."""
-    from shardmill.run.slurm.engine import Slurm
-
-    if wait:
-        return engine
-    if not isinstance(engine, Slurm):
-        raise ConfigError('--no-wait needs --on with a file that says kind = "slurm"')
-    return replace(engine, wait=False)
-
-
-def preview(
-    engine: Engine, stage: Stage, out: Path, *, workers: int | None, **settings: Any
-) -> str:
-    """Return the batch scripts that would be submitted; nothing is written."""
-    from shardmill.run.slurm.engine import Slurm
-    from shardmill.run.slurm.queue import max_array_size
-
-    if not isinstance(engine, Slurm):
-        raise ConfigError('--dry-run needs --on with a file that says kind = "slurm"')
-    job = Job(stage=to_plain(stage), out_dir=str(out.absolute()), token="", **settings)
-    scripts = engine.scripts(
-        job, num_tasks=engine.tasks, num_workers=workers, max_size=max_array_size()
-    )
-    return "\n".join(scripts)
-
-
-def _build(plain: dict[str, Any], text: str) -> Engine:
+        kind, _, _ = address.partition("://")
+        plain = parse_plugin(kind + text.removeprefix(address)) | {"address": address}
+    else:
+        plain = parse_plugin(text)
     engine: Engine = build(ENGINES, plain, where=f"--on {text}")
     return engine
 

@@ -22,7 +22,7 @@ from shardmill.cli.recipe import Find, Recipe, Step, call, moved
 from shardmill.cli.running import Trial
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.machine import count_cpus
-from shardmill.run.trial import Tried
+from shardmill.run.runner import Tried
 
 NUM_UNITS = 4
 CROWD = 1.5  # processes that want a processor, for each there is

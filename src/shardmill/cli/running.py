@@ -9,18 +9,17 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from shardmill import humanize as wording
 from shardmill.cli import output as console
-from shardmill.cli.options import RunOptions, preview, set_waiting
+from shardmill.cli.options import RunOptions
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, listed
 from shardmill.run.progress import RunReport, show_progress
-from shardmill.run.runner import run_stage
-from shardmill.run.trial import Tried, try_units
+from shardmill.run.runner import Tried, preview_stage, run_stage, try_units
 
 
 @dataclass(slots=True)
@@ -55,12 +54,21 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
     if trial is not None:
         return trial.run(stage, out, options)
     if options.dry_run:
-        _print_scripts(stage, out, options)
+        text = preview_stage(
+            stage,
+            out,
+            on=options.on,
+            workers=options.workers,
+            retries=options.retries,
+            max_skip_rate=options.max_skip_rate,
+        )
+        click.echo(text, nl=False)
+        click.get_current_context().exit(0)
     with show_progress(sys.stderr) as on_event:
         report = run_stage(
             stage,
             out,
-            on=set_waiting(options.on, wait=options.wait),
+            on=options.on if options.wait else options.on.without_waiting(),
             workers=options.workers,
             retries=options.retries,
             max_skip_rate=options.max_skip_rate,
@@ -78,12 +86,6 @@ def run_and_report(stage: Stage, out: Path, options: RunOptions, *, next_step: s
     if not options.as_json:
         console.hint(next_step)
     return report.manifest
-
-
-def _print_scripts(stage: Stage, out: Path, options: RunOptions) -> NoReturn:
-    settings = {"retries": options.retries, "max_skip_rate": options.max_skip_rate}
-    click.echo(preview(options.on, stage, out, workers=options.workers, **settings), nl=False)
-    click.get_current_context().exit(0)
 
 
 def report_to_plain(report: RunReport) -> dict[str, Any]:

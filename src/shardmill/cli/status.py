@@ -11,32 +11,37 @@ import click
 
 from shardmill import humanize as wording
 from shardmill.cli import output as console
-from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli.options import folder_argument, json_option, parse_engine
 from shardmill.cli.output import print_statistics
-from shardmill.run.slurm.engine import submitted_jobs
-from shardmill.run.slurm.queue import QueueState, has_squeue, read_queue
+from shardmill.run.engine import Engine, QueueState, find_queue
 from shardmill.run.status import Status, UnitTime, read_status
 
 MAX_FAILURES = 3
-QUEUE_TIMEOUT_S = 10.0  # whoever asks for the status does not wait for a controller that is down
 MAX_PROCESSES = 4
 MAX_UNITS = 12
 
 
 @click.command()
 @folder_argument("folder")
+@click.option(
+    "--on",
+    metavar="ENGINE",
+    callback=lambda _ctx, _param, text: parse_engine(text) if text else None,
+    help="Ask this engine what is queued.  [default: those that shardmill knows]",
+)
 @json_option
-def status(folder: Path, as_json: bool) -> None:
+def status(folder: Path, on: Engine | None, as_json: bool) -> None:
     """Tell what is done, failed, skipped and why."""
     found = read_status(folder)
-    job_ids = [] if found.complete or not has_squeue() else submitted_jobs(folder)
-    queue = read_queue(job_ids, timeout_s=QUEUE_TIMEOUT_S) if job_ids else None
+    queue = None if found.complete else find_queue(folder, on)
     if as_json:
-        waiting = None if queue is None else {"num_tasks": queue.num_waiting, "why": queue.why}
+        waiting = None
+        if queue is not None and queue.answers:
+            waiting = {"num_tasks": queue.num_waiting, "why": queue.why}
         console.print_json({**asdict(found), "queued": waiting})
         return
     _print_summary(folder, found)
-    if job_ids:
+    if queue is not None:
         _print_queue(queue)
     _print_activity(found)
     _print_skipped(found)
@@ -66,12 +71,13 @@ def _print_summary(folder: Path, found: Status) -> None:
     )
 
 
-def _print_queue(queue: QueueState | None) -> None:
-    if queue is None:
-        click.echo("  SLURM does not answer: whether tasks are queued is not known")
+def _print_queue(queue: QueueState) -> None:
+    if not queue.answers:
+        click.echo(f"  {queue.scheduler} does not answer: whether tasks are queued is not known")
     elif queue.num_waiting:
         why = f": {queue.why}" if queue.why else ""
-        click.echo(f"  {wording.plural(queue.num_waiting, 'task')} queued in SLURM{why}")
+        tasks = wording.plural(queue.num_waiting, "task")
+        click.echo(f"  {tasks} queued in {queue.scheduler}{why}")
 
 
 def _print_activity(found: Status) -> None:
@@ -87,10 +93,10 @@ def _print_activity(found: Status) -> None:
 def _print_processes(found: Status) -> None:
     if len(found.locks) <= MAX_PROCESSES:
         for lock in found.locks:
-            where = f"process {lock.holder.pid} on {lock.holder.host}"
+            where = f"process {lock.owner.pid} on {lock.owner.host}"
             click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
         return
-    alive = Counter(lock.holder.host for lock in found.locks if lock.alive)
+    alive = Counter(lock.owner.host for lock in found.locks if lock.alive)
     machines = wording.plural(len(alive), "machine")
     click.echo(f"  {alive.total()} processes on {machines} are at work")
     num_silent = len(found.locks) - alive.total()

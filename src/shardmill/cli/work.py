@@ -1,4 +1,4 @@
-"""`shardmill work JOB`: one task of a job that another command wrote; what SLURM's tasks run."""
+"""`shardmill work JOB`: one task of a job that another command wrote; what schedulers start."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 from shardmill import humanize as wording
 from shardmill.cli import output as console
-from shardmill.cli.options import PlaceType, json_option
+from shardmill.cli.options import PlaceType, json_option, parse_engine
 from shardmill.cli.running import print_failures, report_to_plain
+from shardmill.run.engine import Engine
+from shardmill.run.job import read_job
 from shardmill.run.progress import show_progress
-from shardmill.run.slurm.queue import requeue_myself
-from shardmill.run.task import TaskReport, read_job, run_task
+from shardmill.run.task import TaskReport, run_task
 
 
 @click.command()
@@ -23,9 +24,14 @@ from shardmill.run.task import TaskReport, read_job, run_task
     type=click.IntRange(1),
     help="Worker processes of this task.  [default: the CPUs it may use]",
 )
-@click.option("--requeue", is_flag=True, help="If time runs out, ask SLURM for another turn.")
+@click.option(
+    "--requeue",
+    metavar="ENGINE",
+    callback=lambda _ctx, _param, text: parse_engine(text) if text else None,
+    help="If time runs out, ask this engine, such as slurm, for another turn.",
+)
 @json_option
-def work(job: Path, workers: int | None, requeue: bool, as_json: bool) -> None:
+def work(job: Path, workers: int | None, requeue: Engine | None, as_json: bool) -> None:
     """Work on a job beside other tasks until nothing is left.
 
     Any number of tasks, on any machines that share the folder of the job, divide its units among
@@ -37,8 +43,8 @@ def work(job: Path, workers: int | None, requeue: bool, as_json: bool) -> None:
         console.print_json(report_to_plain(report.run) | {"left": report.num_left})
     else:
         _print(report)
-    if requeue and report.out_of_time and requeue_myself():
-        console.hint("the time is over; SLURM will give this task another turn")
+    if requeue is not None and report.out_of_time and requeue.requeue():
+        console.hint("the time is over; the scheduler will give this task another turn")
     if report.run.failures:
         click.get_current_context().exit(1)
 

@@ -5,12 +5,7 @@ it is one. The file holds the token of its maker, who writes FREE into it to giv
 UNIT.2 may be created when UNIT.1 is free, or when its maker is dead. No claim goes away before the
 folder is complete, so that two tasks never believe to have the same try.
 
-A claim only saves double work. What is done is said by receipts.
-
-Units for one task of many: those without a receipt that nobody else works on, by claims.
-
-Tasks begin at random places of the list, so that they seldom want the same unit, and each goes on
-through neighbours, as compressed inputs like it. Units that tasks died at come last.
+A claim only saves double work. Receipts say what is done.
 """
 
 from __future__ import annotations
@@ -27,14 +22,18 @@ from pathlib import Path
 
 from shardmill.model.stage import Unit
 from shardmill.run.events import Event, OnEvent
-from shardmill.run.job import failure_record
-from shardmill.run.lock import LifeWatch
+from shardmill.run.lock import HeartbeatWatch
+from shardmill.run.worker import failure_record
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.folder import backend_of
 
 FREE = "free"
 # What is read from a claim becomes a part of paths.
 TOKEN = re.compile(r"[0-9a-z]{1,64}")
+LOOK_PAUSE_S = 1.0
+# After so many claims that others made first, what we know of the claims is too old.
+MAX_MISSES = 8
+MAX_DEATHS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +88,35 @@ class Claims:
         return self.claims_dir / f"{unit_name}.{number}"
 
 
-LOOK_PAUSE_S = 1.0
-MAX_MISSES = 8
-MAX_DEATHS = 10
-
-
 @dataclass(frozen=True, slots=True)
-class _Offer:
-    """A unit that may be claimed as its try `number`."""
+class _Candidate:
+    """A unit that may be claimed as its try `number`; `owner` made the try before."""
 
     unit: Unit
     number: int
+    owner: str
 
 
-class Supply:
-    """Claims units for a task, and gives back what it has not done."""
+class ClaimedUnits:
+    """The units that a task gets by claims: those without a receipt that no other task works on.
+
+    Tasks begin at random places of the list, so that they seldom want the same unit, and each goes
+    on through neighbours, which share a compressed input. Units that tasks died at come last.
+    """
 
     def __init__(
         self,
         ledger: Ledger,
         units: Sequence[Unit],
         claims: Claims,
-        watch: LifeWatch,
+        watch: HeartbeatWatch,
         on_event: OnEvent,
     ) -> None:
         self._ledger, self._claims, self._watch, self._on_event = ledger, claims, watch, on_event
-        self._units = units
-        self._share = random.Random(claims.token).random()
-        self._offers: deque[_Offer] = deque()
-        self._held: dict[str, int] = {}
+        first = int(random.Random(claims.token).random() * len(units))
+        self._units = (*units[first:], *units[:first])
+        self._candidates: deque[_Candidate] = deque()
+        self._claimed: dict[str, int] = {}
         self._is_undecided = self._is_closed = False
         self.is_closed_early = False
         self._next_look_s = 0.0
@@ -127,25 +126,25 @@ class Supply:
         taken: list[Unit] = []
         num_misses = 0
         while len(taken) < count and not self._is_closed:
-            if not self._offers or num_misses == MAX_MISSES:
+            if not self._candidates or num_misses == MAX_MISSES:
                 num_misses = 0
                 if taken or not self._look():
                     break
-            offer = self._offers.popleft()
-            if self._claim(offer):
-                taken.append(offer.unit)
+            candidate = self._candidates.popleft()
+            if self._claim(candidate):
+                taken.append(candidate.unit)
             else:
                 num_misses += 1
         return taken
 
     def is_waiting(self) -> bool:
         """Say whether units may still come: their claims belong to tasks that may be dead."""
-        return not self._is_closed and (bool(self._offers) or self._is_undecided)
+        return not self._is_closed and (bool(self._candidates) or self._is_undecided)
 
     def note(self, event: Event) -> None:
         """Learn from the events of the task which units need not be given back."""
         if event.kind in ("done", "failed"):
-            self._held.pop(event.unit, None)
+            self._claimed.pop(event.unit, None)
 
     def close(self) -> None:
         """Take no more units, because the time is nearly over."""
@@ -154,7 +153,7 @@ class Supply:
     def give_back(self) -> None:
         """Take no more, and free the claims of units that were not done."""
         self._is_closed = True
-        for name, number in self._held.items():
+        for name, number in self._claimed.items():
             self._claims.free(name, number)
 
     def num_left(self) -> int:
@@ -162,68 +161,58 @@ class Supply:
         over = self._over()
         return sum(unit.name not in over for unit in self._units)
 
-    def _claim(self, offer: _Offer) -> bool:
-        name = offer.unit.name
-        if not self._claims.take(name, offer.number):
+    def _claim(self, candidate: _Candidate) -> bool:
+        name = candidate.unit.name
+        if not self._claims.take(name, candidate.number):
             return False
         # Between our look and our claim another may have done the unit and ended.
         if self._ledger.receipt_path(name).exists():
             return False
-        self._held[name] = offer.number
+        self._claimed[name] = candidate.number
         return True
 
     def _look(self) -> bool:
         """Look what may be claimed, now and then; return whether there is something."""
-        self._offers.clear()
+        self._candidates.clear()
         if time.monotonic() < self._next_look_s:
             return False
-        free, contested = self._candidates()
+        found = self._find_candidates()
         # After the claims: whoever has one made a lock before it.
-        self._watch.look(owner for _, owner in contested)
-        dead = [offer for offer, owner in contested if self._is_free(owner)]
+        owners = {candidate.owner for candidate in found} - {FREE}
+        self._watch.look(owners)
         self._is_undecided = any(
-            not self._watch.is_dead(owner) and not self._watch.is_alive(owner)
-            for _, owner in contested
+            not self._watch.is_dead(owner) and not self._watch.is_alive(owner) for owner in owners
         )
-        offers = free + [offer for offer in dead if self._is_worth(offer)]
-        self._offers.extend(sorted(offers, key=lambda offer: offer.number))
-        if not self._offers:
+        free = [c for c in found if c.owner == FREE or self._take_from_dead(c)]
+        self._candidates.extend(sorted(free, key=lambda candidate: candidate.number))
+        if not self._candidates:
             self._next_look_s = time.monotonic() + LOOK_PAUSE_S
-        return bool(self._offers)
+        return bool(self._candidates)
 
-    def _candidates(self) -> tuple[list[_Offer], list[tuple[_Offer, str]]]:
-        """Return what is free, and what others claimed with their tokens; from our own place on."""
+    def _find_candidates(self) -> list[_Candidate]:
         over, tries = self._over(), self._claims.latest()
-        first = int(self._share * len(self._units))
-        free, contested = [], []
-        for unit in (*self._units[first:], *self._units[:first]):
-            if unit.name in over or unit.name in self._held:
-                continue
-            number = tries.get(unit.name, 0)
-            owner = self._claims.owner(unit.name, number) if number else FREE
-            offer = _Offer(unit, number + 1)
-            if owner == FREE:
-                free.append(offer)
-            else:
-                contested.append((offer, owner))
-        return free, contested
+        found = []
+        for unit in self._units:
+            if unit.name not in over and unit.name not in self._claimed:
+                number = tries.get(unit.name, 0)
+                owner = self._claims.owner(unit.name, number) if number else FREE
+                found.append(_Candidate(unit, number + 1, owner))
+        return found
 
     def _over(self) -> set[str]:
         return self._ledger.receipt_names() | self._ledger.failure_names()
 
-    def _is_free(self, owner: str) -> bool:
-        if not self._watch.is_dead(owner):
+    def _take_from_dead(self, candidate: _Candidate) -> bool:
+        """Say whether a unit is free because its owner is dead, and worth another try."""
+        if not self._watch.is_dead(candidate.owner):
             return False
-        # The fence: if it was only suspended, it finds its drafts gone and can commit nothing.
-        if owner:
-            shutil.rmtree(self._ledger.drafts_dir / owner, ignore_errors=True)
-        return True
-
-    def _is_worth(self, offer: _Offer) -> bool:
-        if offer.number <= MAX_DEATHS:
+        # If the owner was only suspended, it finds its drafts gone and can commit nothing.
+        if candidate.owner:
+            shutil.rmtree(self._ledger.drafts_dir / candidate.owner, ignore_errors=True)
+        name = candidate.unit.name
+        if candidate.number <= MAX_DEATHS:
             return True
-        name = offer.unit.name
-        num_deaths = self._claims.num_deaths(name, offer.number - 1)
+        num_deaths = self._claims.num_deaths(name, candidate.number - 1)
         if num_deaths < MAX_DEATHS:
             return True
         message = (

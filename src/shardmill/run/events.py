@@ -3,19 +3,17 @@
 The log of a run is `events/TOKEN.jsonl`: one event a line, with the time, the host and the process.
 An object cannot grow, so in a store a log is `events/TOKEN.N.jsonl`, N = 0, 1, ...: what happened
 since the last one, every few seconds. Nothing in shards, receipts or manifest depends on it.
-
-What the tasks of a folder do, as their logs tell it while they grow.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,11 +22,12 @@ from shardmill.storage.folder import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
 
-Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
-
 MAX_LOG_BYTES = 64 << 20
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
+
+Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
+ABOUT_UNITS = ("start", "done", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class Event:
     """One thing that happened; what does not apply to its kind stays at its default.
 
     plan: `num_units` are to be done, of which `num_done` are done already
-    wait: another run seems to hold the folder; `message` says who
+    wait: the run waits for something or has something to say; `message` is it
     start, done, failed: of one unit, in the process `pid`; `fatal` stops the whole run; of the
         seconds that it took, the process computed for `cpu_seconds`, in all its threads
     host: where it happened, if not on the driver's machine
@@ -75,71 +74,70 @@ def event_from_plain(plain: dict[str, Any]) -> Event:
     return Event(**{name: value for name, value in plain.items() if name in _DEFAULTS})
 
 
+class EventHub:
+    """Passes events to the log and to all listeners, one at a time, from whichever thread."""
+
+    def __init__(self, log: EventLog, listeners: Sequence[OnEvent]) -> None:
+        self._log, self._listeners = log, listeners
+        # Reentrant: a stop signal may interrupt a listener, and the end is an event too.
+        self._lock = threading.RLock()
+        self.saw_fatal = False
+
+    def __call__(self, event: Event) -> None:
+        """Log an event of this process and pass it on."""
+        with self._lock:
+            self.saw_fatal = self.saw_fatal or event.fatal
+            self._log(event)
+            self.relay(event)
+
+    def relay(self, event: Event) -> None:
+        """Pass on the event of another process, which has it in a log of its own."""
+        with self._lock:
+            for listener in self._listeners:
+                listener(event)
+
+
 class EventLog:
     """Appends events to a log, each whole line in one write, so that a kill loses at most one."""
 
     def __init__(self, path: Path) -> None:
-        self._sink = _StoreSink(path) if isinstance(path, UrlPath) else _FileSink(path)
-        self._host = socket.gethostname()
+        self._path, self._host = path, socket.gethostname()
+        self._file = None if isinstance(path, UrlPath) else path.open("ab", buffering=0)
+        # For a store: lines that no object holds yet, and when the next object is due. The pauses
+        # grow, so that a long run does not leave thousands of small objects.
+        self._lines: list[bytes] = []
+        self._num_objects, self._pause_s = 0, FIRST_PAUSE_S
+        self._due_s = time.monotonic() + self._pause_s
 
     def __call__(self, event: Event) -> None:
         """Append the event, unless it only says that time went by."""
         # The log only informs; a full disk must not keep the run from ending in good order.
         with suppress(OSError):
-            if event.kind == "tick":
-                self._sink.tick()
-                return
-            plain = {"time": round(time.time(), 3), "host": self._host} | event_to_plain(event)
-            self._sink.write(dump_line(plain))
+            if event.kind != "tick":
+                stamp = {"time": round(time.time(), 3), "host": self._host}
+                line = dump_line(stamp | event_to_plain(event))
+                if self._file is not None:
+                    self._file.write(line)
+                else:
+                    self._lines.append(line)
+            if self._lines and time.monotonic() >= self._due_s:
+                self._put_object()
 
     def close(self) -> None:
-        """Close the log."""
+        """Write what is left and close the log."""
         with suppress(OSError):
-            self._sink.close()
+            if self._file is not None:
+                self._file.close()
+            elif self._lines:
+                self._put_object()
 
-
-class _FileSink:
-    """One file that grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: FileIO = path.open("ab", buffering=0)
-        self.write, self.close = self._file.write, self._file.close
-
-    def tick(self) -> None:
-        """Do nothing: every line is written at once."""
-
-
-class _StoreSink:
-    """Objects of what was written since the last; few at the end of a long run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines: list[bytes] = []
-        self._number, self._pause_s = 0, FIRST_PAUSE_S
-        self._next_s = time.monotonic() + self._pause_s
-
-    def write(self, line: bytes) -> None:
-        """Keep a line, and write what is kept if it is time."""
-        self._lines.append(line)
-        self.tick()
-
-    def tick(self) -> None:
-        """Write what is kept if it is time."""
-        if time.monotonic() >= self._next_s:
-            self._flush()
-
-    def close(self) -> None:
-        """Write what is kept."""
-        self._flush()
-
-    def _flush(self) -> None:
-        self._next_s = time.monotonic() + self._pause_s
-        if self._lines:
-            path = self._path.with_suffix(f".{self._number:06d}.jsonl")
-            backend_of(path.parent).put(path, b"".join(self._lines))
-            self._lines.clear()
-            self._number += 1
-            self._pause_s = min(self._pause_s * 1.2, LONGEST_PAUSE_S)
+    def _put_object(self) -> None:
+        path = self._path.with_suffix(f".{self._num_objects:06d}.jsonl")
+        self._due_s = time.monotonic() + self._pause_s
+        backend_of(path.parent).put(path, b"".join(self._lines))
+        self._lines.clear()
+        self._num_objects += 1
+        self._pause_s = min(self._pause_s * 1.2, LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +169,13 @@ def read_log(path: Path) -> Iterator[LoggedEvent]:
 
 def _parse(content: bytes) -> Iterator[LoggedEvent]:
     for line in content.splitlines():
-        try:
+        with suppress(ValueError, KeyError, TypeError):
             plain = parse_json(line)
             yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
-        except (ValueError, KeyError, TypeError):
-            continue
-
-
-KINDS = ("start", "done", "failed")
 
 
 class LogTail:
-    """Reads what was appended to the logs of a folder since it was last asked."""
+    """Reads what was appended to the logs of a folder's other runs since it was last asked."""
 
     def __init__(self, events_dir: Path, *, own_token: str) -> None:
         self._events_dir, self._own_name = events_dir, f"{own_token}.jsonl"
@@ -197,18 +190,10 @@ class LogTail:
             # A line without its end is being written right now.
             whole, newline, _ = content.rpartition(b"\n")
             self._offsets[path.name] = self._offsets.get(path.name, 0) + len(whole + newline)
-            yield from _events(whole)
+            for entry in _parse(whole):
+                if entry.event.kind in ABOUT_UNITS:
+                    yield entry.event
 
     def _logs(self) -> list[Path]:
         paths = sorted(self._events_dir.glob("*.jsonl"))
         return [path for path in paths if path.name != self._own_name]
-
-
-def _events(content: bytes) -> Iterator[Event]:
-    for line in content.splitlines():
-        try:
-            event = event_from_plain(parse_json(line))
-        except (ValueError, TypeError):
-            continue
-        if event.kind in KINDS:
-            yield event

@@ -1,25 +1,18 @@
-"""One driver for each part of a folder, seen by its heartbeat.
+"""Locks of a folder, kept alive by a heartbeat: one driver for each part of it.
 
-A lock is the file `locks/NAME.json`, created exclusively, holding who made it and a counter that
-its owner raises every few seconds. Parts 1/3 and 2/3 are different names and run together; parts
-of different splits (2/3 and 1/1) overlap and refuse each other. The tasks of a cluster share the
-units by claims, so they run together, each with a lock of its own; a part refuses them all.
+A lock is the file `locks/NAME.json`, created exclusively. It holds who owns it and a counter, the
+heartbeat, that its owner raises every few seconds. Parts 1/3 and 2/3 are different names and run
+together; parts of different splits (2/3 and 1/1) overlap and exclude each other. The tasks of a
+cluster share the units by claims, so they run together, each with a lock of its own; a part
+excludes them all.
 
 A lock is dead when its process is gone (seen on the same machine), or when its counter stood still
-while we looked. Clocks are not compared: they jump, and differ from host to host. Receipts do not
-rest on the lock; it only saves double work. A driver that finds its lock taken over stops.
+while we looked. Clocks are never compared: they jump, and differ from host to host. Receipts do not
+depend on the lock; it only saves double work. A driver that finds its lock taken over stops.
 
-In an object store a lock is an object, created on the condition that there is none.
-There is no exclusion between looking at a dead lock and removing it; two that take over at the same
-moment see it at their next beat, when one finds the other's lock in place of its own, and stops.
-
-Who holds a lock, and whether that process lives, as far as it can be seen from here.
-
-Who of the others lives: by whether the counter in their lock moves while we look.
-
-No clock is compared with another. What has not changed for a while by our own clock is dead: a
-counter that stands still, or a lock that is not there. A process of this very machine that is gone
-is dead at once.
+In an object store a lock is an object, created on the condition that there is none. There is no
+exclusion between looking at a dead lock and removing it; two that take over at the same moment see
+it at their next heartbeat, when one finds the other's lock in place of its own, and stops.
 """
 
 from __future__ import annotations
@@ -46,11 +39,23 @@ from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024
 PROBABLY_DEAD_S = 30.0
+PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
+TASK_NAME = re.compile(r"task-\w+\.json")
+
+
+def part_lock_name(part: tuple[int, int]) -> str:
+    """Return the name of the lock of part i of n."""
+    return f"part-{part[0]}-of-{part[1]}"
+
+
+def task_lock_name(token: str) -> str:
+    """Return the name of the lock of a task, or of the driver that waits for tasks."""
+    return f"task-{token}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """The owner of a lock, and its counter.
+class LockOwner:
+    """Who owns a lock, and its heartbeat.
 
     `place` names the machine's boot and its process namespace: where both are ours, process ids
     mean the same. `started` tells the process from a later one with the same id.
@@ -64,12 +69,174 @@ class Holder:
     beat: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockTiming:
+    """How often a lock beats, and for how long it must stand still to count as dead."""
+
+    beat_s: float = 3.0
+    stale_s: float = 30.0
+
+
+Rival: TypeAlias = tuple[Path, LockOwner | None]
+
+
+class FolderLock:
+    """Owns `locks/NAME.json` while the block runs; `lost` turns true if somebody takes it over.
+
+    With `wait`, it waits for a living owner to release it instead of raising `LockedError`.
+    """
+
+    def __init__(
+        self,
+        locks_dir: Path,
+        name: str,
+        token: str,
+        *,
+        wait: bool = False,
+        timing: LockTiming | None = None,
+        on_wait: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.path = locks_dir / f"{name}.json"
+        self.lost = False
+        self._backend, self._owner = backend_of(locks_dir), this_process(token)
+        self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> FolderLock:
+        while not self._try_acquire():
+            self._over.wait(0.05)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if not self.lost:
+            self._release()
+
+    def _try_acquire(self) -> bool:
+        # Looking may take long; what was seen is looked at again once no other process can change
+        # it.
+        dead = self._dead_rivals()
+        with _exclusively(self.path.parent):
+            for path, owner in dead:
+                if read_owner(path) == owner:
+                    path.unlink(missing_ok=True)
+            rivals = self._rivals()
+            if not rivals and self._create():
+                rivals = [rival for rival in self._rivals() if rival[0] != self.path]
+                if not rivals:
+                    return True
+                # On another host somebody with another split looked before our file was there.
+                self._release()
+        if rivals and not dead and not self._wait:
+            self._refuse(*rivals[0])
+        return False
+
+    def _rivals(self) -> list[Rival]:
+        return [(path, read_owner(path)) for path in rival_paths(self.path)]
+
+    def _dead_rivals(self) -> list[Rival]:
+        """Return the rivals that are dead; none if one is seen to live."""
+        dead, doubtful = [], []
+        for path, owner in self._rivals():
+            if owner is not None and is_gone(owner):
+                dead.append((path, owner))
+            elif not self._is_fresh(path, owner):
+                doubtful.append((path, owner))
+        return dead + self._standing_still(doubtful)
+
+    def _is_fresh(self, path: Path, owner: LockOwner | None) -> bool:
+        here = owner is not None and owner.place == self._owner.place
+        return here and 0 <= age_s(path) < self._timing.stale_s
+
+    def _standing_still(self, rivals: list[Rival]) -> list[Rival]:
+        """Return the rivals if none of them moves while we look, at all of them at once."""
+        if not rivals:
+            return rivals
+        others = f" and {len(rivals) - 1} others" if len(rivals) > 1 else ""
+        self._on_wait(f"looking whether {describe_owner(*rivals[0])}{others} is alive")
+        began = time.monotonic()
+        while rivals and time.monotonic() - began < self._timing.stale_s:
+            time.sleep(min(0.2, self._timing.beat_s / 2))
+            rivals = [(path, owner) for path, owner in rivals if path.exists()]
+            if any(read_owner(path) not in (owner, None) for path, owner in rivals):
+                return []
+        return rivals
+
+    def _refuse(self, path: Path, owner: LockOwner | None) -> NoReturn:
+        raise LockedError(
+            f"{path.parent.parent} is being worked on by {describe_owner(path, owner)}. "
+            "Wait for it, or stop it and run this command again; if that machine is gone, its lock "
+            f"is taken over {self._timing.stale_s:g} s after its last sign of life"
+        )
+
+    def _create(self) -> bool:
+        return self._backend.create(self.path, owner_page(self._owner))
+
+    def _release(self) -> None:
+        owner = read_owner(self.path)
+        if owner is not None and owner.token == self._owner.token:
+            self.path.unlink(missing_ok=True)
+
+    def _keep_beating(self) -> None:
+        while not self._over.wait(self._timing.beat_s) and not self.lost:
+            with suppress(OSError):
+                self._beat()
+
+    def _beat(self) -> None:
+        """Raise the counter in place; the file of somebody who took over is never touched."""
+        self._owner = replace(self._owner, beat=self._owner.beat + 1)
+        try:
+            kept = self._backend.renew(self.path, self._is_mine, owner_page(self._owner))
+        except FileNotFoundError:
+            kept = self._create()
+        self.lost = not kept
+
+    def _is_mine(self, content: bytes) -> bool:
+        found = parse_owner(content)
+        return found is not None and found.token == self._owner.token
+
+
+def rival_paths(path: Path) -> list[Path]:
+    """Return the locks that exclude this one: the same, parts of other splits, tasks or parts."""
+    rivals = [path] if path.exists() else []
+    others = (other for other in sorted(path.parent.iterdir()) if other != path)
+    return rivals + [other for other in others if _exclude(path.name, other.name)]
+
+
+def _exclude(one: str, other: str) -> bool:
+    mine, theirs = PART_NAME.fullmatch(one), PART_NAME.fullmatch(other)
+    if mine and theirs:
+        return mine[2] != theirs[2]
+    tasks = TASK_NAME.fullmatch(one), TASK_NAME.fullmatch(other)
+    return bool((mine and tasks[1]) or (tasks[0] and theirs))
+
+
+@contextmanager
+def _exclusively(locks_dir: Path) -> Iterator[None]:
+    """Let one process of this machine at a time change locks, where the file system can do it."""
+    if isinstance(locks_dir, UrlPath):
+        yield
+        return
+    descriptor = os.open(locks_dir, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class LockState:
     """A lock as an onlooker sees it at once: `alive` is a guess where the clocks may differ."""
 
     name: str
-    holder: Holder
+    owner: LockOwner
     age_s: float
     alive: bool
 
@@ -78,39 +245,87 @@ def read_locks(locks_dir: Path) -> list[LockState]:
     """Return the locks of a folder."""
     states = []
     for path in sorted(locks_dir.glob("*.json")):
-        holder, age = read_holder(path), max(0.0, age_s(path))
-        if holder is not None:
-            here = holder.place == _place()
-            alive = is_running(holder) if here else age < PROBABLY_DEAD_S
-            states.append(LockState(path.stem, holder, age, alive))
+        owner, age = read_owner(path), max(0.0, age_s(path))
+        if owner is not None:
+            here = owner.place == _place()
+            alive = is_running(owner) if here else age < PROBABLY_DEAD_S
+            states.append(LockState(path.stem, owner, age, alive))
     return states
 
 
-def read_holder(path: Path) -> Holder | None:
-    """Return who made a lock, or None if it is gone or cannot be read."""
+class HeartbeatWatch:
+    """Tells which of the other tasks live, by whether their heartbeat moves while we look.
+
+    What has not changed for a while by our own clock is dead: a counter that stands still, or a
+    lock that is not there. A process of this very machine that is gone is dead at once.
+    """
+
+    def __init__(
+        self,
+        locks_dir: Path,
+        timing: LockTiming,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._locks_dir, self._timing, self._clock = locks_dir, timing, clock
+        # token -> the counter (None without a lock), when it was first seen so, whether it moved
+        self._seen: dict[str, tuple[int | None, float, bool]] = {}
+        self._dead: set[str] = set()
+
+    def look(self, tokens: Iterable[str]) -> None:
+        """Look at the locks of these tasks."""
+        now_s = self._clock()
+        for token in set(tokens) - self._dead:
+            owner = read_owner(self._locks_dir / f"{task_lock_name(token)}.json")
+            beat = None if owner is None else owner.beat
+            before, since_s, moved = self._seen.get(token, (beat, now_s, False))
+            if beat != before:
+                since_s, moved = now_s, beat is not None
+            self._seen[token] = beat, since_s, moved
+            still_s = now_s - since_s
+            if still_s >= self._timing.stale_s or (owner is not None and is_gone(owner)):
+                self._dead.add(token)
+
+    def is_dead(self, token: str) -> bool:
+        """Say whether a task is known to be dead."""
+        return token in self._dead
+
+    def is_alive(self, token: str) -> bool:
+        """Say whether a task's counter was seen to move; neither means: not known yet."""
+        return token not in self._dead and self._seen.get(token, (None, 0.0, False))[2]
+
+
+def this_process(token: str) -> LockOwner:
+    """Return this process as the owner of a lock."""
+    pid, host = os.getpid(), socket.gethostname()
+    _, started = _look_up(pid)
+    return LockOwner(token=token, host=host, pid=pid, place=_place(), started=started)
+
+
+def read_owner(path: Path) -> LockOwner | None:
+    """Return who owns a lock, or None if it is gone or cannot be read."""
     try:
-        return parse_holder(path.read_bytes())
+        return parse_owner(path.read_bytes())
     except OSError:
         return None
 
 
-def parse_holder(content: bytes) -> Holder | None:
-    """Return what `holder_page` wrote, or None."""
+def parse_owner(content: bytes) -> LockOwner | None:
+    """Return what `owner_page` wrote, or None."""
     try:
-        holder = Holder(**orjson.loads(content))
+        owner = LockOwner(**orjson.loads(content))
     except (orjson.JSONDecodeError, TypeError):
         return None
-    return holder if isinstance(holder.pid, int) and holder.pid > 0 else None
+    return owner if isinstance(owner.pid, int) and owner.pid > 0 else None
 
 
-def holder_page(holder: Holder) -> bytes:
+def owner_page(owner: LockOwner) -> bytes:
     """Return the content of a lock, always of one length, so that one write replaces it whole."""
-    return orjson.dumps(asdict(holder)).ljust(LOCK_BYTES - 1) + b"\n"
+    return orjson.dumps(asdict(owner)).ljust(LOCK_BYTES - 1) + b"\n"
 
 
-def describe_holder(path: Path, holder: Holder | None) -> str:
+def describe_owner(path: Path, owner: LockOwner | None) -> str:
     """Return 'process 7 on node3 (part-1-of-1, last sign of life 2 s ago)'."""
-    who = f"process {holder.pid} on {holder.host}" if holder else f"an unknown run ({path})"
+    who = f"process {owner.pid} on {owner.host}" if owner else f"an unknown run ({path})"
     return f"{who} ({path.stem}, last sign of life {max(0.0, age_s(path)):.0f} s ago)"
 
 
@@ -122,31 +337,24 @@ def age_s(path: Path) -> float:
         return 0.0
 
 
-def myself(token: str) -> Holder:
-    """Return this process as the holder of a lock."""
-    pid = os.getpid()
-    _, started = _look_up(pid)
-    return Holder(token=token, host=socket.gethostname(), pid=pid, place=_place(), started=started)
+def is_running(owner: LockOwner) -> bool:
+    """Say whether the very process lives; `owner.place` must be ours.
 
-
-def is_running(holder: Holder) -> bool:
-    """Say whether the very process lives; `holder.place` must be ours.
-
-    A zombie does not: where nobody collects the dead, as in many containers, it stays for ever.
+    A zombie does not: where nothing reaps the dead, as in many containers, it stays for ever.
     """
     try:
-        os.kill(holder.pid, 0)
+        os.kill(owner.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    state, started = _look_up(holder.pid)
-    return started == holder.started and state not in ("Z", "X")
+    state, started = _look_up(owner.pid)
+    return started == owner.started and state not in ("Z", "X")
 
 
-def is_gone(holder: Holder) -> bool:
+def is_gone(owner: LockOwner) -> bool:
     """Say whether the process is known to be gone: it was one of this machine."""
-    return holder.place == _place() and not is_running(holder)
+    return owner.place == _place() and not is_running(owner)
 
 
 @cache
@@ -166,217 +374,3 @@ def _look_up(pid: int) -> tuple[str, str]:
         return fields[0], fields[19]
     except (OSError, IndexError):
         return "", ""
-
-
-Rival: TypeAlias = tuple[Path, Holder | None]
-
-PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
-TASK_NAME = re.compile(r"task-\w+\.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockTiming:
-    """How often a lock beats, and for how long it must stand still to count as dead."""
-
-    beat_s: float = 3.0
-    stale_s: float = 30.0
-
-
-class FolderLock:
-    """Holds `locks/NAME.json` while the block runs; `lost` turns true if somebody takes it over.
-
-    With `wait`, it waits for a living holder to let go instead of raising `LockedError`.
-    """
-
-    def __init__(
-        self,
-        locks_dir: Path,
-        name: str,
-        token: str,
-        *,
-        wait: bool = False,
-        timing: LockTiming | None = None,
-        on_wait: Callable[[str], None] = lambda message: None,
-    ) -> None:
-        self.path = locks_dir / f"{name}.json"
-        self.lost = False
-        self._backend, self._holder = backend_of(locks_dir), myself(token)
-        self._wait, self._timing, self._on_wait = wait, timing or LockTiming(), on_wait
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> FolderLock:
-        while not self._try_acquire():
-            self._over.wait(0.05)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        if not self.lost:
-            self._release()
-
-    def _try_acquire(self) -> bool:
-        # Looking may take long; what was seen is looked at again once nobody else is at it.
-        dead = self._dead_rivals()
-        with _guarded(self.path.parent):
-            for path, holder in dead:
-                if read_holder(path) == holder:
-                    path.unlink(missing_ok=True)
-            rivals = self._rivals()
-            if not rivals and self._create():
-                rivals = [rival for rival in self._rivals() if rival[0] != self.path]
-                if not rivals:
-                    return True
-                # On another host somebody with another split looked before our file was there.
-                self._release()
-        if rivals and not dead and not self._wait:
-            self._refuse(*rivals[0])
-        return False
-
-    def _rivals(self) -> list[Rival]:
-        return [(path, read_holder(path)) for path in rival_paths(self.path)]
-
-    def _dead_rivals(self) -> list[Rival]:
-        """Return the rivals that are dead; none if one is seen to live."""
-        dead, doubtful = [], []
-        for path, holder in self._rivals():
-            if holder is not None and is_gone(holder):
-                dead.append((path, holder))
-            elif not self._is_fresh(path, holder):
-                doubtful.append((path, holder))
-        return dead + self._standing_still(doubtful)
-
-    def _is_fresh(self, path: Path, holder: Holder | None) -> bool:
-        here = holder is not None and holder.place == self._holder.place
-        return here and 0 <= age_s(path) < self._timing.stale_s
-
-    def _standing_still(self, rivals: list[Rival]) -> list[Rival]:
-        """Return the rivals if none of them moves while we look, at all of them at once."""
-        if not rivals:
-            return rivals
-        others = f" and {len(rivals) - 1} others" if len(rivals) > 1 else ""
-        self._on_wait(f"looking whether {describe_holder(*rivals[0])}{others} is alive")
-        began = time.monotonic()
-        while rivals and time.monotonic() - began < self._timing.stale_s:
-            time.sleep(min(0.2, self._timing.beat_s / 2))
-            rivals = [(path, holder) for path, holder in rivals if path.exists()]
-            if any(read_holder(path) not in (holder, None) for path, holder in rivals):
-                return []
-        return rivals
-
-    def _refuse(self, path: Path, holder: Holder | None) -> NoReturn:
-        raise LockedError(
-            f"{path.parent.parent} is being worked on by {describe_holder(path, holder)}. "
-            "Wait for it, or stop it and run this command again; if that machine is gone, its lock "
-            f"is taken over {self._timing.stale_s:g} s after its last sign of life"
-        )
-
-    def _create(self) -> bool:
-        return self._backend.create(self.path, holder_page(self._holder))
-
-    def _release(self) -> None:
-        holder = read_holder(self.path)
-        if holder is not None and holder.token == self._holder.token:
-            self.path.unlink(missing_ok=True)
-
-    def _beat_on(self) -> None:
-        while not self._over.wait(self._timing.beat_s) and not self.lost:
-            with suppress(OSError):
-                self._beat()
-
-    def _beat(self) -> None:
-        """Raise the counter in place; the file of somebody who took over is never touched."""
-        self._holder = replace(self._holder, beat=self._holder.beat + 1)
-        try:
-            kept = self._backend.renew(self.path, self._is_mine, holder_page(self._holder))
-        except FileNotFoundError:
-            kept = self._create()
-        self.lost = not kept
-
-    def _is_mine(self, content: bytes) -> bool:
-        found = parse_holder(content)
-        return found is not None and found.token == self._holder.token
-
-
-@contextmanager
-def _guarded(locks_dir: Path) -> Iterator[None]:
-    """Let one process of this machine at a time change locks, where the file system can do it."""
-    if isinstance(locks_dir, UrlPath):
-        yield
-        return
-    descriptor = os.open(locks_dir, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def part_lock_name(part: tuple[int, int]) -> str:
-    """Return the lock's name of part i of n."""
-    return f"part-{part[0]}-of-{part[1]}"
-
-
-def task_lock_name(token: str) -> str:
-    """Return the lock's name of a task of a cluster, or of the driver that waits for them."""
-    return f"task-{token}"
-
-
-def rival_paths(path: Path) -> list[Path]:
-    """Return the locks that exclude this one: the same, parts of any other split, tasks or parts.
-
-    Tasks exclude parts and parts exclude tasks.
-    """
-    rivals = [path] if path.exists() else []
-    others = (other for other in sorted(path.parent.iterdir()) if other != path)
-    return rivals + [other for other in others if _exclude(path.name, other.name)]
-
-
-def _exclude(one: str, other: str) -> bool:
-    mine, theirs = PART_NAME.fullmatch(one), PART_NAME.fullmatch(other)
-    if mine and theirs:
-        return mine[2] != theirs[2]
-    tasks = TASK_NAME.fullmatch(one), TASK_NAME.fullmatch(other)
-    return bool((mine and tasks[1]) or (tasks[0] and theirs))
-
-
-class LifeWatch:
-    """Remembers when each counter was last seen to move."""
-
-    def __init__(
-        self,
-        locks_dir: Path,
-        timing: LockTiming,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._locks_dir, self._timing, self._clock = locks_dir, timing, clock
-        # token -> the counter (None without a lock), when it was first seen so, whether it moved
-        self._seen: dict[str, tuple[int | None, float, bool]] = {}
-        self._dead: set[str] = set()
-
-    def look(self, tokens: Iterable[str]) -> None:
-        """Look at the locks of these tasks."""
-        now_s = self._clock()
-        for token in set(tokens) - self._dead:
-            holder = read_holder(self._locks_dir / f"{task_lock_name(token)}.json")
-            beat = None if holder is None else holder.beat
-            before, since_s, moved = self._seen.get(token, (beat, now_s, False))
-            if beat != before:
-                since_s, moved = now_s, beat is not None
-            self._seen[token] = beat, since_s, moved
-            still_s = now_s - since_s
-            if still_s >= self._timing.stale_s or (holder is not None and is_gone(holder)):
-                self._dead.add(token)
-
-    def is_dead(self, token: str) -> bool:
-        """Say whether a task is known to be dead."""
-        return token in self._dead
-
-    def is_alive(self, token: str) -> bool:
-        """Say whether a task's counter was seen to move; neither means: not known yet."""
-        return token not in self._dead and self._seen.get(token, (None, 0.0, False))[2]

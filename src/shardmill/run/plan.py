@@ -1,15 +1,11 @@
-"""What is to be done in a folder, whether it still is, and the manifest once all of it is.
+"""What is to be done in a folder, whether that still holds, and the manifest once all is done.
 
-The skip budget of a whole folder, looked at when every unit is done and before the manifest.
-
-The budget of a unit stops a run early, but it is rounded up to a whole sample: units of one sample
-could lose all of them. So the sum over all receipts must keep the same rule.
-
-Planning a folder anew when its input was mended: what is done and did not change stays.
-
-A receipt carries the digest of its unit, so it is never believed for another. What is left of units
-that changed or vanished is removed, because tasks believe the names of receipts, and readers of
-shards/ the names of files. The order, each step lasting before the next:
+A folder is planned once: stage.json, units.jsonl and inputs.json say for which spec and which
+input. A run with another spec is refused. A run with other inputs plans the folder anew, if nothing
+was made yet or if receipts tell which units changed: a receipt carries the digest of its unit, so
+it is never believed for another. What is left of units that changed or vanished is removed, because
+tasks believe the names of receipts, and readers of shards/ the names of files. The order, each step
+lasting before the next:
 
     1. inputs.json goes: who starts now finds no plan that counts
     2. nobody else may be at work; a task makes its lock before it looks for inputs.json
@@ -17,12 +13,6 @@ shards/ the names of files. The order, each step lasting before the next:
     4. units.jsonl is replaced, then inputs.json is written
 
 A crash between any two leaves a folder that the next run plans anew, by the same steps.
-
-Files that many units write together, each its own range, in place.
-
-Some readers want all rows in one file. Copying finished shards into it would write every byte
-twice, so units write straight into a file that has its full size from the start. Where a unit's
-rows go is part of its input, so doing it again writes the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -58,9 +48,148 @@ from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, parse_json
 from shardmill.storage.url import is_remote
 
+MAX_LISTED = 8
+
+FindOthers = Callable[[], Collection[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlan:
+    """The units of a folder; `num_kept` of them were done when other inputs made the plan anew."""
+
+    units: list[Unit]
+    num_kept: int | None = None
+
+
+def plan_units(ledger: Ledger, stage: Stage, find_others: FindOthers) -> FolderPlan:
+    """Return the folder's units; list them and store the plan if nobody has yet.
+
+    A plan from which nothing was made yet gives way to a new one, and so does one that has other
+    inputs, if the receipts say which units these changed; and if no other run works on it.
+    `find_others` returns the tokens of other runs that live. Raises `StaleError`.
+    """
+    try:
+        is_planned = check_fresh(ledger, stage)
+    except StaleError as refusal:
+        plan = _plan_anew(ledger, stage, find_others, refusal)
+    else:
+        if not is_planned:
+            # Fingerprint first: an input that changes while it is listed is noticed later.
+            inputs = stage.inputs()
+            store_plan(ledger, stage, inputs, list(stage.units()))
+        plan = FolderPlan(ledger.read_units())
+    if isinstance(stage, WholeStage):
+        make_shared_files(ledger, stage.shared_files(plan.units), plan.units)
+    return plan
+
+
+def _plan_anew(
+    ledger: Ledger, stage: Stage, find_others: FindOthers, refusal: StaleError
+) -> FolderPlan:
+    inputs, record = stage.inputs(), ledger.read_stage()
+    is_touched = bool(ledger.receipt_names())
+    is_ours = record is not None and record.digest == stage_digest(stage)
+    if is_touched and not (is_ours and can_keep_receipts(ledger, stage, inputs)):
+        raise refusal
+    if ledger.manifest_path.exists():
+        raise refusal
+    units = list(stage.units())
+    withdraw_plan(ledger, find_others, refusal)
+    num_kept = store_plan(ledger, stage, inputs, units)
+    return FolderPlan(ledger.read_units(), num_kept if is_touched else None)
+
+
+def store_plan(
+    ledger: Ledger, stage: Stage, inputs: Mapping[str, Any], units: Sequence[Unit]
+) -> int:
+    """Store that these units of a stage are what is to be done; the folder is not complete now.
+
+    Returns how many of them were done already, for an earlier plan.
+    """
+    _check_units(units)
+    record = stage_record(stage)
+    ledger.forget([])
+    num_kept = 0
+    if ledger.read_stage() is not None:
+        ledger.withdraw_inputs()
+        num_kept = remove_outdated(ledger, units, record.digest)
+    ledger.write_plan(record, inputs, units)
+    return num_kept
+
+
+def check_spec(ledger: Ledger, stage: Stage) -> bool:
+    """Return whether the folder was planned; raise `StaleError` if for another spec."""
+    record = ledger.read_stage()
+    if record is None:
+        return False
+    changes = _spec_changes(record, stage)
+    if changes:
+        raise StaleError(_refusal(ledger, "parameters", changes))
+    return True
+
+
+def check_fresh(ledger: Ledger, stage: Stage) -> bool:
+    """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
+    if not check_spec(ledger, stage):
+        return False
+    changes = _input_changes(ledger.read_inputs(), _plain(stage.inputs()))
+    if changes:
+        raise StaleError(_refusal(ledger, "inputs", changes))
+    return True
+
+
+def check_place(ledger: Ledger) -> None:
+    """Raise `ConfigError` if the folder holds something that is not ours."""
+    if ledger.out_dir.is_file():
+        raise ConfigError(f"{ledger.out_dir} is a file: name a folder to write to")
+    if ledger.read_stage() is not None or not ledger.out_dir.exists():
+        return
+    strange = sorted(
+        {path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *TASK_FOLDERS, *FILES}
+    )
+    if strange:
+        raise ConfigError(
+            f"{ledger.out_dir} holds other things ({', '.join(strange[:3])}): name a folder that "
+            "is empty or does not exist yet"
+        )
+
+
+def part_of(units: Sequence[Unit], part: tuple[int, int]) -> Sequence[Unit]:
+    """Return part i of n, counted from 1: a run of neighbours, as compressed inputs like it."""
+    number, total = part
+    if not 1 <= number <= total:
+        raise ConfigError(f"part must be i/n with 1 <= i <= n, got {number}/{total}")
+    return units[len(units) * (number - 1) // total : len(units) * number // total]
+
+
+def collect(
+    ledger: Ledger, stage: Stage, units: Sequence[Unit], *, max_skip_rate: float
+) -> Manifest | None:
+    """Write the manifest if every unit has its receipt; return it, or None.
+
+    Raises `TooManySkips` if all units together are beyond the budget. Whoever sees the last
+    receipt may do this, even several at once: the bytes are the same.
+    """
+    record = stage_record(stage)
+    receipts = []
+    for receipt in ledger.valid_receipts(units, record.digest):
+        if receipt is None:
+            return None
+        receipts.append(receipt)
+    check_skips(ledger.out_dir, receipts, max_skip_rate)
+    manifest = build_manifest(record, units, receipts)
+    if isinstance(stage, WholeStage):
+        stage.finish(manifest, ledger.out_dir)
+    ledger.write_manifest(manifest)
+    return manifest
+
 
 def check_skips(out_dir: Path, receipts: Sequence[Receipt], max_skip_rate: float) -> None:
-    """Raise `TooManySkips` if more samples are broken than the rate allows for all of them."""
+    """Raise `TooManySkips` if more samples are broken than the rate allows for all of them.
+
+    The budget of a unit stops a run early, but it is rounded up to a whole sample: units of one
+    sample could lose all of them. So the sum over all receipts must keep the same rule.
+    """
     num_in = sum(receipt.num_in for receipt in receipts)
     broken: Counter[str] = Counter()
     for receipt in receipts:
@@ -69,12 +198,10 @@ def check_skips(out_dir: Path, receipts: Sequence[Receipt], max_skip_rate: float
         raise TooManySkips(
             f"{out_dir} is not completed: of its {num_in} samples {broken.total()} are broken, "
             f"more than the allowed rate {max_skip_rate:g}: {listed(broken)}. "
-            f"They are listed in {out_dir}/rejects. Mend what they need and try them again (ingest "
-            "has --retry-rejects REASON for it), or raise --max-skip-rate: what is done stays done"
+            f"They are listed in {out_dir}/rejects. Repair what they need and try them again "
+            "(ingest has --retry-rejects REASON for it), or raise --max-skip-rate: what is done "
+            "stays done"
         )
-
-
-FindOthers = Callable[[], Collection[str]]
 
 
 def can_keep_receipts(ledger: Ledger, stage: Stage, inputs: Iterable[str]) -> bool:
@@ -122,23 +249,13 @@ def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) ->
     return len(valid)
 
 
-def _refuse_others(others: Collection[str], refusal: StaleError) -> None:
-    if others:
-        raise StaleError(
-            f"{refusal}\nOther runs or tasks are at work there now. Stop them, or wait for them; "
-            "then run this command alone, which keeps what did not change"
-        )
-
-
-def _is_web(name: str) -> bool:
-    path = as_path(name) if is_remote(name) else None
-    return isinstance(path, UrlPath) and path.is_web
-
-
 def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[Unit]) -> None:
-    """Create the shared files that are missing or have another size.
+    """Create the files that many units write together, if missing or of another size.
 
-    A new file holds nothing, so no receipt may vouch for a range of it: all units are done again.
+    Some readers want all rows in one file. Copying finished shards into it would write every byte
+    twice, so units write straight into a file that has its full size from the start. Where a unit's
+    rows go is part of its input, so doing it again writes the same bytes to the same place. A new
+    file holds nothing, so no receipt may vouch for a range of it: all units are done again.
     """
     if sizes and isinstance(ledger.out_dir, UrlPath):
         raise ConfigError(
@@ -146,7 +263,9 @@ def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[
             "piece by piece: export to a local folder and copy it"
         )
     paths = {ledger.out_dir / check_name(name): size for name, size in sizes.items()}
-    missing = [path for path, size in paths.items() if not _has_size(path, size)]
+    missing = [
+        path for path, size in paths.items() if not (path.is_file() and path.stat().st_size == size)
+    ]
     if not missing:
         return
     ledger.forget([unit.name for unit in units])
@@ -158,157 +277,17 @@ def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[
     ledger.disk.sync_dir(ledger.out_dir)
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
-
-
-MAX_LISTED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """The units of a folder; `num_kept` of them were done when other inputs made the plan anew."""
-
-    units: list[Unit]
-    num_kept: int | None = None
-
-
-def check_spec(ledger: Ledger, stage: Stage) -> bool:
-    """Return whether the folder was planned; raise `StaleError` if for another spec."""
-    record = ledger.read_stage()
-    if record is None:
-        return False
-    changes = _spec_changes(record, stage)
-    if changes:
-        raise StaleError(_refusal(ledger, "parameters", changes))
-    return True
-
-
-def check_fresh(ledger: Ledger, stage: Stage) -> bool:
-    """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
-    if not check_spec(ledger, stage):
-        return False
-    changes = _input_changes(ledger.read_inputs(), _plain(stage.inputs()))
-    if changes:
-        raise StaleError(_refusal(ledger, "inputs", changes))
-    return True
-
-
-def plan_units(ledger: Ledger, stage: Stage, find_others: FindOthers) -> Planned:
-    """Return the folder's units; list them and store the plan if nobody has yet.
-
-    A plan from which nothing was made yet gives way to a new one, and so does one that has other
-    inputs, if the receipts say which units these changed; and if no other run works on it.
-    """
-    planned = _planned(ledger, stage, find_others)
-    if isinstance(stage, WholeStage):
-        make_shared_files(ledger, stage.shared_files(planned.units), planned.units)
-    return planned
-
-
-def _planned(ledger: Ledger, stage: Stage, find_others: FindOthers) -> Planned:
-    try:
-        if check_fresh(ledger, stage):
-            return Planned(ledger.read_units())
-    except StaleError as refusal:
-        return _plan_anew(ledger, stage, find_others, refusal)
-    # The fingerprint is taken first: an input that changes while it is listed is noticed later.
-    inputs = stage.inputs()
-    store_plan(ledger, stage, inputs, list(stage.units()))
-    return Planned(ledger.read_units())
-
-
-def _plan_anew(
-    ledger: Ledger, stage: Stage, find_others: FindOthers, refusal: StaleError
-) -> Planned:
-    inputs = stage.inputs()
-    is_touched = bool(ledger.receipt_names())
-    if is_touched and not (_is_for(ledger, stage) and can_keep_receipts(ledger, stage, inputs)):
-        raise refusal
-    if ledger.manifest_path.exists():
-        raise refusal
-    units = list(stage.units())
-    withdraw_plan(ledger, find_others, refusal)
-    num_kept = store_plan(ledger, stage, inputs, units)
-    return Planned(ledger.read_units(), num_kept if is_touched else None)
-
-
-def store_plan(
-    ledger: Ledger, stage: Stage, inputs: Mapping[str, Any], units: Sequence[Unit]
-) -> int:
-    """Store that these units of a stage are what is to be done; the folder is not complete now.
-
-    Returns how many of them were done already, for an earlier plan.
-    """
-    _check_units(units)
-    record = stage_record(stage)
-    ledger.forget([])
-    num_kept = 0
-    if ledger.read_stage() is not None:
-        ledger.withdraw_inputs()
-        num_kept = remove_outdated(ledger, units, record.digest)
-    ledger.write_plan(record, inputs, units)
-    return num_kept
-
-
-def check_writable(ledger: Ledger) -> None:
-    """Raise `ConfigError` if nothing can ever be written there."""
-    if isinstance(ledger.out_dir, UrlPath) and ledger.out_dir.is_web:
-        raise ConfigError(
-            f"{ledger.out_dir}: a web server cannot be written to: name a folder, or a url of an "
-            "object store"
+def _refuse_others(others: Collection[str], refusal: StaleError) -> None:
+    if others:
+        raise StaleError(
+            f"{refusal}\nOther runs or tasks are at work there now. Stop them, or wait for them; "
+            "then run this command alone, which keeps what did not change"
         )
 
 
-def check_place(ledger: Ledger) -> None:
-    """Raise `ConfigError` if the folder holds something that is not ours."""
-    if ledger.out_dir.is_file():
-        raise ConfigError(f"{ledger.out_dir} is a file: name a folder to write to")
-    if ledger.read_stage() is not None or not ledger.out_dir.exists():
-        return
-    strange = sorted(
-        {path.name for path in ledger.out_dir.iterdir()} - {*FOLDERS, *TASK_FOLDERS, *FILES}
-    )
-    if strange:
-        raise ConfigError(
-            f"{ledger.out_dir} holds other things ({', '.join(strange[:3])}): name a folder that "
-            "is empty or does not exist yet"
-        )
-
-
-def part_of(units: Sequence[Unit], part: tuple[int, int]) -> Sequence[Unit]:
-    """Return part i of n, counted from 1: a run of neighbours, as compressed inputs like it."""
-    number, total = part
-    if not 1 <= number <= total:
-        raise ConfigError(f"part must be i/n with 1 <= i <= n, got {number}/{total}")
-    return units[len(units) * (number - 1) // total : len(units) * number // total]
-
-
-def collect(
-    ledger: Ledger, stage: Stage, units: Sequence[Unit], *, max_skip_rate: float
-) -> Manifest | None:
-    """Write the manifest if every unit has its receipt; return it, or None.
-
-    Raises `TooManySkips` if all units together are beyond the budget.
-    Whoever sees the last receipt may do this, even several at once: the bytes are the same.
-    """
-    record = stage_record(stage)
-    receipts = []
-    for receipt in ledger.valid_receipts(units, record.digest):
-        if receipt is None:
-            return None
-        receipts.append(receipt)
-    check_skips(ledger.out_dir, receipts, max_skip_rate)
-    manifest = build_manifest(record, units, receipts)
-    if isinstance(stage, WholeStage):
-        stage.finish(manifest, ledger.out_dir)
-    ledger.write_manifest(manifest)
-    return manifest
-
-
-def _is_for(ledger: Ledger, stage: Stage) -> bool:
-    record = ledger.read_stage()
-    return record is not None and record.digest == stage_digest(stage)
+def _is_web(name: str) -> bool:
+    path = as_path(name) if is_remote(name) else None
+    return isinstance(path, UrlPath) and path.is_web
 
 
 def _check_units(units: Sequence[Unit]) -> None:

@@ -1,9 +1,4 @@
-"""How far a run is, from its events: counts, rates over the last minute, and the time left.
-
-A run as a person watches it: a moving line on a terminal, a line now and then elsewhere.
-
-The books of a run: events added up, and the report that run_stage returns.
-"""
+"""How far a run is, from its events: counts, rates, the time left; and how a person watches it."""
 
 from __future__ import annotations
 
@@ -23,6 +18,33 @@ WINDOW_S = 60.0
 # With fewer units than this in the last minute, older ones count as well: units of ten minutes
 # would otherwise give a rate of zero and, now and then, of several a minute.
 MIN_UNITS_IN_WINDOW = 20
+# Pauses between lines where there is no terminal: short at first, then longer.
+MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run did and how the folder stands; `manifest` is there when it is complete.
+
+    `num_units` and `num_done_before` count the part that this run was to do; `num_in`, `num_kept`
+    and `num_bytes` count what it did itself.
+    """
+
+    out_dir: Path
+    num_units: int
+    num_done_before: int
+    num_done: int
+    failures: tuple[tuple[str, str], ...]
+    num_in: int
+    num_kept: int
+    num_bytes: int
+    seconds: float
+    manifest: Manifest | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every unit of the folder, of all parts, is done."""
+        return self.manifest is not None
 
 
 @dataclass(slots=True)
@@ -37,15 +59,19 @@ class _Second:
 
 @dataclass(slots=True)
 class Progress:
-    """The state of a run; `now_s` is any clock that does not jump."""
+    """The events of a run, added up; usable as `on_event`.
 
-    began_s: float
+    Rates are those of the last minute, by any clock that does not jump.
+    """
+
+    began_s: float = field(default_factory=time.monotonic)
     num_units: int = 0
     num_done_before: int = 0
     num_done: int = 0
-    num_samples: int = 0
+    num_in: int = 0
+    num_kept: int = 0
     num_bytes: int = 0
-    num_failed: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
     running: dict[str, float] = field(default_factory=dict)
     _window: deque[_Second] = field(default_factory=deque)
     _window_began_s: float = 0.0
@@ -53,23 +79,73 @@ class Progress:
     def __post_init__(self) -> None:
         self._window_began_s = self.began_s
 
+    def __call__(self, event: Event) -> None:
+        """Count an event that happens now."""
+        self.update(event, time.monotonic())
+
     def update(self, event: Event, now_s: float) -> None:
-        """Enter an event."""
+        """Count an event."""
         if event.kind == "plan":
             self.num_units, self.num_done_before = event.num_units, event.num_done
-            self.began_s = self._window_began_s = now_s
+            self._window_began_s = now_s
         elif event.kind == "start":
             self.running[event.unit] = now_s
         elif event.kind == "failed":
             self.running.pop(event.unit, None)
-            self.num_failed += 1
+            self.failures[event.unit] = event.message
         elif event.kind == "done":
             self.running.pop(event.unit, None)
-            self._enter(event, now_s)
+            self._count_done(event, now_s)
 
-    def _enter(self, event: Event, now_s: float) -> None:
+    def report(self, out_dir: Path, manifest: Manifest | None) -> RunReport:
+        """Return the report of the run, now that it is over."""
+        return RunReport(
+            out_dir=out_dir,
+            num_units=self.num_units,
+            num_done_before=self.num_done_before,
+            num_done=self.num_done,
+            failures=tuple(sorted(self.failures.items())),
+            num_in=self.num_in,
+            num_kept=self.num_kept,
+            num_bytes=self.num_bytes,
+            seconds=time.monotonic() - self.began_s,
+            manifest=manifest,
+        )
+
+    @property
+    def num_over(self) -> int:
+        """Units that need no more work in this run: done before, done now, or failed."""
+        return self.num_done_before + self.num_done + len(self.failures)
+
+    @property
+    def share(self) -> float:
+        """The share of the units that needs no more work, from 0 to 1."""
+        return self.num_over / self.num_units if self.num_units else 1.0
+
+    def units_per_s(self, now_s: float) -> float:
+        """Units that were done, over the window."""
+        return sum(second.num_units for second in self._window) / self._window_s(now_s)
+
+    def samples_per_s(self, now_s: float) -> float:
+        """Samples that finished units have read, over the window."""
+        return sum(second.num_samples for second in self._window) / self._window_s(now_s)
+
+    def bytes_per_s(self, now_s: float) -> float:
+        """Bytes that were written, over the window."""
+        return sum(second.num_bytes for second in self._window) / self._window_s(now_s)
+
+    def seconds_left(self, now_s: float) -> float | None:
+        """The time that the rest takes at the rate of the window; None before the first unit."""
+        num_left = self.num_units - self.num_over
+        if num_left == 0:
+            return 0.0
+        units_per_s = self.units_per_s(now_s)
+        return num_left / units_per_s if units_per_s else None
+
+    def _count_done(self, event: Event, now_s: float) -> None:
         self.num_done += 1
-        self.num_samples += event.num_in
+        self.num_in += event.num_in
+        self.num_kept += event.num_kept
         self.num_bytes += event.num_bytes
         if not self._window or now_s - self._window[-1].at_s >= 1:
             self._window.append(_Second(now_s))
@@ -87,37 +163,8 @@ class Progress:
                 return
             self._window_began_s = self._window.popleft().at_s
 
-    @property
-    def share(self) -> float:
-        """The share of the units that needs no more work, from 0 to 1."""
-        num_over = self.num_done_before + self.num_done + self.num_failed
-        return num_over / self.num_units if self.num_units else 1.0
-
-    def units_per_s(self, now_s: float) -> float:
-        """Units that were done, over the window."""
-        return sum(second.num_units for second in self._window) / self._window_s(now_s)
-
-    def samples_per_s(self, now_s: float) -> float:
-        """Samples that finished units have read, over the window."""
-        return sum(second.num_samples for second in self._window) / self._window_s(now_s)
-
-    def bytes_per_s(self, now_s: float) -> float:
-        """Bytes that were written, over the window."""
-        return sum(second.num_bytes for second in self._window) / self._window_s(now_s)
-
-    def seconds_left(self, now_s: float) -> float | None:
-        """The time that the rest takes at the rate of the window; None before the first unit."""
-        num_left = self.num_units - self.num_done_before - self.num_done - self.num_failed
-        if num_left == 0:
-            return 0.0
-        units_per_s = self.units_per_s(now_s)
-        return num_left / units_per_s if units_per_s else None
-
     def _window_s(self, now_s: float) -> float:
         return max(now_s - self._window_began_s, 1e-3)
-
-
-MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 60.0
 
 
 @contextmanager
@@ -139,7 +186,7 @@ class PlainLines:
         self._next_s = clock() + MIN_PAUSE_S
 
     def __call__(self, event: Event) -> None:
-        """Enter an event and write what is due."""
+        """Count an event and write what is due."""
         now_s = self._clock()
         self._progress.update(event, now_s)
         notice = describe_notice(event)
@@ -157,13 +204,13 @@ class PlainLines:
 
 def describe(progress: Progress, now_s: float) -> str:
     """Return '41% 412/1,000 units, 3,214 samples/s, 18.2 MB/s, 2 failed, 3 min left'."""
-    num_over = progress.num_done_before + progress.num_done
-    words = [f"{progress.share:.0%} {num_over:,}/{progress.num_units:,} units"]
+    num_done = progress.num_done_before + progress.num_done
+    words = [f"{progress.share:.0%} {num_done:,}/{progress.num_units:,} units"]
     if progress.num_done:
         words.append(f"{progress.samples_per_s(now_s):,.0f} samples/s")
         words.append(f"{wording.size(progress.bytes_per_s(now_s))}/s")
-    if progress.num_failed:
-        words.append(f"{progress.num_failed:,} failed")
+    if progress.failures:
+        words.append(f"{len(progress.failures):,} failed")
     seconds_left = progress.seconds_left(now_s)
     if seconds_left is not None:
         words.append(f"{wording.duration(seconds_left)} left")
@@ -199,70 +246,3 @@ def _moving_line(stream: TextIO) -> Iterator[OnEvent]:
                 bar.update(task, total=1.0, completed=progress.share, description=text)
 
         yield on_event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """What a run did and how the folder stands; `manifest` is there when it is complete.
-
-    `num_units` and `num_done_before` count the part that this run was to do; `num_in`, `num_kept`
-    and `num_bytes` count what it did itself.
-    """
-
-    out_dir: Path
-    num_units: int
-    num_done_before: int
-    num_done: int
-    failures: tuple[tuple[str, str], ...]
-    num_in: int
-    num_kept: int
-    num_bytes: int
-    seconds: float
-    manifest: Manifest | None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every unit of the folder, of all parts, is done."""
-        return self.manifest is not None
-
-
-@dataclass(slots=True)
-class RunBooks:
-    """Adds up the events of a run."""
-
-    out_dir: Path
-    began: float = field(default_factory=time.monotonic)
-    num_units: int = 0
-    num_done_before: int = 0
-    num_done: int = 0
-    num_in: int = 0
-    num_kept: int = 0
-    num_bytes: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def __call__(self, event: Event) -> None:
-        """Enter an event."""
-        if event.kind == "plan":
-            self.num_units, self.num_done_before = event.num_units, event.num_done
-        elif event.kind == "failed":
-            self.failures[event.unit] = event.message
-        elif event.kind == "done":
-            self.num_done += 1
-            self.num_in += event.num_in
-            self.num_kept += event.num_kept
-            self.num_bytes += event.num_bytes
-
-    def report(self, manifest: Manifest | None) -> RunReport:
-        """Return the report of the run, now that it is over."""
-        return RunReport(
-            out_dir=self.out_dir,
-            num_units=self.num_units,
-            num_done_before=self.num_done_before,
-            num_done=self.num_done,
-            failures=tuple(sorted(self.failures.items())),
-            num_in=self.num_in,
-            num_kept=self.num_kept,
-            num_bytes=self.num_bytes,
-            seconds=time.monotonic() - self.began,
-            manifest=manifest,
-        )

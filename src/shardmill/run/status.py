@@ -1,4 +1,4 @@
-"""How a folder stands, read from its ledger and its logs, while it is being made or afterwards."""
+"""The state of a folder, read from its ledger and its logs, while it is made or afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from shardmill.errors import ShardmillError
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import Manifest, StageRecord, sum_books
+from shardmill.model.manifest import sum_books
 from shardmill.model.stage import Reject
 from shardmill.run.events import LoggedEvent, read_logs
 from shardmill.run.lock import LockState, read_locks
@@ -83,25 +83,41 @@ class Status:
 
 
 def read_status(out: Path | str) -> Status:
-    """Return how the folder stands; nothing is changed."""
+    """Return how the folder stands; nothing is changed.
+
+    Counts are those of the manifest if there is one, or else the sums over the receipts that are
+    there. Raises `ShardmillError` if nothing was ever planned in the folder.
+    """
     ledger = Ledger(as_path(out))
     record = ledger.read_stage()
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
-    books = _read_books(ledger, record)
+    units, manifest = ledger.read_units(), ledger.read_manifest()
+    if manifest is not None:
+        num_done, shards = len(units), manifest.shards
+        sums: dict[str, Any] = {
+            "num_in": manifest.num_in,
+            "num_kept": manifest.num_kept,
+            "skipped": manifest.skipped,
+            "stats": manifest.stats,
+        }
+    else:
+        receipts = [found for found in ledger.read_receipts(units, record.digest) if found]
+        num_done, sums = len(receipts), sum_books(receipts)
+        shards = tuple(shard for receipt in receipts for shard in receipt.shards)
     locks = tuple(read_locks(ledger.out_dir / "locks"))
-    activity = _read_activity(ledger, {lock.holder.token for lock in locks if lock.alive})
-    num_pending = books.num_units - books.num_done
+    activity = _read_activity(ledger, {lock.owner.token for lock in locks if lock.alive})
+    num_pending = len(units) - num_done
     return Status(
         out_dir=ledger.out_dir,
         stage=record.stage,
         stage_kind=str(record.stage["kind"]) if isinstance(record.stage, dict) else "",
-        complete=books.complete,
-        num_units=books.num_units,
-        num_done=books.num_done,
-        num_shards=books.num_shards,
-        num_bytes=books.num_bytes,
-        examples=_read_examples(ledger, books.sums["skipped"]),
+        complete=manifest is not None,
+        num_units=len(units),
+        num_done=num_done,
+        num_shards=len(shards),
+        num_bytes=sum(shard.num_bytes for shard in shards),
+        examples=_read_examples(ledger, sums["skipped"]),
         failures=tuple(_failure(plain) for plain in ledger.read_failures()),
         locks=locks,
         running=tuple(activity.running),
@@ -109,46 +125,8 @@ def read_status(out: Path | str) -> Status:
         samples_per_s=activity.samples_per_s,
         bytes_per_s=activity.bytes_per_s,
         seconds_left=num_pending / activity.units_per_s if activity.units_per_s else None,
-        **books.sums,
+        **sums,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Books:
-    complete: bool
-    num_units: int
-    num_done: int
-    num_shards: int
-    num_bytes: int
-    sums: dict[str, Any]
-
-
-def _read_books(ledger: Ledger, record: StageRecord) -> _Books:
-    """Add up the manifest if there is one, or else the receipts that are there."""
-    units = ledger.read_units()
-    manifest = ledger.read_manifest()
-    if manifest is not None:
-        return _books_of_manifest(manifest, len(units))
-    found = ledger.read_receipts(units, record.digest)
-    receipts = [receipt for receipt in found if receipt is not None]
-    return _Books(
-        complete=False,
-        num_units=len(units),
-        num_done=len(receipts),
-        num_shards=sum(len(receipt.shards) for receipt in receipts),
-        num_bytes=sum(receipt.num_bytes for receipt in receipts),
-        sums=sum_books(receipts),
-    )
-
-
-def _books_of_manifest(manifest: Manifest, num_units: int) -> _Books:
-    sums = {
-        "num_in": manifest.num_in,
-        "num_kept": manifest.num_kept,
-        "skipped": manifest.skipped,
-        "stats": manifest.stats,
-    }
-    return _Books(True, num_units, num_units, len(manifest.shards), manifest.num_bytes, sums)
 
 
 def _read_examples(ledger: Ledger, reasons: Iterable[str]) -> dict[str, tuple[Reject, ...]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.machine import count_cpus
 from shardmill.media.image.decode import resampler
 from shardmill.media.image.geometry import Geometry
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -92,7 +93,7 @@ class _Worker:
         self._reference: Encoder | None = None
         check_sizes(spec.geometry, self._live.factor)
         on_gpu = device.startswith("cuda")
-        default_threads = max(1, num_processors() // max(1, num_gpus() if on_gpu else 1))
+        default_threads = max(1, count_cpus() // max(1, num_gpus() if on_gpu else 1))
         self.flow = Flow(
             spec.geometry,
             BatchEncoder(self._live, device),
@@ -199,13 +200,6 @@ def check_sizes(geometry: Geometry, factor: int) -> None:
             raise ConfigError(f"{width} x {height} pixels: one code is {factor} x {factor}")
     if getattr(geometry, "factor", factor) % factor:
         raise ConfigError(f"the geometry's factor must be a multiple of {factor}")
-
-
-def num_processors() -> int:
-    """Return how many processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _codes(outcome: Outcome) -> NDArray[Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.run.slurm import queue as slurm_queue
+from shardmill.run import slurm as slurm_queue
+from shardmill.run.slurm import Slurm, describe
 
 
 @pytest.fixture
@@ -25,28 +25,27 @@ def put(bin_dir: Path, name: str, body: str) -> None:
 
 def test_without_slurm_nothing_is_known(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert slurm_queue.read_queue(["1"]) is None
+    assert not slurm_queue.read_queue(["1"]).answers
     assert slurm_queue.max_array_size() == slurm_queue.DEFAULT_MAX_ARRAY_SIZE
-    assert not slurm_queue.requeue_myself()
+    assert not Slurm().requeue()
     with pytest.raises(ConfigError, match="no sbatch here"):
-        slurm_queue.find_sbatch()
+        Slurm().check()
 
 
 def test_tasks_are_counted_by_state_and_reason(bin_dir: Path) -> None:
     lines = ["RUNNING|None", "PENDING|Resources", "PENDING|Resources", "PENDING|Priority"]
     put(bin_dir, "squeue", "\n".join(f"echo '{line}'" for line in lines))
     queue = slurm_queue.read_queue(["1", "2"])
-    assert queue is not None and queue.num_tasks == 4
-    assert queue.states == Counter(PENDING=3, RUNNING=1)
-    assert queue.reasons == Counter(Resources=2, Priority=1)
+    assert (queue.num_tasks, queue.num_waiting, queue.num_running) == (4, 3, 1)
+    assert queue.why == "Priority, Resources"
 
 
 def test_a_job_that_is_forgotten_is_over_and_a_silent_controller_is_not(bin_dir: Path) -> None:
     put(bin_dir, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     queue = slurm_queue.read_queue(["1"])
-    assert queue is not None and queue.num_tasks == 0
+    assert queue.answers and queue.num_tasks == 0
     put(bin_dir, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert slurm_queue.read_queue(["1"]) is None
+    assert not slurm_queue.read_queue(["1"]).answers
 
 
 def test_the_id_is_what_sbatch_prints_before_the_cluster(bin_dir: Path) -> None:
@@ -64,3 +63,19 @@ def test_a_refusal_says_what_there_is(bin_dir: Path) -> None:
 def test_the_limit_of_arrays_is_read(bin_dir: Path) -> None:
     put(bin_dir, "scontrol", "echo 'MaxArraySize            = 4001'")
     assert slurm_queue.max_array_size() == 4001
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["RUNNING|None", "PENDING|Resources"], ""),
+        (["PENDING|None"], ""),
+        (["PENDING|None", "PENDING|Resources"], "SLURM lets 2 tasks wait: Resources"),
+        (["COMPLETING|None"], ""),
+    ],
+)
+def test_only_a_queue_that_stands_still_is_worth_a_word(
+    bin_dir: Path, lines: list[str], says: str
+) -> None:
+    put(bin_dir, "squeue", "\n".join(f"echo '{line}'" for line in lines))
+    assert describe(slurm_queue.read_queue(["1"])) == says

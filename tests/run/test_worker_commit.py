@@ -1,4 +1,4 @@
-"""Groups form while a commit is under way; nothing is lost, nothing waits for ever."""
+"""Groups of commits form while one is under way; draft folders are private and used again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.run.job import MAX_WAITING, MAX_WAITING_BYTES, Committer, Finished
+from shardmill.run.worker import MAX_WAITING, MAX_WAITING_BYTES, Committer, DraftFolders, Finished
 
 
 def item(number: int, num_bytes: int = 0) -> Finished:
@@ -87,3 +87,33 @@ def test_what_is_finished_is_committed_although_the_work_is_interrupted(tmp_path
             committer.add(item(number))
         raise KeyboardInterrupt
     assert numbers(groups) == list(range(5))
+
+
+def test_folders_are_empty_and_not_shared(tmp_path: Path) -> None:
+    folders = DraftFolders(tmp_path)
+    first, second = folders.take(), folders.take()
+    assert first != second and list(first.iterdir()) == list(second.iterdir()) == []
+
+
+def test_an_empty_folder_is_used_again(tmp_path: Path) -> None:
+    folders = DraftFolders(tmp_path)
+    first = folders.take()
+    folders.give_back(first)
+    assert folders.take() == first
+
+
+def test_what_was_left_in_a_folder_is_not_handed_on(tmp_path: Path) -> None:
+    folders = DraftFolders(tmp_path)
+    first = folders.take()
+    (first / "folder").mkdir()
+    (first / "folder" / "left").touch()
+    folders.give_back(first)
+    assert list(folders.take().iterdir()) == [] and not (first / "folder").exists()
+
+
+def test_a_folder_that_is_gone_is_not_handed_out(tmp_path: Path) -> None:
+    folders = DraftFolders(tmp_path)
+    first = folders.take()
+    first.rmdir()
+    folders.give_back(first)
+    assert folders.take().is_dir()

@@ -20,7 +20,7 @@ from stages_for_tests import Lines, Opening, Unruly
 from shardmill.errors import ConfigError
 from shardmill.model.codec import to_plain
 from shardmill.run.events import read_log
-from shardmill.run.ray.engine import Ray
+from shardmill.run.ray import Ray
 from shardmill.run.runner import run_stage
 
 pytest.importorskip("ray")

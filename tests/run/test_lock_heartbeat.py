@@ -9,12 +9,12 @@ from pathlib import Path
 
 from other_tasks import Clock, write_lock
 
-from shardmill.run.lock import LifeWatch, LockTiming, myself, task_lock_name
+from shardmill.run.lock import HeartbeatWatch, LockTiming, task_lock_name, this_process
 
 
-def make_watch(tmp_path: Path) -> tuple[LifeWatch, Clock]:
+def make_watch(tmp_path: Path) -> tuple[HeartbeatWatch, Clock]:
     clock = Clock()
-    return LifeWatch(tmp_path, LockTiming(beat_s=3, stale_s=30), clock), clock
+    return HeartbeatWatch(tmp_path, LockTiming(beat_s=3, stale_s=30), clock), clock
 
 
 def test_a_counter_that_moves_is_alive(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_the_clocks_of_others_do_not_matter(tmp_path: Path) -> None:
 
 def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(tmp_path: Path) -> None:
     watch, _ = make_watch(tmp_path)
-    here = myself("a").place
+    here = this_process("a").place
     write_lock(tmp_path, "a", beat=1, place=here)
     watch.look(["a"])
     assert not watch.is_dead("a")
-    holder = replace(myself("b"), started="1")
-    (tmp_path / f"{task_lock_name('b')}.json").write_text(json.dumps(asdict(holder)))
+    owner = replace(this_process("b"), started="1")
+    (tmp_path / f"{task_lock_name('b')}.json").write_text(json.dumps(asdict(owner)))
     watch.look(["b"])
     assert watch.is_dead("b")

@@ -1,24 +1,28 @@
-"""The worker inside of an actor, without Ray: it is an object that is told and heard."""
+"""The worker inside of an actor, without Ray; how many fit on a node; a head that is gone."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from stages_for_tests import Lines, Unruly
 
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
+from shardmill.run import ray as ray_cluster
 from shardmill.run.job import Job
-from shardmill.run.ray.actors import RayWorker
+from shardmill.run.ray import ActorWorker, ClusterLost, HeadWatch, count_fitting
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import dump_line
 
 
-def make_worker(tmp_path: Path, stage: Stage, *, shared: bool = True) -> RayWorker:
+def make_worker(tmp_path: Path, stage: Stage, *, shared: bool = True) -> ActorWorker:
     ledger = Ledger(tmp_path / "out", "run/00000")
     ledger.make_folders()
     if shared:
@@ -31,10 +35,10 @@ def make_worker(tmp_path: Path, stage: Stage, *, shared: bool = True) -> RayWork
         max_skip_rate=0.0,
     )
     order = {"job": to_plain(job), "path": [], "cwd": os.getcwd()}
-    return RayWorker(dump_line(order), "node-1")
+    return ActorWorker(dump_line(order), "node-1")
 
 
-def hear_until(worker: RayWorker, kind: str) -> list[dict[str, Any]]:
+def hear_until(worker: ActorWorker, kind: str) -> list[dict[str, Any]]:
     heard: list[dict[str, Any]] = []
     while not any(message["kind"] == kind for message in heard):
         heard += [json.loads(line) for line in worker.hear(30.0).splitlines()]
@@ -88,3 +92,38 @@ def test_any_other_error_is_told_with_its_traceback(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_shared_is_named(tmp_path: Path) -> None:
     heard = hear_until(make_worker(tmp_path, Lines(), shared=False), "bye")
     assert "must share the folder" in next(m for m in heard if m["kind"] == "broken")["message"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "needs", "count"),
+    [
+        ({"CPU": 8.0}, {"CPU": 1.0, "GPU": 0.0}, 8),
+        ({"CPU": 8.0}, {"CPU": 3.0, "GPU": 0.0}, 2),
+        ({"CPU": 8.0}, {"CPU": 1.0, "GPU": 1.0}, 0),
+        ({"CPU": 8.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}, 2),
+        ({"CPU": 8.0, "GPU": 2.0}, {"CPU": 0.0, "GPU": 0.5}, 4),
+        ({}, {"CPU": 1.0}, 0),
+    ],
+)
+def test_the_scarcest_resource_decides(
+    resources: dict[str, float], needs: dict[str, float], count: int
+) -> None:
+    assert count_fitting(resources, needs) == count
+
+
+def ray_with_head(address: str) -> Any:
+    """As much of Ray as the watch looks at."""
+    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
+    context = SimpleNamespace(gcs_address=address)
+    return SimpleNamespace(util=SimpleNamespace(client=client), get_runtime_context=lambda: context)
+
+
+def test_a_head_that_is_silent_for_a_while_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    watch = HeadWatch(ray_with_head(f"127.0.0.1:{server.getsockname()[1]}"))
+    assert watch.is_there()
+    server.close()
+    assert not watch.is_there(), "it may come back"
+    monkeypatch.setattr(ray_cluster, "HEAD_GRACE_S", 0.0)
+    with pytest.raises(ClusterLost, match="run the same command"):
+        watch.is_there()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError
-from shardmill.run.slurm.script import TaskShape, arrays, write_script
+from shardmill.run.slurm import TaskShape, arrays, write_script
 
 
 def script(shape: TaskShape, **options: object) -> list[str]:
@@ -49,7 +49,7 @@ def test_everything_that_was_asked_for_is_in_it() -> None:
         "#SBATCH --constraint=nvme",
         "",
         "module load cuda",
-        "exec srun shardmill work /out/jobs/abc.json --workers 4 --requeue",
+        "exec srun shardmill work /out/jobs/abc.json --workers 4 --requeue slurm",
     ]
 
 

@@ -21,8 +21,7 @@ from shardmill.errors import ConfigError, LockedError, ShardmillError
 from shardmill.model.codec import to_plain
 from shardmill.run.events import Event, read_log
 from shardmill.run.runner import run_stage
-from shardmill.run.slurm.engine import Slurm, submitted_jobs
-from shardmill.run.slurm.script import TaskShape
+from shardmill.run.slurm import Slurm, TaskShape, submitted_jobs
 from shardmill.run.status import read_status
 
 pytestmark = [
@@ -201,7 +200,7 @@ def test_what_the_cluster_does_not_have_is_refused_with_what_it_has(
     assert num_receipts(out) == 0 and not (out / "manifest.json").exists()
     assert list((out / "locks").iterdir()) == []
     if "partition" in fields:
-        assert run_stage(Lines(), out, on=slurm()).complete, "mended, the same folder goes on"
+        assert run_stage(Lines(), out, on=slurm()).complete, "corrected, the same folder goes on"
 
 
 def test_tasks_that_cannot_start_are_quoted(tmp_path: Path) -> None:

@@ -13,41 +13,42 @@ import pytest
 
 from shardmill.run.lock import (
     LOCK_BYTES,
-    describe_holder,
-    holder_page,
+    describe_owner,
     is_running,
-    myself,
-    parse_holder,
-    read_holder,
+    owner_page,
+    parse_owner,
     read_locks,
+    read_owner,
+    this_process,
 )
 
 
 def test_a_page_reads_back_and_has_one_length() -> None:
-    holder = myself("token")
+    owner = this_process("token")
     for beat in (0, 7, 10**12):
-        page = holder_page(replace(holder, beat=beat))
-        assert len(page) == LOCK_BYTES and parse_holder(page) == replace(holder, beat=beat)
+        page = owner_page(replace(owner, beat=beat))
+        assert len(page) == LOCK_BYTES and parse_owner(page) == replace(owner, beat=beat)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b"\xff", holder_page(myself("t")).replace(b":", b"::")]
+    "content",
+    [b"", b"{", b"[]", b"{}", b"\xff", owner_page(this_process("t")).replace(b":", b"::")],
 )
 def test_what_is_no_lock_is_nobody(tmp_path: Path, content: bytes) -> None:
-    assert parse_holder(content) is None
+    assert parse_owner(content) is None
     (tmp_path / "part-1-of-1.json").write_bytes(content)
-    assert read_holder(tmp_path / "part-1-of-1.json") is None
+    assert read_owner(tmp_path / "part-1-of-1.json") is None
     assert read_locks(tmp_path) == []
 
 
 @pytest.mark.parametrize("pid", [0, -1, "7", None])
 def test_a_process_id_that_is_none_is_nobody(pid: object) -> None:
-    assert parse_holder(holder_page(replace(myself("t"), pid=pid))) is None  # type: ignore[arg-type]
+    assert parse_owner(owner_page(replace(this_process("t"), pid=pid))) is None  # type: ignore[arg-type]
 
 
 def test_this_process_lives_and_one_that_had_its_id_does_not() -> None:
-    assert is_running(myself("t"))
-    assert not is_running(replace(myself("t"), started="1"))
+    assert is_running(this_process("t"))
+    assert not is_running(replace(this_process("t"), started="1"))
 
 
 def test_a_zombie_does_not_live() -> None:
@@ -56,21 +57,21 @@ def test_a_zombie_does_not_live() -> None:
     while stat_path.read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
     started = stat_path.read_text().rpartition(")")[2].split()[19]
-    holder = replace(myself("t"), pid=process.pid, started=started)
+    owner = replace(this_process("t"), pid=process.pid, started=started)
     os.kill(process.pid, 0)
-    assert not is_running(holder)
+    assert not is_running(owner)
     process.wait()
-    assert not is_running(holder)
+    assert not is_running(owner)
 
 
 def test_an_onlooker_is_told_who_and_how_long_ago(tmp_path: Path) -> None:
     path = tmp_path / "part-1-of-1.json"
-    path.write_bytes(holder_page(myself("t")))
+    path.write_bytes(owner_page(this_process("t")))
     os.utime(path, (time.time() - 100, time.time() - 100))
     [state] = read_locks(tmp_path)
     assert state.alive and 99 < state.age_s < 130
-    assert f"process {os.getpid()} on" in describe_holder(path, state.holder)
-    path.write_bytes(holder_page(replace(myself("t"), place="elsewhere")))
+    assert f"process {os.getpid()} on" in describe_owner(path, state.owner)
+    path.write_bytes(owner_page(replace(this_process("t"), place="elsewhere")))
     os.utime(path, (time.time() - 100, time.time() - 100))
     assert [state.alive for state in read_locks(tmp_path)] == [False]
-    assert "unknown run" in describe_holder(path, None)
+    assert "unknown run" in describe_owner(path, None)

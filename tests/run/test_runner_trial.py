@@ -11,7 +11,7 @@ from stages_for_tests import Lines
 
 from shardmill.model.stage import Unit
 from shardmill.run.events import Event
-from shardmill.run.trial import _Clock, spread, try_units
+from shardmill.run.runner import UnitTimes, spread, try_units
 from shardmill.shards.ledger import Ledger
 
 
@@ -35,8 +35,8 @@ def test_a_trial_folder_holds_the_tried_units_and_is_complete(tmp_path: Path) ->
 
 
 def test_first_unit_of_a_process_counts_only_if_it_is_its_last() -> None:
-    clock = _Clock()
+    times = UnitTimes()
     for pid, seconds in ((1, 9.0), (1, 1.0), (1, 3.0), (2, 5.0)):
-        clock(Event(kind="done", pid=pid, seconds=seconds, cpu_seconds=seconds / 2))
-    assert clock.unit() == (3.0, 1.5)
-    assert _Clock().unit() == (0.0, 0.0)
+        times(Event(kind="done", pid=pid, seconds=seconds, cpu_seconds=seconds / 2))
+    assert times.mean() == (3.0, 1.5)
+    assert UnitTimes().mean() == (0.0, 0.0)

@@ -1,1 +1,0 @@
-"""shardmill.run.slurm."""
