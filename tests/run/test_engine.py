@@ -16,8 +16,7 @@ from stages_for_tests import Lines, Unruly
 
 from shardmill.cli.options import parse_engine
 from shardmill.errors import ConfigError
-from shardmill.model.codec import to_plain
-from shardmill.model.codec import build
+from shardmill.model.codec import build, to_plain
 from shardmill.plugins import ENGINES
 from shardmill.run.events import Event
 from shardmill.run.runner import preview_stage, run_stage

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from shardmill.errors import ConfigError
-from shardmill.model.stage import Stage, Unit
 from shardmill.model.codec import build
+from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
 from shardmill.run.events import OnEvent
 from shardmill.run.job import Job
