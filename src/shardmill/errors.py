@@ -58,7 +58,7 @@ class Filtered(SampleError):
 
 
 class UnitFailed(ShardmillError):
-    """A unit as a whole cannot be done: its books do not balance, or too much was skipped."""
+    """A unit as a whole cannot be done: its counts do not balance, or too much was skipped."""
 
 
 class TooManySkips(ShardmillError):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import integers, lists
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.manifest import (
@@ -18,15 +19,17 @@ from shardmill.model.manifest import (
     ShardEntry,
     StageRecord,
     build_manifest,
+    group_stats,
     manifest_from_plain,
     manifest_to_plain,
+    power_bars,
     receipt_digest,
     receipt_from_plain,
     receipt_to_plain,
     record_from_plain,
     record_to_plain,
 )
-from shardmill.model.stage import Unit
+from shardmill.model.stage import Tally, Unit
 
 NAMES = st.from_regex(r"[a-z0-9]{1,5}", fullmatch=True)
 COUNTS = st.integers(0, 1 << 50)
@@ -182,3 +185,27 @@ def test_the_size_of_a_receipt_counts_all_files() -> None:
         ),
         Manifest,
     )
+
+
+@given(lists(integers(0, 1 << 40), min_size=1))
+def test_bars_hold_every_observed_value_once(values: list[int]) -> None:
+    tally = Tally()
+    for value in values:
+        tally.observe("text chars", value)
+    groups = group_stats(tally.stats)
+    assert list(groups) == ["text chars"]
+    bars = power_bars(groups["text chars"])
+    assert sum(n for _, n in bars) == len(values)
+    limits = [limit for limit, _ in bars]
+    assert limits == sorted(set(limits))
+    assert limits[0] <= max(values) * 2 + 1 and limits[-1] >= max(values)
+
+
+def test_counts_stand_in_their_groups() -> None:
+    groups = group_stats({"tokens": 5, "source|a": 2, "source|b|c": 3})
+    assert groups == {"": {"tokens": 5}, "source": {"a": 2, "b|c": 3}}
+
+
+def test_strange_limits_are_left_out() -> None:
+    assert power_bars({"<=" + "9" * 5000: 1, "<=x": 1, "<=": 1, "<=४": 1, "sum": 3}) == []
+    assert power_bars({"<=0": 2, "<=4": 1}) == [(0, 2), (1, 0), (2, 0), (4, 1)]

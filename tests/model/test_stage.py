@@ -1,4 +1,4 @@
-"""The books of a unit: samples in = kept + skipped, or the unit fails."""
+"""The counts of a unit: samples in = kept + skipped, or the unit fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_only_broken_samples_count_against_the_budget(fates: list[str], rate: fl
 def test_books_that_do_not_balance_fail(fates: list[str], field: str, error: int) -> None:
     tally, draft = live(fates)
     setattr(tally, field, getattr(tally, field) + error)
-    with pytest.raises(UnitFailed, match="books do not balance"):
+    with pytest.raises(UnitFailed, match="counts do not balance"):
         tally.check(draft, max_skip_rate=1.0)
 
 

@@ -133,7 +133,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
 
 def test_samples_that_vanish_fail_their_unit(tmp_path: Path) -> None:
     report = run_stage(unruly(tmp_path, u00001="lose"), tmp_path / "out", workers=0)
-    assert "books do not balance" in dict(report.failures)["00001"]
+    assert "counts do not balance" in dict(report.failures)["00001"]
 
 
 def test_skips_beyond_the_budget_fail_the_unit(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""What is done: receipts, one for each unit, and the manifest that lists all their shards.
+"""The JSON records of a folder: stage.json, a receipt for each unit, and manifest.json.
 
-Neither holds a time, a host, a rank or a number of workers: the same input and spec give the same
-bytes, wherever and however often they were made.
+None of them holds a time, a host, a rank or a number of workers: the same input and spec give the
+same bytes, wherever and however often they were made. In a receipt and a manifest the counts
+balance: samples in = kept + skipped, and the shards hold what was kept.
 
-How the statistics of a receipt are read: groups of counts, and histograms of powers of two.
-
-A tally counts under names. "tokens" is a count by itself; "source|web" is the count "web" of the
+Statistics are counts by name. "tokens" is a count by itself; "source|web" is the count "web" of the
 group "source"; "text chars|<=64" and "text chars|sum" belong to a histogram (see `Tally.observe`).
 """
 
@@ -19,6 +18,9 @@ from typing import Any
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.codec import Plain, digest, to_plain
 from shardmill.model.stage import SAFE_NAME, Stage, Unit
+
+# A receipt from elsewhere may name any limit; more digits are no count of anything.
+MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Receipt:
 
     @property
     def entries(self) -> list[FileEntry]:
-        """Every file that it vouches for: of its shards, and the rejects."""
+        """Every file that it lists: those of its shards, and the rejects."""
         files = [entry for shard in self.shards for entry in shard.files.values()]
         return files if self.rejects is None else [*files, self.rejects]
 
@@ -135,7 +137,7 @@ def receipt_digest(stage_digest: str, unit: Unit) -> str:
     return digest([stage_digest, unit.digest])
 
 
-def sum_books(receipts: Iterable[Receipt]) -> dict[str, Any]:
+def sum_counts(receipts: Iterable[Receipt]) -> dict[str, Any]:
     """Return num_in, num_kept, skipped and stats added up over receipts."""
     skipped: Counter[str] = Counter()
     stats: Counter[str] = Counter()
@@ -173,28 +175,18 @@ def build_manifest(
         stage_digest=record.digest,
         units_digest=digest([unit.digest for unit in units]),
         shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        **sum_books(receipts),
+        **sum_counts(receipts),
     )
 
 
 def receipt_to_plain(receipt: Receipt) -> dict[str, Any]:
     """Return the content of receipts/NAME.json."""
-    rejects = receipt.rejects
-    return {
-        "unit": receipt.unit,
-        "digest": receipt.digest,
-        "num_in": receipt.num_in,
-        "num_kept": receipt.num_kept,
-        "skipped": dict(receipt.skipped),
-        "broken": dict(receipt.broken),
-        "stats": dict(receipt.stats),
-        "shards": [_shard_to_plain(shard) for shard in receipt.shards],
-        "rejects": None if rejects is None else _file_to_plain(rejects),
-    }
+    rejects = None if receipt.rejects is None else _fields(receipt.rejects)
+    return {**_fields(receipt), "shards": _plain_shards(receipt.shards), "rejects": rejects}
 
 
 def receipt_from_plain(plain: Any, path: object) -> Receipt:
-    """Return a receipt whose books balance and whose paths stay in the folder, or `FormatError`."""
+    """Return a receipt; `FormatError` if its counts do not balance or a path leaves the folder."""
     try:
         rejects = plain["rejects"]
         receipt = Receipt(
@@ -208,7 +200,7 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
             rejects=None if rejects is None else _file_from_plain(rejects, "rejects/"),
             broken=_counts(plain["broken"]),
         )
-        _check_books(receipt)
+        _check_counts(receipt)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a receipt: {_reason(error)}", path=path) from error
     return receipt
@@ -216,13 +208,7 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
 
 def record_to_plain(record: StageRecord) -> dict[str, Any]:
     """Return the content of stage.json."""
-    return {
-        "content": record.content,
-        "reads": {role: list(places) for role, places in record.reads.items()},
-        "stage": record.stage,
-        "version": record.version,
-        "digest": record.digest,
-    }
+    return _fields(record)
 
 
 def record_from_plain(plain: Any, path: object) -> StageRecord:
@@ -241,22 +227,11 @@ def record_from_plain(plain: Any, path: object) -> StageRecord:
 
 def manifest_to_plain(manifest: Manifest) -> dict[str, Any]:
     """Return the content of manifest.json."""
-    return {
-        "content": manifest.content,
-        "reads": {role: list(places) for role, places in manifest.reads.items()},
-        "stage": manifest.stage,
-        "stage_digest": manifest.stage_digest,
-        "units_digest": manifest.units_digest,
-        "num_in": manifest.num_in,
-        "num_kept": manifest.num_kept,
-        "skipped": dict(manifest.skipped),
-        "stats": dict(manifest.stats),
-        "shards": [_shard_to_plain(shard) for shard in manifest.shards],
-    }
+    return {**_fields(manifest), "shards": _plain_shards(manifest.shards)}
 
 
 def manifest_from_plain(plain: Any, path: object) -> Manifest:
-    """Return a manifest whose books balance and whose paths stay in the folder."""
+    """Return a manifest, with the same checks."""
     try:
         manifest = Manifest(
             content=_text(plain["content"]),
@@ -270,33 +245,63 @@ def manifest_from_plain(plain: Any, path: object) -> Manifest:
             stats=_counts(plain["stats"]),
             shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
         )
-        _check_books(manifest)
+        _check_counts(manifest)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a manifest: {_reason(error)}", path=path) from error
     return manifest
 
 
-def _check_books(books: Receipt | Manifest) -> None:
-    num_skipped = sum(books.skipped.values())
-    if books.num_in != books.num_kept + num_skipped:
-        raise ValueError(f"{books.num_in} in, but {books.num_kept} kept and {num_skipped} skipped")
-    num_written = sum(shard.num_samples for shard in books.shards)
-    if books.num_kept != num_written:
-        raise ValueError(f"{books.num_kept} samples kept, but its shards hold {num_written}")
+def group_stats(stats: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return the counts by group; those without a group stand under ""."""
+    groups: dict[str, dict[str, int]] = {}
+    for name, amount in stats.items():
+        group, bar, rest = name.partition("|")
+        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
+    return groups
 
 
-def _shard_to_plain(shard: ShardEntry) -> dict[str, Any]:
-    files = {role: _file_to_plain(entry) for role, entry in shard.files.items()}
-    return {"name": shard.name, "num_samples": shard.num_samples, "files": files}
+def power_bars(values: Mapping[str, int]) -> list[tuple[int, int]]:
+    """Return a histogram as (limit, count) for every power of two between its ends.
+
+    {"<=64": 3, "<=256": 1, "sum": 400} gives [(64, 3), (128, 0), (256, 1)].
+    """
+    limits = {name[2:]: n for name, n in values.items() if name.startswith("<=")}
+    counts = {
+        int(limit): n
+        for limit, n in limits.items()
+        if limit.isascii() and limit.isdigit() and len(limit) <= MAX_DIGITS
+    }
+    bars = [min(counts)] if counts else []
+    while bars and bars[-1] < max(counts):
+        bars.append(max(1, bars[-1] * 2))
+    return [(limit, counts.get(limit, 0)) for limit in bars]
+
+
+def _check_counts(counts: Receipt | Manifest) -> None:
+    num_skipped = sum(counts.skipped.values())
+    if counts.num_in != counts.num_kept + num_skipped:
+        kept_and_skipped = f"{counts.num_kept} kept and {num_skipped} skipped"
+        raise ValueError(f"{counts.num_in} in, but {kept_and_skipped}")
+    num_written = sum(shard.num_samples for shard in counts.shards)
+    if counts.num_kept != num_written:
+        raise ValueError(f"{counts.num_kept} samples kept, but its shards hold {num_written}")
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    # Not `asdict`, which copies deeply: a manifest may list a million files.
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _plain_shards(shards: Iterable[ShardEntry]) -> list[dict[str, Any]]:
+    return [
+        {**_fields(shard), "files": {role: _fields(file) for role, file in shard.files.items()}}
+        for shard in shards
+    ]
 
 
 def _shard_from_plain(plain: Any) -> ShardEntry:
     files = {role: _file_from_plain(entry, "shards/") for role, entry in plain["files"].items()}
     return ShardEntry(_text(plain["name"]), _count(plain["num_samples"]), files)
-
-
-def _file_to_plain(entry: FileEntry) -> dict[str, Any]:
-    return {"path": entry.path, "num_bytes": entry.num_bytes, "checksum": entry.checksum}
 
 
 def _file_from_plain(plain: Any, folder: str) -> FileEntry:
@@ -337,30 +342,3 @@ def _places(value: Any) -> dict[str, tuple[str, ...]]:
 
 def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-# A receipt from elsewhere may name any limit; more digits are no count of anything.
-MAX_DIGITS = 18
-
-
-def group_stats(stats: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Return the counts by group; those without a group stand under ""."""
-    groups: dict[str, dict[str, int]] = {}
-    for name, amount in stats.items():
-        group, bar, rest = name.partition("|")
-        groups.setdefault(group if bar else "", {})[rest if bar else name] = amount
-    return groups
-
-
-def power_bars(values: Mapping[str, int]) -> list[tuple[int, int]]:
-    """{"<=64": 3, "<=256": 1, "sum": 400} -> [(64, 3), (128, 0), (256, 1)]; [] if there is none."""
-    limits = {name[2:]: n for name, n in values.items() if name.startswith("<=")}
-    counts = {
-        int(limit): n
-        for limit, n in limits.items()
-        if limit.isascii() and limit.isdigit() and len(limit) <= MAX_DIGITS
-    }
-    bars = [min(counts)] if counts else []
-    while bars and bars[-1] < max(counts):
-        bars.append(max(1, bars[-1] * 2))
-    return [(limit, counts.get(limit, 0)) for limit in bars]

@@ -34,7 +34,7 @@ class Segment:
     """A piece of a document: text, or a reference to one medium of the sample.
 
     `media` is the name of the medium inside its sample, such as "jpg" or "0.jpg" (see
-    docs/formats.md). Segments of one `turn` were said in one breath by one `role`; a document that
+    docs/formats.md). Segments of one `turn` were said by one `role`; a document that
     is not a conversation has role None. `time_s` is the part of the medium that is meant or, for
     text, the time of which it speaks, as (start, end) in seconds.
     """

@@ -131,7 +131,7 @@ class Reject:
 
 @dataclass(slots=True)
 class Tally:
-    """The books of one unit: samples in = kept + skipped by reason.
+    """The counts of one unit: samples in = kept + skipped by reason.
 
     `num_in` is counted where samples are read, `num_kept` where they are written, so that a sample
     that falls between the two is found.
@@ -181,7 +181,7 @@ class Tally:
         return Counter(reject.reason for reject in self.rejects if not reject.filtered)
 
     def check(self, draft: Draft, *, max_skip_rate: float) -> None:
-        """Raise `UnitFailed` unless the books balance and the skips are within the budget."""
+        """Raise `UnitFailed` unless the counts balance and the skips are within the budget."""
         written = 0
         for shard in draft.shards.values():
             if shard.num_samples is None:
@@ -189,7 +189,7 @@ class Tally:
             written += shard.num_samples
         if self.num_in != self.num_kept + len(self.rejects) or self.num_kept != written:
             raise UnitFailed(
-                f"the books do not balance: {self.num_in} samples in, {self.num_kept} kept, "
+                f"the counts do not balance: {self.num_in} samples in, {self.num_kept} kept, "
                 f"{written} written, {len(self.rejects)} skipped ({dict(self.skipped)})"
             )
         errors = self.broken
@@ -198,7 +198,7 @@ class Tally:
             raise UnitFailed(
                 f"skipped {errors.total()} of {self.num_in} samples, more than the allowed rate "
                 f"{max_skip_rate:g}: {listed(errors)}; the first is {first.key}: {first.detail}. "
-                "Mend the input, or raise --max-skip-rate"
+                "Repair the input, or raise --max-skip-rate"
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardmill.errors import ShardmillError
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import sum_books
+from shardmill.model.manifest import sum_counts
 from shardmill.model.stage import Reject
 from shardmill.run.events import LoggedEvent, read_logs
 from shardmill.run.lock import LockState, read_locks
@@ -103,7 +103,7 @@ def read_status(out: Path | str) -> Status:
         }
     else:
         receipts = [found for found in ledger.read_receipts(units, record.digest) if found]
-        num_done, sums = len(receipts), sum_books(receipts)
+        num_done, sums = len(receipts), sum_counts(receipts)
         shards = tuple(shard for receipt in receipts for shard in receipt.shards)
     locks = tuple(read_locks(ledger.out_dir / "locks"))
     activity = _read_activity(ledger, {lock.owner.token for lock in locks if lock.alive})

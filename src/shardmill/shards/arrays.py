@@ -10,8 +10,6 @@ Bytes, little-endian:
 
 The file ends with the last array. Offsets, shapes and dtypes are checked against the file's size
 before anything is mapped, so a truncated or hostile file is a `FormatError`, never a crash.
-
-An array container put at its path: whole and on the disk, or not at all.
 """
 
 from __future__ import annotations
@@ -79,6 +77,14 @@ def write_arrays(
         file.write(bytes(start - position))
         file.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
         position = start + array.nbytes
+
+
+def store_arrays(
+    path: Path, format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
+) -> None:
+    """Put the container at `path`, a file or an object: whole and on the disk, or not at all."""
+    with made_file(path) as draft_path, draft_path.open("wb") as file:
+        write_arrays(file, format, arrays, meta)
 
 
 def read_format(path: Path) -> str | None:
@@ -181,11 +187,3 @@ def _view(data: mmap.mmap, entry: Any, size: int, name: str, path: Path) -> NDAr
 
 def _checksum(raw: bytes) -> bytes:
     return int(xxhash.xxh3_64_intdigest(raw)).to_bytes(8, "little")
-
-
-def store_arrays(
-    path: Path, format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
-) -> None:
-    """Write the container to a file or an object."""
-    with made_file(path) as draft_path, draft_path.open("wb") as file:
-        write_arrays(file, format, arrays, meta)

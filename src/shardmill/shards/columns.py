@@ -1,19 +1,18 @@
-"""Unsigned columns as small as their values allow.
+"""How columns lie in an array file: narrow numbers, ragged tables, texts and keys.
 
-A column has the narrowest dtype that holds its largest value. One that is the same everywhere is
-stored as a single value, and read as a view that repeats it. Bounds of a ragged table (row i owns
-the entries from bounds[i] to bounds[i + 1]) are one number if every row owns that many.
+**Numbers** have the narrowest unsigned dtype that holds the largest value. A column that is the
+same everywhere is stored as a single value, and read as a view that repeats it.
 
-Many short texts as two flat arrays: all UTF-8 bytes, and the bounds of each text.
+**Ragged tables**: row i owns the entries from bounds[i] to bounds[i + 1]; the bounds are one number
+if every row owns that many.
 
-Text i is `bytes[bounds[i] : bounds[i + 1]]`. Names of foreign tars that are not UTF-8 are kept as
-they are (surrogateescape), so that they can still be found.
+**Texts** are all UTF-8 bytes (`NAME_bytes`) and the bounds of each text (`NAME_bounds`). Names of
+foreign tars that are not UTF-8 are kept as they are (surrogateescape), so that they can be found.
 
-Keys that end in a number, stored as numbers: "cc12m-00000042" is prefix "cc12m-", width 8, 42.
-
-Arrays: `key_prefix` S (index into the prefixes), `key_number` S, `key_width` one a prefix, and the
-prefixes as text columns `key_text_*`. A key without a number is a prefix of width 0. Keys are for
-tracing, not for training: this makes them small, and still each can be read by itself.
+**Keys** that end in a number are stored as numbers: "cc12m-00000042" is prefix "cc12m-", width 8,
+42. Arrays: `key_prefix` (index into the prefixes) and `key_number` of each row, `key_width` of each
+prefix, and the prefixes as texts `key_text_*`. A key without a number is a prefix of width 0. Keys
+are for tracing, not for training: this makes them small, and still each can be read by itself.
 """
 
 from __future__ import annotations
@@ -29,6 +28,10 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.shards.arrays import Arrays
+
+DIGITS = "0123456789"
+# They fit into 64 bits; a longer number keeps its head in the prefix.
+MAX_DIGITS = 18
 
 
 def narrow_column(values: NDArray[Any]) -> NDArray[Any]:
@@ -141,11 +144,6 @@ def check_bounds(arrays: Arrays, name: str, end: int) -> None:
         or bool((bounds[1:] < bounds[:-1]).any())
     ):
         raise FormatError(f"array {name!r} does not rise from 0 to {end}", path=arrays.path)
-
-
-DIGITS = "0123456789"
-# They fit into 64 bits; a longer number keeps its head in the prefix.
-MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)

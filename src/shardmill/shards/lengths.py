@@ -1,10 +1,9 @@
-"""Length tables as files: the container of `io.arrays` with the format name "lengths".
+"""Length tables: as files, and the exact one of a folder of token shards.
 
-Arrays: `num_tokens` i32, then those of `num_visual` i32, `num_fixed` i32, `source` u16 and
-`reject` u8 that are not zero everywhere, and `shard_starts` i64. Meta: `source_names`,
-`reject_reasons`, `shard_names`, `exact`, `digest`. The arrays are mapped, not read.
-
-The length table of a folder: stored, or of token shards, exact, from the indexes alone.
+A file is the container of `shards.arrays` with the format name "lengths". Arrays: `num_tokens` i32,
+then those of `num_visual` i32, `num_fixed` i32, `source` u16 and `reject` u8 that are not zero
+everywhere, and `shard_starts` i64. Meta: `source_names`, `reject_reasons`, `shard_names`, `exact`,
+`digest`. The arrays are mapped, not read.
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from shardmill.shards.arrays import Arrays, open_arrays, store_arrays
 from shardmill.shards.tokens.shard import TokenShard, open_tokens
 
 FORMAT = "lengths"
+TABLE_NAME = "lengths.bin"
+NO_TOKENS = "no tokens"
+UNKNOWN_SOURCE = "unknown"
 DTYPES = {
     "num_tokens": "<i4",
     "num_visual": "<i4",
@@ -69,32 +71,6 @@ def open_lengths(path: Path) -> LengthTable:
     )
 
 
-def _column(arrays: Arrays, name: str, size: int) -> NDArray[Any]:
-    dtype = np.dtype(DTYPES[name])
-    if name not in arrays.arrays:
-        return np.broadcast_to(np.zeros((), dtype), size)
-    column = arrays[name]
-    if column.dtype != dtype or column.shape != (size,):
-        raise FormatError(
-            f"array {name!r} must be {dtype.str} with {size} rows, "
-            f"got {column.dtype.str} {column.shape}",
-            path=arrays.path,
-        )
-    return column
-
-
-def _names(arrays: Arrays, name: str) -> tuple[str, ...]:
-    names = arrays.meta.get(name)
-    if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
-        raise FormatError(f"its meta {name!r} must be a list of names", path=arrays.path)
-    return tuple(names)
-
-
-TABLE_NAME = "lengths.bin"
-NO_TOKENS = "no tokens"
-UNKNOWN_SOURCE = "unknown"
-
-
 def read_lengths(path: Path) -> LengthTable:
     """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
     if path.is_file():
@@ -116,16 +92,35 @@ def token_lengths(folder: Path) -> LengthTable:
 
 def shard_lengths(name: str, shard: TokenShard) -> LengthTable:
     """Return the lengths of one shard; a row without tokens is rejected with that reason."""
-    # Files of origin count from 1, sources of files from 0; source 0 here is "unknown".
-    source_of_file = np.concatenate([[0], shard.columns["origin_source"].astype(np.int64) + 1])
     return length_table(
         shard.lengths,
         num_visual=shard.num_visual.astype(np.int32),
         num_fixed=shard.num_fixed.astype(np.int32),
-        source=source_of_file[shard.columns["origin_file"]],
-        source_names=[UNKNOWN_SOURCE, *shard.spans.meta["sources"]],
+        source=shard.source_numbers,
+        source_names=[UNKNOWN_SOURCE, *shard.source_names[1:]],
         reject=shard.lengths == 0,
         reject_reasons=[NO_TOKENS],
         shard_names=[name],
         shard_starts=[0, len(shard)],
     )
+
+
+def _column(arrays: Arrays, name: str, size: int) -> NDArray[Any]:
+    dtype = np.dtype(DTYPES[name])
+    if name not in arrays.arrays:
+        return np.broadcast_to(np.zeros((), dtype), size)
+    column = arrays[name]
+    if column.dtype != dtype or column.shape != (size,):
+        raise FormatError(
+            f"array {name!r} must be {dtype.str} with {size} rows, "
+            f"got {column.dtype.str} {column.shape}",
+            path=arrays.path,
+        )
+    return column
+
+
+def _names(arrays: Arrays, name: str) -> tuple[str, ...]:
+    names = arrays.meta.get(name)
+    if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
+        raise FormatError(f"its meta {name!r} must be a list of names", path=arrays.path)
+    return tuple(names)

@@ -1,4 +1,4 @@
-"""Pack plans as files: the container of `io.arrays` with the format name "plan".
+"""Pack plans as files: the container of `shards.arrays` with the format name "plan".
 
 Arrays: `members` u32, `starts` i64, `balanced` u32, `dropped` u32, `drop_reason` u8, `cut_rows`
 u32, `cut_lengths` i32. Meta: `spec`, `lengths_digest`, `num_rows`, `drop_reasons`, `method`,

@@ -3,7 +3,7 @@
 After a power cut a file system may have lost everything that was not fsynced, in any combination:
 the bytes of a file (unless the file was), a new, removed or renamed name (unless its folder was).
 So what must not be believed too early is written in this order: bytes, fsync of the files, rename,
-fsync of the folder; and only then the file that vouches for them, in the same way.
+fsync of the folder; and only then the receipt that lists them, in the same way.
 
 Files that are written in small pieces, however much is handed over at once.
 
