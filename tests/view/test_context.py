@@ -48,7 +48,7 @@ def test_items_know_what_they_were_made_from(context: Context) -> None:
         "sharp": ["pairs"],
         "tokens": ["chats"],
         "packs.plan": ["tokens"],
-        "packs": ["tokens", "packs.plan"],
+        "packs": ["packs.plan", "tokens"],
     }
     assert [item.id for item, _ in context.made_from("pairs")] == ["sharp"]
 
