@@ -21,7 +21,7 @@ from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.formats.webdataset.read import TarReader, is_packed_tar
 from shardmill.model.codec import build, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.plugins import FORMATS, READERS
+from shardmill.plugins import READERS
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.tokens.ids import MAGIC
 from shardmill.storage.path import expand
@@ -105,7 +105,7 @@ def open_reader(
 def _open_export(folder: Path, stage: Spec, space: TokenSpace | None) -> Reader:
     open_manifest(folder)  # says what is missing in a folder that is not finished
     format = {"codes": stage.get("codes_dir"), **stage["format"]}
-    name = next((name for name, path in FORMATS.items() if path == format["kind"]), format["kind"])
+    name = str(format["kind"]).removeprefix("format/")
     if name not in OPENERS:
         raise ConfigError(f"{folder}: there is no reader of exports of kind {name!r}")
     return OPENERS[name](folder, format, space or _space_of(str(stage.get("input_dir"))))
