@@ -72,7 +72,7 @@ def shardmill(folder: str, num_packs: int) -> Work:
 
     def loader() -> StepLoader:
         packs = _open(folder)
-        return StepLoader(packs, packs.sampler(micro_batch=BATCH), collate_fn=Collate())
+        return StepLoader(packs, packs.sampler(batch_size=BATCH), collate_fn=Collate())
 
     state = {**loader().state_dict(), "consumed": num_packs // 2}
 

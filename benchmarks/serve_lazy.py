@@ -85,16 +85,13 @@ def _open(folder: str) -> Any:
     from hf_processors import transformers
 
     transformers().logging.set_verbosity_error()
-    from shardmill.pack.build import BuildSpec
-    from shardmill.tokens.visual.qwen import Qwen25VL
     from shardmill.train.dataset import PackedDataset
     from shardmill.train.pixels.reader import PixelReader
 
     root = Path(folder)
     reader = PixelReader.open(root / "samples", root / "model")
     lengths = root / "lengths" / "lengths.bin"
-    build = BuildSpec(positions=Qwen25VL())
-    return PackedDataset(root / "packs.plan", reader, lengths=lengths, build=build, max_faults=0)
+    return PackedDataset(root / "packs.plan", reader, lengths=lengths, max_faults=0)
 
 
 def _served(dataset: Any, sampler: Any) -> Work:

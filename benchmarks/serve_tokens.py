@@ -64,13 +64,13 @@ def _token_set(folder: Path, num: int):
 
 
 def shardmill(folder: str, num: int) -> Work:
-    """TokenRows, each row a pack."""
+    """RowDataset, each row a pack."""
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.train.rows import TokenRows
+    from shardmill.train.dataset import RowDataset
 
     rows = (TokenRow(key=f"{n:08d}", ids=ids) for n, ids in enumerate(_packs(num)))
     _write_rows(Path(folder), rows)
-    return _reading(num, TokenRows(_token_set(Path(folder), num)).__getitem__)
+    return _reading(num, RowDataset(_token_set(Path(folder), num)).__getitem__)
 
 
 def memmap(folder: str, num: int) -> Work:

@@ -42,12 +42,12 @@ def plain_client() -> Work:
 
 
 def in_order() -> Work:
-    """TokenRows, one row after the other."""
+    """RowDataset, one row after the other."""
     return _reading(range(ROWS * NUM_SHARDS))
 
 
 def at_random(num: int) -> Work:
-    """TokenRows, rows anywhere, one request each."""
+    """RowDataset, rows anywhere, one request each."""
     return _reading(np.random.default_rng(7).permutation(ROWS * NUM_SHARDS)[:num].tolist())
 
 
@@ -81,9 +81,9 @@ def _reading(numbers: Iterable[int]) -> Work:
 
 
 def _rows() -> Any:
-    from shardmill.train.rows import TokenRows
+    from shardmill.train.dataset import RowDataset
 
-    return TokenRows.open(URL)
+    return RowDataset(URL)
 
 
 def make_tokens(folder: Path) -> None:

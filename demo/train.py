@@ -61,7 +61,7 @@ class Model(nn.Module):
 
 
 def main() -> None:
-    packs = PackedDataset.from_tokens(sys.argv[1], sys.argv[2])
+    packs = PackedDataset(sys.argv[1], sys.argv[2])
     checkpoint = Path(sys.argv[3])
     loader = StepLoader(packs, packs.sampler(seed=0), collate_fn=Collate(attention="4d"))
     torch.manual_seed(0)

@@ -15,8 +15,8 @@ from shardmill.train.dataset import PackedDataset
 from shardmill.train.loader import StepLoader
 
 accelerator = Accelerator(cpu=True)
-packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
-sampler = packs.sampler(micro_batch=8 // accelerator.num_processes)  # every process is a rank
+packs, out = PackedDataset(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
+sampler = packs.sampler(batch_size=8 // accelerator.num_processes)  # every process is a rank
 loader = StepLoader(packs, sampler, collate_fn=Collate(attention="4d", labels="unshifted"))
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}

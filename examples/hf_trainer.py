@@ -17,7 +17,7 @@ from shardmill.train.loader import StepLoader
 class PackTrainer(Trainer):
     def get_train_dataloader(self):
         collate = Collate(attention="4d", labels="unshifted")
-        self.loader = StepLoader(packs, packs.sampler(micro_batch=4), collate_fn=collate)
+        self.loader = StepLoader(packs, packs.sampler(batch_size=4), collate_fn=collate)
         if last is not None:
             self.loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))
         return self.loader
@@ -28,7 +28,7 @@ class PackTrainer(Trainer):
         path.write_text(json.dumps(self.loader.state_dict()))  # last: the checkpoint is whole
 
 
-packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), sys.argv[3]
+packs, out = PackedDataset(sys.argv[1], sys.argv[2]), sys.argv[3]
 done = [path.parent for path in Path(out).glob("checkpoint-*/loader.json")]
 last = max(done, key=lambda path: int(path.name.split("-")[1]), default=None)
 set_seed(0)

@@ -27,9 +27,9 @@ class Training(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), 1e-3)
 
 
-packs, out = PackedDataset.from_tokens(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
+packs, out = PackedDataset(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
 collate = Collate(attention="4d", labels="unshifted")
-loader = StepLoader(packs, packs.sampler(micro_batch=4), collate_fn=collate)
+loader = StepLoader(packs, packs.sampler(batch_size=4), collate_fn=collate)
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 vocab_size = packs.reader.tokens.space.size

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from shardmill.pack.build import BuildSpec
 from shardmill.train.collate import Collate, dummy_image
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.loader import StepLoader
@@ -17,9 +16,9 @@ from shardmill.train.pixels.reader import PixelReader
 
 plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
 reader = PixelReader.open(samples, model_dir)
-packs = PackedDataset(plan, reader, lengths=lengths, build=BuildSpec(positions=reader.rule))
+packs = PackedDataset(plan, reader, lengths=lengths)
 collate = Collate(attention="4d", labels="unshifted", dummy=dummy_image(reader.processor))
-loader = StepLoader(packs, packs.sampler(micro_batch=2), collate_fn=collate, num_workers=1)
+loader = StepLoader(packs, packs.sampler(batch_size=2), collate_fn=collate, num_workers=1)
 torch.manual_seed(0)
 model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(model_dir))
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardmill.api.data import open
-    from shardmill.api.training import loader
     from shardmill.api.verbs import (
         codes,
         export,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from shardmill.errors import ShardmillError
     from shardmill.train.collate import Collate
     from shardmill.train.dataset import PackedDataset
+    from shardmill.train.loader import loader
     from shardmill.train.mix import Mix
     from shardmill.train.samples import SampleStream
     from shardmill.train.stream import PackedStream
@@ -48,7 +48,7 @@ _VERBS = "ingest index filter frames codes tokenize measure plan pack export rem
 _MODULES = {
     **dict.fromkeys(_VERBS.split(), "shardmill.api.verbs"),
     "open": "shardmill.api.data",
-    "loader": "shardmill.api.training",
+    "loader": "shardmill.train.loader",
     "PackedDataset": "shardmill.train.dataset",
     "PackedStream": "shardmill.train.stream",
     "SampleStream": "shardmill.train.samples",

@@ -39,7 +39,7 @@ def test_it_names_documents_and_files(made: Made) -> None:
 
 def test_steps_count_from_a_state(made: Made) -> None:
     def packs(*args: str) -> list:
-        base = ["why", str(made.plan_path), "--json", "--world", "4", "--micro-batch", "2"]
+        base = ["why", str(made.plan_path), "--json", "--world", "4", "--batch-size", "2"]
         return orjson.loads(CliRunner().invoke(cli, [*base, *args]).output)["packs"]
 
     assert packs("--step", "5") == packs("--step", "3", "--consumed", "16")
@@ -54,8 +54,8 @@ def test_plans_made_afresh(made: Made) -> None:
         return orjson.loads(told.output)["packs"]
 
     lengths = str(made.lengths_path)
-    assert packs("--step", "5", "--afresh", lengths) == packs("--step", "5")
-    later = packs("--step", "0", "--epoch", "2", "--afresh", lengths)
+    assert packs("--step", "5", "--epoch-plans", lengths) == packs("--step", "5")
+    later = packs("--step", "0", "--epoch", "2", "--epoch-plans", lengths)
     spec = replace(made.plan.spec, epoch=2)
     plan = plan_packs(made.table, spec)
     assert [pack["rows"] for pack in later] == [plan[pack["pack"]].tolist() for pack in later]

@@ -148,7 +148,7 @@ def make_packs(case: Case, samples: Path, folder: Path, *words: object) -> Packe
     invoke_json("tokenize", samples, tokens, *recipe, *flags)
     invoke_json("plan", tokens, plan, "--capacity", CAPACITY)
     if case.kinds == {"video"}:
-        return PackedDataset.from_tokens(plan, tokens)
+        return PackedDataset(plan, tokens)
     return PackedDataset(plan, ImageReader.open(tokens, samples, resolution=raw.SIDE))
 
 

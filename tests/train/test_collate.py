@@ -131,7 +131,7 @@ def test_settings_that_cannot_be(made: Made) -> None:
 
 
 def test_a_batch_of_real_packs(made: Made) -> None:
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    packs = PackedDataset(made.plan_path, made.tokens)
     batch = Collate(length=128)([packs[0], packs[-1]])
     assert {tuple(t.shape) for t in batch.values()} == {(2, 128)}
     assert (batch["attention_mask"][1] == 0).all()

@@ -1,4 +1,4 @@
-"""Pack number in, pack out: every document of the plan, or padding, a name and a count."""
+"""Packs are what was planned, faults become padding, rows are tensors of their own."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from packed_folder import Made, lengths_of, token_row, write_rows
 
 from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
-from shardmill.pack.build import BuildSpec
 from shardmill.pack.plan import plan_packs
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.documents import Document, TokenReader
-from shardmill.train.state import NO_PACK
-from shardmill.train.watch import TooManyFaults
+from shardmill.train.collate import Collate
+from shardmill.train.dataset import PackedDataset, RowDataset
+from shardmill.train.documents import TokenReader, TrainRow
+from shardmill.train.health import TooManyFaults
+from shardmill.train.loader import StepLoader
+from shardmill.train.order import NO_PACK
 
 
-class Broken:
+class Broken(TokenReader):
     """A reader of which some rows cannot be read."""
 
-    def __init__(self, reader: TokenReader, bad: set[int]) -> None:
-        self.inner, self.bad = reader, bad
-        self.shards = reader.shards
+    bad: ClassVar[set[int]] = set()
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def read(self, row: int) -> Document:
+    def read(self, row: int) -> TrainRow:
         if row in self.bad:
             raise SampleError("not an image", f"row {row}")
-        return self.inner.read(row)
+        return super().read(row)
 
-    def describe(self, row: int) -> str:
-        return self.inner.describe(row)
+
+def broken(made: Made, bad: set[int]) -> Broken:
+    reader = Broken.open(made.tokens)
+    reader.bad = bad  # type: ignore[misc]
+    return reader
 
 
 def test_packs_hold_each_row_once_and_equal_the_data(made: Made) -> None:
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=made.lengths_path)
+    packs = PackedDataset(made.plan_path, made.tokens, lengths=made.lengths_path)
     seen = []
     for number in range(len(packs)):
         pack = packs[number].pack
@@ -58,12 +59,12 @@ def test_packs_hold_each_row_once_and_equal_the_data(made: Made) -> None:
 
 def test_lengths_may_be_the_folder_that_was_planned(made: Made, tmp_path: Path) -> None:
     (tmp_path / "lengths.bin").write_bytes(made.lengths_path.read_bytes())
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=str(tmp_path))
+    packs = PackedDataset(made.plan_path, made.tokens, lengths=str(tmp_path))
     assert packs.table is not None and packs.table.digest == made.table.digest
 
 
 def test_a_pickled_data_set_is_small_and_gives_the_same(made: Made) -> None:
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    packs = PackedDataset(made.plan_path, made.tokens)
     raw = pickle.dumps(packs)
     assert len(raw) < 8000
     again = pickle.loads(raw)
@@ -72,10 +73,10 @@ def test_a_pickled_data_set_is_small_and_gives_the_same(made: Made) -> None:
 
 
 def test_an_unreadable_document_becomes_padding_and_is_named(made: Made) -> None:
-    whole = PackedDataset.from_tokens(made.plan_path, made.tokens)
+    whole = PackedDataset(made.plan_path, made.tokens)
     number = 3
     bad = int(made.plan[number][1])
-    packs = PackedDataset(made.plan_path, Broken(TokenReader.open(made.tokens), {bad}))
+    packs = PackedDataset(made.plan_path, broken(made, {bad}))
     pack = packs[number].pack
     assert bad not in pack.samples
     assert set(pack.samples) == set(whole[number].pack.samples) - {bad}
@@ -89,7 +90,7 @@ def test_an_unreadable_document_becomes_padding_and_is_named(made: Made) -> None
 
 def test_beyond_the_budget_the_list_is_told(made: Made) -> None:
     bad = set(made.plan[0].tolist()) | set(made.plan[1].tolist())
-    reader = Broken(TokenReader.open(made.tokens), bad)
+    reader = broken(made, bad)
     packs = PackedDataset(made.plan_path, reader, max_faults=len(made.plan[0]))
     assert len(packs[0].pack.samples) == 0
     with pytest.raises(TooManyFaults, match=r"could not be read(.|\n)*of shard(.|\n)*not an image"):
@@ -102,7 +103,7 @@ def test_beyond_the_budget_the_list_is_told(made: Made) -> None:
 def test_a_shard_that_vanishes_is_named(made: Made, tmp_path: Path) -> None:
     copy = tmp_path / "tokens"
     shutil.copytree(made.tokens, copy)
-    packs = PackedDataset.from_tokens(made.plan_path, copy, max_faults=3)
+    packs = PackedDataset(made.plan_path, copy, max_faults=3)
     (copy / "shards" / "00003.bin").unlink()
     with pytest.raises(TooManyFaults, match=r"shard 00003.*00003\.bin"):
         for number in range(len(packs)):
@@ -113,7 +114,7 @@ def test_a_length_that_was_not_planned_is_a_fault(made: Made, tmp_path: Path) ->
     rows = [*made.rows]
     rows[7] = token_row(7, len(rows[7].ids) + 1)
     other = write_rows(tmp_path / "tokens", rows)
-    packs = PackedDataset.from_tokens(made.plan_path, other, lengths=made.lengths_path)
+    packs = PackedDataset(made.plan_path, other, lengths=made.lengths_path)
     for number in range(len(packs)):
         assert 7 not in packs[number].pack.samples
     (fault,) = packs.faults()
@@ -146,23 +147,55 @@ def test_planned_cuts_are_made(made: Made) -> None:
 
 def test_the_alignment_of_the_plan_is_used(made: Made) -> None:
     plan = plan_packs(made.table, PackSpec(capacity=128, alignment=8), engine="plain")
-    packs = PackedDataset(plan, TokenReader.open(made.tokens), build=BuildSpec(pad_id=1))
+    packs = PackedDataset(plan, TokenReader.open(made.tokens), pad_id=1)
     assert all((packs[n].pack.layout.padded % 8 == 0).all() for n in range(len(packs)))
 
 
 def test_plans_of_other_data_are_refused(made: Made, tmp_path: Path) -> None:
     few = write_rows(tmp_path / "few", made.rows[:100])
     with pytest.raises(ConfigError, match="packs 500 samples, the data has 100"):
-        PackedDataset.from_tokens(made.plan_path, few)
+        PackedDataset(made.plan_path, few)
     other = lengths_of([*made.rows[:-1], token_row(1, 60 - len(made.rows[-1].ids) + 1)])
     with pytest.raises(StaleError, match="made from other lengths"):
-        PackedDataset.from_tokens(made.plan_path, made.tokens, lengths=other)
+        PackedDataset(made.plan_path, made.tokens, lengths=other)
 
 
 def test_the_empty_pack(made: Made) -> None:
-    empty = PackedDataset.from_tokens(made.plan_path, made.tokens)[NO_PACK]
+    empty = PackedDataset(made.plan_path, made.tokens)[NO_PACK]
     assert empty.number == NO_PACK
     assert len(empty.pack.input_ids) == 0
     plan = replace(made.plan)
     with pytest.raises(IndexError):
         PackedDataset(plan, TokenReader.open(made.tokens))[len(plan)]
+
+
+def test_rows_are_copies_of_the_ids(made: Made) -> None:
+    rows = pickle.loads(pickle.dumps(RowDataset(made.tokens)))
+    assert len(rows) == 500
+    for number in (0, 63, 64, 499):
+        assert rows[number].dtype == torch.int32
+        assert np.array_equal(rows[number].numpy(), made.rows[number].ids)
+    rows[0][:] = 0
+    assert np.array_equal(rows[0].numpy(), made.rows[0].ids)
+    assert RowDataset(made.tokens, torch.int64)[3].dtype == torch.int64
+    for outside in (-1, 500):
+        with pytest.raises(IndexError):
+            rows[outside]
+
+
+def test_batches_of_like_length_waste_little(made: Made) -> None:
+    longest = int(made.table.num_tokens.max())
+    plan = plan_packs(made.table, PackSpec(capacity=longest, max_documents=1, block=32))
+    packs = PackedDataset(plan, TokenReader.open(made.tokens))
+    assert len(packs) == len(made.rows)
+    loader = StepLoader(packs, packs.sampler(batch_size=16, remainder="pad"), collate_fn=Collate())
+    real = total = 0
+    for batch in loader:
+        mask = batch["attention_mask"]
+        assert int(mask.max()) == 1
+        real += int(mask.sum())
+        total += mask.numel()
+    assert real == sum(len(row.ids) for row in made.rows)
+    shuffled = torch.from_numpy(made.table.num_tokens[:496].reshape(-1, 16).copy())
+    blind = int(shuffled.sum()) / int(shuffled.max(dim=1).values.sum() * 16)
+    assert real / total > 0.9 > blind

@@ -69,7 +69,7 @@ def test_the_middle_is_kept_and_nothing_is_squashed(tmp_path: Path) -> None:
     [
         (span("7.png", 1), {"0.png": grey(1)}, "missing media"),
         (span("0.png", 1), {"0.png": b"text"}, "not an image"),
-        (span("0.mp4", 1, "video"), {"0.mp4": b"x"}, "cannot serve video"),
+        (span("0.mp4", 1, "video"), {"0.mp4": b"x"}, "cannot read video"),
     ],
 )
 def test_what_cannot_be_shown_is_a_reject(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -16,11 +20,12 @@ from packed_folder import Made
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from shardmill.errors import StaleError
+from shardmill.errors import ConfigError, StaleError
 from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import Document, TokenReader
-from shardmill.train.loader import StepLoader, WorkerDied
-from shardmill.train.state import Remainder
+from shardmill.train.documents import TokenReader, TrainRow
+from shardmill.train.loader import StepLoader, WorkerDied, loader
+from shardmill.train.mix import Mix
+from shardmill.train.order import Remainder
 
 Batches = list[list[int]]
 
@@ -30,10 +35,10 @@ def numbers_of(packs: list[TrainPack]) -> list[int]:
 
 
 def dataset(made: Made) -> PackedDataset:
-    return PackedDataset.from_tokens(made.plan_path, made.tokens)
+    return PackedDataset(made.plan_path, made.tokens)
 
 
-def loader(
+def step_loader(
     made: Made,
     workers: int = 0,
     *,
@@ -46,9 +51,64 @@ def loader(
 ) -> StepLoader:
     packs = dataset(made)
     sampler = packs.sampler(
-        seed=seed, micro_batch=micro, dp_rank=rank, dp_world=world, remainder=remainder
+        seed=seed, batch_size=micro, rank=rank, world=world, remainder=remainder
     )
     return StepLoader(packs, sampler, collate_fn=numbers_of, num_workers=workers, **options)
+
+
+class Opened:
+    """What the front door opens: somewhere, as `os.fspath` says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_one_call_makes_the_loader_of_a_plan(made: Made) -> None:
+    whole = list(step_loader(made, seed=3))
+    for plan, data in [
+        (made.plan_path, made.tokens),
+        (str(made.plan_path), str(made.tokens)),
+        (Opened(made.plan_path), Opened(made.tokens)),
+        (made.plan, TokenReader.open(made.tokens).tokens),
+        (dataset(made), None),
+    ]:
+        found = loader(plan, data, batch_size=2, seed=3, collate=numbers_of)
+        assert list(found) == whole
+    for options in ({"workers": 2, "prefetch": 3}, {"threads": 2}, {"workers": 2, "threads": 1}):
+        first = loader(made.plan_path, made.tokens, batch_size=2, seed=3, collate=numbers_of)
+        got = take(first, 5)
+        later = loader(
+            made.plan_path, made.tokens, batch_size=2, seed=3, collate=numbers_of, **options
+        )
+        later.load_state_dict(first.state_dict())
+        assert got + list(later) == whole
+
+
+def test_batches_by_name(made: Made) -> None:
+    shapes = {"indexed": 2, "transformers": 4}
+    for name, ndim in shapes.items():
+        batch = next(iter(loader(made.plan_path, made.tokens, batch_size=2, collate=name)))
+        assert batch["attention_mask"].ndim == ndim
+    assert "cu_seqlens" in next(iter(loader(made.plan_path, made.tokens, collate="thd")))
+    with pytest.raises(ConfigError, match="one of indexed, transformers, thd"):
+        loader(made.plan_path, made.tokens, collate="hugging")
+
+
+def test_what_a_loader_cannot_take_is_refused(made: Made) -> None:
+    packs = dataset(made)
+    with pytest.raises(ConfigError, match=r"loader\(plan, data\)"):
+        loader(made.plan_path)
+    with pytest.raises(ConfigError, match="made already: data"):
+        loader(packs, made.tokens)
+    mix = Mix({"a": packs}, {"a": 1.0})
+    with pytest.raises(ConfigError, match="never ends: remainder"):
+        loader(mix, remainder="pad")
+    with pytest.raises(ConfigError, match="by workers: threads"):
+        loader(mix, threads=2)
+    assert len(take(loader(mix, batch_size=3, collate=numbers_of), 2)) == 2
 
 
 def take(batches: Any, count: int) -> Batches:
@@ -65,7 +125,7 @@ def flat(batches: Batches) -> list[int]:
 
 
 def test_an_epoch_is_each_pack_once_and_epochs_differ(made: Made) -> None:
-    packs = loader(made, micro=4, remainder="pad")
+    packs = step_loader(made, micro=4, remainder="pad")
     assert len(packs) == -(-len(made.plan) // 4)
     epochs = [flat(list(packs)) for _ in range(2)]
     for epoch in epochs:
@@ -73,15 +133,15 @@ def test_an_epoch_is_each_pack_once_and_epochs_differ(made: Made) -> None:
     assert epochs[0] != epochs[1]
     assert packs.epoch == 2
     with pytest.raises(StaleError, match="seed"):
-        loader(made, seed=1).load_state_dict(packs.state_dict())
+        step_loader(made, seed=1).load_state_dict(packs.state_dict())
 
 
 def test_state_counts_what_was_handed_out_not_what_was_prefetched(made: Made) -> None:
-    whole = list(loader(made))
-    first = loader(made, workers=2, prefetch_factor=3)
+    whole = list(step_loader(made))
+    first = step_loader(made, workers=2, prefetch_factor=3)
     got = take(first, 5)
     assert first.state_dict()["consumed"] == 10
-    later = loader(made)
+    later = step_loader(made)
     later.load_state_dict(first.state_dict())
     assert later.steps_left == len(whole) - 5
     assert len(later) == len(whole)
@@ -89,11 +149,11 @@ def test_state_counts_what_was_handed_out_not_what_was_prefetched(made: Made) ->
 
 
 def test_resume_on_other_ranks_and_micro_batches(made: Made) -> None:
-    first = [loader(made, rank=rank, world=2, micro=3) for rank in range(2)]
+    first = [step_loader(made, rank=rank, world=2, micro=3) for rank in range(2)]
     trained = flat([batch for one in first for batch in take(one, 7)])
     state = first[0].state_dict()
     assert all(one.state_dict() == state for one in first)
-    later = [loader(made, rank=rank, world=5, micro=1, remainder="pad") for rank in range(5)]
+    later = [step_loader(made, rank=rank, world=5, micro=1, remainder="pad") for rank in range(5)]
     for one in later:
         one.load_state_dict(state)
     rests = [list(one) for one in later]
@@ -103,8 +163,8 @@ def test_resume_on_other_ranks_and_micro_batches(made: Made) -> None:
 
 
 def test_iterating_again_goes_on_in_the_middle(made: Made) -> None:
-    whole = list(loader(made))
-    packs = loader(made)
+    whole = list(step_loader(made))
+    packs = step_loader(made)
     assert take(packs, 3) + take(packs, 4) + list(packs) == whole
     assert packs.state_dict()["borrowed"] == 1
     packs.begin_epoch(0)
@@ -119,12 +179,12 @@ def test_torchdatas_loader_resumes_by_the_iterators_state(made: Made, workers: i
         packs = dataset(made)
         return StatefulDataLoader(
             packs,
-            batch_sampler=packs.sampler(micro_batch=2),
+            batch_sampler=packs.sampler(batch_size=2),
             collate_fn=numbers_of,
             num_workers=workers,
         )
 
-    whole_loader = loader(made)
+    whole_loader = step_loader(made)
     whole = [list(whole_loader) for _ in range(2)]
     first = stateful()
     got = take(first, 9)
@@ -136,18 +196,18 @@ def test_torchdatas_loader_resumes_by_the_iterators_state(made: Made, workers: i
 
 
 def test_a_plain_loader_resumes_by_the_number_of_batches(made: Made) -> None:
-    whole = list(loader(made))
+    whole = list(step_loader(made))
     packs = dataset(made)
-    sampler = packs.sampler(micro_batch=2)
+    sampler = packs.sampler(batch_size=2)
     got = take(DataLoader(packs, batch_sampler=sampler, collate_fn=numbers_of), 6)
     state = sampler.state_after(len(got))
-    sampler = packs.sampler(micro_batch=2)
+    sampler = packs.sampler(batch_size=2)
     sampler.load_state_dict(state)
     assert got + list(DataLoader(packs, batch_sampler=sampler, collate_fn=numbers_of)) == whole
 
 
 def test_dropped_packs_are_said(made: Made, caplog: pytest.LogCaptureFixture) -> None:
-    batches = list(loader(made, micro=4, remainder="drop"))
+    batches = list(step_loader(made, micro=4, remainder="drop"))
     left = len(made.plan) % 4
     assert left
     assert len(flat(batches)) == len(made.plan) - left
@@ -159,7 +219,7 @@ class Deadly(TokenReader):
 
     at = -1
 
-    def read(self, row: int) -> Document:
+    def read(self, row: int) -> TrainRow:
         if row == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().read(row)
@@ -180,7 +240,7 @@ def test_a_worker_that_dies_is_named_with_what_it_read(made: Made) -> None:
 
 def test_nothing_is_left_behind(made: Made) -> None:
     packs = dataset(made)
-    folder = Path(packs.watch.folder)
+    folder = Path(packs.health.folder)
     list(StepLoader(packs, packs.sampler(), collate_fn=numbers_of, num_workers=1))
     assert folder.exists()
     del packs
@@ -189,11 +249,11 @@ def test_nothing_is_left_behind(made: Made) -> None:
 
 def test_workers_read_from_a_store(made: Made, store_url: str) -> None:
     def ids_of(packs: PackedDataset, **options: Any) -> list[list[list[int]]]:
-        batches = StepLoader(packs, packs.sampler(micro_batch=8), collate_fn=list, **options)
+        batches = StepLoader(packs, packs.sampler(batch_size=8), collate_fn=list, **options)
         return [[pack.pack.input_ids.tolist() for pack in batch] for batch in batches]
 
-    near = PackedDataset.from_tokens(made.plan_path, made.tokens)
-    far = PackedDataset.from_tokens(made.plan_path, put_folder(made.tokens, store_url))
+    near = PackedDataset(made.plan_path, made.tokens)
+    far = PackedDataset(made.plan_path, put_folder(made.tokens, store_url))
     # The workers are spawned: those that are forked from a user of the store would hang.
     assert ids_of(far, num_workers=2) == ids_of(near)
     assert far.faults() == []
@@ -209,3 +269,36 @@ def test_only_workers_that_talk_to_a_store_are_spawned(
     monkeypatch.setattr(PackedDataset, "is_remote", True)
     far = StepLoader(packs, packs.sampler(), num_workers=1, collate_fn=list)
     assert far.multiprocessing_context.get_start_method() == "spawn"
+
+
+SCRIPT = """
+import multiprocessing, os, sys, time
+from shardmill.train.loader import EndWithParent
+
+def work(number):
+    time.sleep(1.0)  # the parent dies meanwhile
+    EndWithParent(lambda worker: print("began", worker, flush=True))(number)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    for number in range(2):
+        process = multiprocessing.get_context(sys.argv[1]).Process(target=work, args=(number,))
+        process.start()
+        print(process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_parent_that_died_before_they_began() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "fork"], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(parent.stdout.readline()) for _ in range(2)]
+    workers = [psutil.Process(pid) for pid in pids]
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 60
+    while any(w.is_running() and w.status() != "zombie" for w in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

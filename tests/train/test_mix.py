@@ -33,7 +33,8 @@ def numbers_of(packs: list[TrainPack]) -> list[int]:
 def mix(made: Made) -> Mix:
     reader = TokenReader.open(made.tokens)
     small = plan_packs(made.table, PackSpec(capacity=600), engine="plain")
-    return Mix({"a": PackedDataset(made.plan_path, reader), "b": PackedDataset(small, reader)})
+    sources = {"a": PackedDataset(made.plan_path, reader), "b": PackedDataset(small, reader)}
+    return Mix(sources, WEIGHTS)
 
 
 def steps(sampler: Any, count: int) -> list[list[int]]:
@@ -63,10 +64,8 @@ def test_every_stretch_has_its_share() -> None:
 
 @pytest.mark.parametrize("run", [1, 4])
 def test_ranks_share_the_stream_and_sources_run_through_epochs(mix: Mix, run: int) -> None:
-    per_rank = [
-        steps(mix.sampler(WEIGHTS, dp_rank=r, dp_world=2, micro_batch=2, run=run), 100)
-        for r in range(2)
-    ]
+    mix = Mix(mix.sources, WEIGHTS, run=run)
+    per_rank = [steps(mix.sampler(rank=r, world=2, batch_size=2), 100) for r in range(2)]
     seen = [n for a, b in zip(*per_rank) for n in [*a, *b]]
     size = len(mix.sources["a"])
     of_a = [n for n in seen if n < size]
@@ -78,11 +77,11 @@ def test_ranks_share_the_stream_and_sources_run_through_epochs(mix: Mix, run: in
 
 
 def test_resume_is_exact_on_other_ranks(mix: Mix) -> None:
-    whole = [n for batch in steps(mix.sampler(WEIGHTS), 120) for n in batch]
-    loader = StepLoader(mix, mix.sampler(WEIGHTS, micro_batch=4), collate_fn=numbers_of)
+    whole = [n for batch in steps(mix.sampler(), 120) for n in batch]
+    loader = StepLoader(mix, mix.sampler(batch_size=4), collate_fn=numbers_of)
     batches = iter(loader)
     got = [n for _ in range(10) for n in next(batches)]
-    later = mix.sampler(WEIGHTS, micro_batch=2)
+    later = mix.sampler(batch_size=2)
     later.load_state_dict(loader.state_dict())
     got += [n for batch in steps(later, 40) for n in batch]
     assert got == whole
@@ -95,14 +94,14 @@ def test_resume_is_exact_on_other_ranks(mix: Mix) -> None:
 @pytest.mark.parametrize("run", [1, 3])
 def test_new_weights_repeat_nothing(mix: Mix, run: int) -> None:
     size = len(mix.sources["a"])
-    first = mix.sampler(WEIGHTS, run=run)
+    first = Mix(mix.sources, WEIGHTS, run=run).sampler()
     seen = [n for batch in steps(first, 50) for n in batch]
     state = first.start
     for _ in range(50):
         state = first.advance(state)
     plain = first.to_plain(state)
     assert sum(plain["taken"].values()) == 50
-    later = mix.sampler({"a": 1.0, "b": 9.0}, run=run)
+    later = Mix(mix.sources, {"a": 1.0, "b": 9.0}, run=run).sampler()
     later.load_state_dict(plain)
     seen += [n for batch in steps(later, 200) for n in batch]
     for part in ([n for n in seen if n < size], [n for n in seen if n >= size]):
@@ -112,16 +111,16 @@ def test_new_weights_repeat_nothing(mix: Mix, run: int) -> None:
 
 
 def test_a_source_may_go_and_come_back(mix: Mix) -> None:
-    alone = Mix({"a": mix.sources["a"]})
-    both = mix.sampler(WEIGHTS)
+    alone = Mix({"a": mix.sources["a"]}, {"a": 1.0})
+    both = mix.sampler()
     state = both.start
     for _ in range(40):
         state = both.advance(state)
-    without = alone.sampler({"a": 1.0})
+    without = alone.sampler()
     without.load_state_dict(both.to_plain(state))
     kept = without.to_plain(without.advance(without.start))
     assert kept["taken"] == {"a": 31, "b": 10}
-    again = mix.sampler(WEIGHTS)
+    again = mix.sampler()
     again.load_state_dict(kept)
     assert again.taken(again.start) == {"a": 31, "b": 10}
 
@@ -129,14 +128,14 @@ def test_a_source_may_go_and_come_back(mix: Mix) -> None:
 def test_what_cannot_be_mixed(mix: Mix, made: Made) -> None:
     for weights in ({"a": 1.0}, {"a": 1.0, "b": 0.0}, {"a": 1.0, "b": float("nan")}):
         with pytest.raises(ConfigError):
-            mix.sampler(weights)
+            Mix(mix.sources, weights).sampler()
     with pytest.raises(ConfigError, match="at least one source"):
-        Mix({})
-    plain = mix.sampler(WEIGHTS).to_plain(mix.sampler(WEIGHTS).start)
+        Mix({}, {})
+    plain = mix.sampler().to_plain(mix.sampler().start)
     with pytest.raises(StaleError, match="seed"):
-        mix.sampler(WEIGHTS, seed=1).load_state_dict(plain)
-    swapped = Mix({"a": mix.sources["b"], "b": mix.sources["a"]})
+        mix.sampler(seed=1).load_state_dict(plain)
+    swapped = Mix({"a": mix.sources["b"], "b": mix.sources["a"]}, WEIGHTS)
     with pytest.raises(StaleError, match="source 'a' is another data set"):
-        swapped.sampler(WEIGHTS).load_state_dict(plain)
+        swapped.sampler().load_state_dict(plain)
     with pytest.raises(ConfigError, match="not the state of a mix"):
-        mix.sampler(WEIGHTS).load_state_dict({})
+        mix.sampler().load_state_dict({})

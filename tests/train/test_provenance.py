@@ -13,14 +13,14 @@ from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.pack.plan import plan_packs
-from shardmill.train.order import OnePlan, pack_numbers
+from shardmill.train.order import LoaderState, Schedule, Split
+from shardmill.train.plans import OnePlan, pack_numbers
 from shardmill.train.provenance import open_finder, packs_of_step
-from shardmill.train.state import EqualEpochs, LoaderState, Schedule, Split
 
 
 def test_documents_of_a_step_lie_where_it_says(made: Made) -> None:
-    split = Split(dp_rank=1, dp_world=3, micro_batch=2)
-    schedule, state = Schedule(EqualEpochs(len(made.plan)), split), LoaderState()
+    split = Split(rank=1, world=3, batch_size=2)
+    schedule, state = Schedule(lambda epoch: len(made.plan), split), LoaderState()
     for _ in range(30):
         state = schedule.advance(state)
     expected = pack_numbers(OnePlan(made.plan), 0).of(schedule.take(state))
@@ -57,8 +57,8 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
 
 
 def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
-    split = Split(dp_rank=3, dp_world=4, remainder="pad")
-    last = Schedule(EqualEpochs(len(made.plan)), split).steps_left(LoaderState()) - 1
+    split = Split(rank=3, world=4, remainder="pad")
+    last = Schedule(lambda epoch: len(made.plan), split).steps_left(LoaderState()) - 1
     (pack,) = packs_of_step(made.plan, split, LoaderState(), last)
     assert (pack.pack, pack.rows) == (-1, [])
     with pytest.raises(ConfigError, match="from 0"):

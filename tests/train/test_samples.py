@@ -1,24 +1,29 @@
-"""Raw samples, shuffled: every byte, each once an epoch, resumed at any sample."""
+"""Shuffled samples: each once an epoch, left out if broken, in memory that is used again."""
 
 from __future__ import annotations
 
+import gc
+import pickle
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_folder import write_sample_folder
 
 pytest.importorskip("torch")
 
 from faulty_proxy import faulty_proxy, harm_some
 from in_store import put_folder
-from sample_folder import write_sample_folder
 from torch.utils.data import DataLoader
 
 from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.train.samples import RawSample, SampleStream
-from shardmill.train.watch import TooManyFaults
+from shardmill.shards.samples import open_samples
+from shardmill.train import samples as samples_module
+from shardmill.train.health import TooManyFaults
+from shardmill.train.samples import Buffers, RawReader, RawSample, SampleStream
 
 COUNT = 100
 
@@ -80,9 +85,7 @@ def test_resume_on_other_ranks(folder: Path) -> None:
     batches.close()
     rests = []
     for rank in range(3):
-        later = SampleStream(
-            folder, batch_size=5, dp_rank=rank, dp_world=3, remainder="pad", window=None
-        )
+        later = SampleStream(folder, batch_size=5, rank=rank, world=3, remainder="pad", window=None)
         later.load_state_dict(state)
         rests += flat(later)
     assert Counter(trained + rests) == Counter(range(COUNT))
@@ -107,7 +110,7 @@ def test_unreadable_samples_are_left_out_and_named(folder: Path) -> None:
     stream = SampleStream(folder, batch_size=10, decode=decode, threads=1, max_faults=2)
     found = [number for batch in stream for number in batch]
     assert sorted(found) == [n for n in range(COUNT) if n not in (7, 70)]
-    assert {fault.name for fault in stream.watch.faults()} == {
+    assert {fault.name for fault in stream.health.faults()} == {
         "sample 7 of shard 000000, k007",
         "sample 10 of shard 000002, k070",
     }
@@ -139,3 +142,65 @@ def test_samples_of_a_store_that_misbehaves(
         again.load_state_dict(state)
         assert flat(first) + flat(again) == expected
     assert proxy.harm
+
+
+SIZED = 120
+
+
+@pytest.fixture(scope="module")
+def sized_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = Document((Segment(kind="image", media="jpg"),))
+    rows = [
+        (Sample(key=f"ü{n:03d}", document=document, media={"jpg": f"{n} ".encode() * n}), {})
+        for n in range(1, SIZED + 1)
+    ]
+    shards = [rows[start : start + 6] for start in range(0, SIZED, 6)]
+    return write_sample_folder(tmp_path_factory.mktemp("raw") / "samples", shards)
+
+
+def check(samples: list[RawSample], numbers: list[int]) -> None:
+    for sample, number in zip(samples, numbers, strict=True):
+        assert sample.key == f"ü{number + 1:03d}"
+        assert bytes(sample.members["jpg"]) == f"{number + 1} ".encode() * (number + 1)
+        assert b"segments" in bytes(sample.members["json"])
+
+
+def test_all_forms_hold_the_same_bytes(sized_folder: Path) -> None:
+    reader = pickle.loads(pickle.dumps(RawReader(open_samples(sized_folder))))
+    numbers = [0, 5, 6, 119, 60, 61]
+    for read in (reader.views, reader.copies, reader.private):
+        check(read(numbers), numbers)
+
+
+def test_shards_beyond_the_limit_are_closed_and_threads_do_not_notice(
+    sized_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = open_samples(sized_folder)
+    samples._max_open = 3
+    monkeypatch.setattr(samples_module, "max_open_shards", lambda: 3)
+    reader = RawReader(samples)
+
+    def work(seed: int) -> None:
+        numbers = [(seed * 37 + i * 11) % SIZED for i in range(60)]
+        check((reader.private if seed % 2 else reader.views)(numbers), numbers)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert len(samples._open) <= 3
+
+
+def test_memory_in_use_is_never_handed_out_again() -> None:
+    buffers = Buffers()
+    first = buffers.take(1000)
+    first[:] = b"a" * 1000
+    kept = first[10:20]
+    del first
+    second = buffers.take(1000)
+    second[:] = b"b" * 1000
+    assert bytes(kept) == b"a" * 10
+    del kept
+    gc.collect()
+    third = buffers.take(1000)
+    assert bytes(third[:10]) == b"a" * 10, "the first buffer is used again"
+    assert bytes(second[:10]) == b"b" * 10
+    assert len(buffers.take(5 << 20)) == 5 << 20

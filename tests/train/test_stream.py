@@ -1,4 +1,4 @@
-"""A stream gives the packs of the loader in the order of the loader, however it is read."""
+"""Streams give what loaders give, made ahead of time and asked for in time."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def ids_of(packs: list[TrainPack]) -> list[list[int]]:
 
 
 def stream(made: Made, threads: int = 0) -> PackedStream:
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
-    return PackedStream(packs, packs.sampler(micro_batch=2), numbers_of, threads=threads)
+    packs = PackedDataset(made.plan_path, made.tokens)
+    return PackedStream(packs, packs.sampler(batch_size=2), numbers_of, threads=threads)
 
 
 def two_epochs(made: Made) -> list[list[list[int]]]:
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
-    loader = StepLoader(packs, packs.sampler(micro_batch=2), collate_fn=numbers_of)
+    packs = PackedDataset(made.plan_path, made.tokens)
+    loader = StepLoader(packs, packs.sampler(batch_size=2), collate_fn=numbers_of)
     return [list(loader), list(loader)]
 
 
@@ -103,17 +103,17 @@ def test_a_store_that_misbehaves_changes_nothing(
     made: Made, store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     url = put_folder(made.tokens, store_url)
-    packs = PackedDataset.from_tokens(made.plan_path, made.tokens)
-    expected = list(StepLoader(packs, packs.sampler(micro_batch=4), collate_fn=ids_of))
+    packs = PackedDataset(made.plan_path, made.tokens)
+    expected = list(StepLoader(packs, packs.sampler(batch_size=4), collate_fn=ids_of))
     with faulty_proxy(store_env, harm_some(1, 0.1, ("503", "cut", "delay"))) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        far = PackedDataset.from_tokens(made.plan_path, url, max_faults=0)
-        found = PackedStream(far, far.sampler(micro_batch=4), ids_of, threads=threads)
+        far = PackedDataset(made.plan_path, url, max_faults=0)
+        found = PackedStream(far, far.sampler(batch_size=4), ids_of, threads=threads)
         batches = iter(found)
         first = [next(batches) for _ in range(7)]
         state = found.state_dict()
         batches.close()
-        again = PackedStream(far, far.sampler(micro_batch=4), ids_of, threads=threads)
+        again = PackedStream(far, far.sampler(batch_size=4), ids_of, threads=threads)
         again.load_state_dict(state)
         assert first + list(again) == expected
     assert proxy.harm
@@ -138,7 +138,7 @@ def test_the_rows_of_coming_batches_are_asked_for(made: Made, threads: int) -> N
     order = two_epochs(made)[0]
     first = [row for batch in order[:4] for n in batch for row in made.plan[n].tolist()]
     batches = iter(
-        PackedStream(packs, packs.sampler(micro_batch=2), numbers_of, threads=threads, ahead=3)
+        PackedStream(packs, packs.sampler(batch_size=2), numbers_of, threads=threads, ahead=3)
     )
     assert next(batches) == order[0]
     end = time.monotonic() + 60

@@ -16,17 +16,17 @@ from shardmill.cli import output as console
 from shardmill.cli.options import PlaceType, json_option
 
 if TYPE_CHECKING:
-    from shardmill.train.order import Plans
-    from shardmill.train.provenance import PackOrigin, Source
+    from shardmill.train.plans import Plans
+    from shardmill.train.provenance import DocumentOrigin, PackOrigin
 
 
 @click.command()
 @click.argument("plan", type=PlaceType(exists=True, dir_okay=False))
 @click.option("--step", type=click.IntRange(0), required=True, help="The step, from 0.")
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="dp_rank.")
-@click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="dp_world.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Data-parallel.")
+@click.option("--world", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
 @click.option(
-    "--micro-batch",
+    "--batch-size",
     type=click.IntRange(1),
     default=1,
     show_default=True,
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     help="The folder of token shards or samples, to name documents and source files.",
 )
 @click.option(
-    "--afresh",
+    "--epoch-plans",
     metavar="LENGTHS",
     type=PlaceType(exists=True),
-    help="The loader plans each epoch afresh, from these lengths.",
+    help="The loader has a plan for each epoch, made from these lengths.",
 )
 @json_option
 def why(
@@ -60,14 +60,14 @@ def why(
     step: int,
     rank: int,
     world: int,
-    micro_batch: int,
+    batch_size: int,
     remainder: str,
     seed: int,
     epoch: int,
     consumed: int,
     borrowed: int,
     data: Path | None,
-    afresh: Path | None,
+    epoch_plans: Path | None,
     as_json: bool,
 ) -> None:
     """Name the packs, documents and source files of a training step.
@@ -78,18 +78,18 @@ def why(
     \b
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
     """
+    from shardmill.train.order import LoaderState, Split
     from shardmill.train.provenance import open_finder, packs_of_step
-    from shardmill.train.state import LoaderState, Split
 
     split = Split(
-        dp_rank=rank,
-        dp_world=world,
-        micro_batch=micro_batch,
+        rank=rank,
+        world=world,
+        batch_size=batch_size,
         remainder=remainder,  # type: ignore[arg-type]
     )
     start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
     finder = None if data is None else open_finder(data)
-    with _plans(plan, afresh) as plans:
+    with _plans(plan, epoch_plans) as plans:
         packs = packs_of_step(plans, split, start, step, finder)
     if as_json:
         console.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
@@ -104,15 +104,14 @@ def why(
 
 
 @contextmanager
-def _plans(plan: Path, afresh: Path | None) -> Iterator[Plans]:
-    from shardmill.train.freshplans import FreshPlans
-    from shardmill.train.order import OnePlan
+def _plans(plan: Path, lengths: Path | None) -> Iterator[Plans]:
+    from shardmill.train.plans import EpochPlans, OnePlan
 
-    if afresh is None:
+    if lengths is None:
         yield OnePlan(plan)
         return
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        yield FreshPlans(plan, afresh, folder)
+        yield EpochPlans(plan, lengths, folder)
 
 
 def _print_pack(pack: PackOrigin) -> None:
@@ -130,7 +129,7 @@ def _print_pack(pack: PackOrigin) -> None:
         click.echo(f"  rows {', '.join(map(str, pack.rows))}")
 
 
-def _row(row: int, source: Source) -> tuple[str, ...]:
+def _row(row: int, source: DocumentOrigin) -> tuple[str, ...]:
     origin = source.origin
     came_from = "" if origin is None else f"{origin.path}, row {origin.row}"
     where = f"{source.path} [{source.row_in_shard}]"

@@ -6,7 +6,7 @@ that stand beside each other one comes in the first half of the epoch and one in
 toss of a coin, and so on inside the halves. Hence each quarter, eighth ... of an epoch costs about
 the same. Inside a block, positions are exchanged so that aligned runs stay aligned runs.
 
-Nothing here knows the number of ranks or workers: a step takes the next `world x micro_batch`
+Nothing here knows the number of ranks or workers: a step takes the next `world x batch_size`
 positions, and the state of a loader is (seed, epoch, position).
 
 Shuffling without a shuffled list: a keyed bijection of 0..n-1, the same on every machine.

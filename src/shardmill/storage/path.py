@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError
 from shardmill.storage import objects
@@ -32,10 +32,15 @@ MAX_NAMES = 1_000_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 
 
-def as_path(name: str | Path) -> Path:
+# Also what the front door opens: `os.fspath` of it is where it lies.
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
+def as_path(name: AnyPath) -> Path:
     """Return a path, a `UrlPath` if the name is a url; "file://" is taken off."""
     if isinstance(name, Path):
         return name
+    name = os.fspath(name)
     if is_remote(name):
         split_url(name)
         return UrlPath(name)

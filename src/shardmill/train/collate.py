@@ -2,7 +2,6 @@
 
     input_ids, labels, mm_token_type_ids   int64 [B, S]
     position_ids                           int64 [B, S], or [3, B, S] with mRoPE
-    attention                              see `serve.attention`
     pixel_values, image_grid_thw, ...      of all packs in order, floats in `media_dtype`
     n_images_per_sample, n_videos_per_sample   int64 [B], if any pack has media
     media_chunks                           a list of dicts instead, one for each pipeline chunk
@@ -10,19 +9,13 @@
 Labels are shifted (place i holds the token it shall predict), or not, for models that shift them
 inside; then the first token of each document has none, so that no document predicts the next.
 
-Three ways to tell a model where documents end; B packs of S places, documents D.
+Attention is one of three ways to tell a model where documents end (B packs, S places, D documents):
 
-indexed  attention_mask int64 [B, S]: 1, 2, 3 ... by document, 0 for padding
-4d       attention_mask bool [B, 1, S, S]: a place sees itself and what is before it in its
-         document; padding sees only itself, since a row that sees nothing becomes NaN
-thd      seq_lens, seq_lens_padded int64 [B, D], filled up with -1000; cu_seqlens int32 over the
-         flattened batch, padding included; max_seqlen; qkv_format = "thd"
-
-One small white image for a pack that has none, so that no rank skips its vision tower.
-
-With sharded weights, a rank that does not run the tower leaves the others waiting for it. The
-image's tokens stand in the padding at the end of the pack: they belong to no document, nothing
-attends to them, and they carry no loss.
+    indexed  attention_mask int64 [B, S]: 1, 2, 3 ... by document, 0 for padding
+    4d       attention_mask bool [B, 1, S, S]: a place sees itself and what is before it in its
+             document; padding sees only itself, since a row that sees nothing becomes NaN
+    thd      seq_lens, seq_lens_padded int64 [B, D], filled up with -1000; cu_seqlens int32 over the
+             flattened batch, padding included; max_seqlen; qkv_format = "thd"
 """
 
 from __future__ import annotations
@@ -39,111 +32,39 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, need
 from shardmill.pack.build import NO_LABEL, Pack
 from shardmill.pack.layout import Layout
-from shardmill.train.dataset import TrainPack, join_each
+from shardmill.train.dataset import TrainPack, join_tensors
 
 Attention = Literal["indexed", "4d", "thd"]
+Labels = Literal["shifted", "unshifted"]
 NO_DOCUMENT = -1000
-
-
-def index_masks(layouts: Sequence[Layout], size: int) -> torch.Tensor:
-    """Return the number of the document at each place, 0 for padding."""
-    masks = np.zeros((len(layouts), size), np.int64)
-    for mask, layout in zip(masks, layouts):
-        mask[: layout.size] = layout.index_mask()
-    return torch.from_numpy(masks)
-
-
-def indexed(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    """Return the compact mask."""
-    return {"attention_mask": index_masks(layouts, size)}
-
-
-def block_causal(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    """Return the mask that is written out, of `size` squared places a pack."""
-    index = index_masks(layouts, size)
-    allowed = index[:, :, None] == index[:, None, :]
-    allowed &= (index > 0)[:, None, :]
-    allowed = allowed.tril_()
-    allowed |= torch.eye(size, dtype=torch.bool)
-    return {"attention_mask": allowed[:, None]}
-
-
-def thd(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    """Return lengths; the padding at the end of a pack belongs to its last document."""
-    lengths = [_or_one_empty(layout.lengths) for layout in layouts]
-    padded = [_filled_up(layout.padded, size) for layout in layouts]
-    flat = np.fromiter(chain.from_iterable(row.tolist() for row in padded), np.int64)
-    return {
-        "seq_lens": _table(lengths),
-        "seq_lens_padded": _table(padded),
-        "cu_seqlens": torch.from_numpy(np.concatenate([[0], np.cumsum(flat)]).astype(np.int32)),
-        "max_seqlen": int(flat.max(initial=0)),
-        "qkv_format": "thd",
-    }
-
-
-LAYOUTS: Mapping[str, Callable[[Sequence[Layout], int], dict[str, Any]]] = {
-    "indexed": indexed,
-    "4d": block_causal,
-    "thd": thd,
-}
-
-
-def _or_one_empty(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    # A pack without documents is all padding, which must belong to something.
-    return lengths if len(lengths) else np.zeros(1, np.int64)
-
-
-def _filled_up(padded: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    filled = _or_one_empty(padded).copy()
-    filled[-1] += size - int(filled.sum())
-    return filled
-
-
-def _table(rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-    table = np.full((len(rows), max(map(len, rows))), NO_DOCUMENT, np.int64)
-    for place, row in zip(table, rows):
-        place[: len(row)] = row
-    return torch.from_numpy(table)
-
-
+IMAGE = 1
+COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
+# Pixels of a side of the dummy image: the smallest that common processors take.
 SIDE = 56
 
 
 @dataclass(frozen=True, slots=True)
 class DummyImage:
-    """The ids of an image and its tensors, as the model's processor makes them."""
+    """One small white image for a pack that has none, so that no rank skips its vision tower.
+
+    With sharded weights, a rank that does not run the tower leaves the others waiting for it. The
+    tokens of the image stand in the padding at the end of the pack: they belong to no document,
+    nothing attends to them, and they carry no loss. `ids` and `tensors` are as the model's
+    processor makes them.
+    """
 
     ids: NDArray[np.int64]
     tensors: Mapping[str, Any]
 
 
-def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
-    """Return the smallest image that a Hugging Face processor takes, a white square."""
-    images = need("PIL.Image", extra="image")
-    token = getattr(processor, "image_token", None)
-    if token is None:
-        raise ConfigError(f"{type(processor).__name__} has no image_token: it takes no images")
-    white = images.new("RGB", (side, side), (255, 255, 255))
-    made = dict(processor(text=[token], images=[white], return_tensors="pt"))
-    ids = np.asarray(made.pop("input_ids")[0], np.int64)
-    for name in ("attention_mask", "mm_token_type_ids"):
-        made.pop(name, None)
-    image_id = processor.tokenizer.convert_tokens_to_ids(token)
-    return DummyImage(ids[ids == image_id], made)
-
-
-Labels = Literal["shifted", "unshifted"]
-COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
-IMAGE = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collate:
-    """The `collate_fn` of packs.
+    """The `collate_fn` of packs; see the module for the names, types and shapes of a batch.
 
-    Packs are padded to the longest of the batch, rounded up to `multiple_of`, or to a fixed
-    `length`. `num_chunks` splits the media of a batch for the micro-batches of a pipeline.
+    Packs are padded with `pad_id` to the longest of the batch, rounded up to `multiple_of`, or to a
+    fixed `length`. `dummy` is an image for packs that have none. `num_chunks` splits the media of a
+    batch for the micro-batches of a pipeline. A pack that does not fit into `length` raises
+    `ConfigError`.
     """
 
     attention: Attention = "indexed"
@@ -230,12 +151,13 @@ class Collate:
         return found | {"media_chunks": chunks}
 
     def _join(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {name: self._cast(tensor) for name, tensor in join_each(tensors).items()}
-
-    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.media_dtype is None or not tensor.is_floating_point():
-            return tensor
-        return tensor.to(self.media_dtype)
+        joined = join_tensors(tensors)
+        if self.media_dtype is None:
+            return joined
+        return {
+            name: tensor.to(self.media_dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in joined.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +183,89 @@ def _stack(rows: Sequence[NDArray[Any]], size: int, fill: int) -> torch.Tensor:
     for number, row in enumerate(rows):
         batch[..., number, : row.shape[-1]] = row
     return torch.from_numpy(batch)
+
+
+def _index_masks(layouts: Sequence[Layout], size: int) -> torch.Tensor:
+    # The number of the document at each place, 0 for padding.
+    masks = np.zeros((len(layouts), size), np.int64)
+    for mask, layout in zip(masks, layouts):
+        mask[: layout.size] = layout.index_mask()
+    return torch.from_numpy(masks)
+
+
+def _indexed(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
+    return {"attention_mask": _index_masks(layouts, size)}
+
+
+def _block_causal(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
+    index = _index_masks(layouts, size)
+    allowed = index[:, :, None] == index[:, None, :]
+    allowed &= (index > 0)[:, None, :]
+    allowed = allowed.tril_()
+    allowed |= torch.eye(size, dtype=torch.bool)
+    return {"attention_mask": allowed[:, None]}
+
+
+def _thd(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
+    # The padding at the end of a pack belongs to its last document.
+    lengths = [_or_one_empty(layout.lengths) for layout in layouts]
+    padded = [_filled_up(layout.padded, size) for layout in layouts]
+    flat = np.fromiter(chain.from_iterable(row.tolist() for row in padded), np.int64)
+    return {
+        "seq_lens": _table(lengths),
+        "seq_lens_padded": _table(padded),
+        "cu_seqlens": torch.from_numpy(np.concatenate([[0], np.cumsum(flat)]).astype(np.int32)),
+        "max_seqlen": int(flat.max(initial=0)),
+        "qkv_format": "thd",
+    }
+
+
+LAYOUTS: Mapping[str, Callable[[Sequence[Layout], int], dict[str, Any]]] = {
+    "indexed": _indexed,
+    "4d": _block_causal,
+    "thd": _thd,
+}
+
+
+def _or_one_empty(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    # A pack without documents is all padding, which must belong to something.
+    return lengths if len(lengths) else np.zeros(1, np.int64)
+
+
+def _filled_up(padded: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    filled = _or_one_empty(padded).copy()
+    filled[-1] += size - int(filled.sum())
+    return filled
+
+
+def _table(rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
+    table = np.full((len(rows), max(map(len, rows))), NO_DOCUMENT, np.int64)
+    for place, row in zip(table, rows):
+        place[: len(row)] = row
+    return torch.from_numpy(table)
+
+
+def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
+    """Return a white square as a Hugging Face processor makes it.
+
+    One that has no `image_token` takes no images, and is a `ConfigError`.
+    """
+    images = need("PIL.Image", extra="image")
+    token = getattr(processor, "image_token", None)
+    if token is None:
+        raise ConfigError(f"{type(processor).__name__} has no image_token: it takes no images")
+    white = images.new("RGB", (side, side), (255, 255, 255))
+    made = dict(processor(text=[token], images=[white], return_tensors="pt"))
+    ids = np.asarray(made.pop("input_ids")[0], np.int64)
+    for name in ("attention_mask", "mm_token_type_ids"):
+        made.pop(name, None)
+    image_id = processor.tokenizer.convert_tokens_to_ids(token)
+    return DummyImage(ids[ids == image_id], made)
+
+
+# Batches by name, as `loader(..., collate=NAME)` takes them.
+COLLATES: Mapping[str, Collate] = {
+    "indexed": Collate(),
+    "transformers": Collate(attention="4d", labels="unshifted"),
+    "thd": Collate(attention="thd"),
+}

@@ -1,24 +1,21 @@
-"""Packs by number, built when they are asked for, in whichever worker is asked.
+"""Data sets by number: packs, built when they are asked for, or single rows of tokens.
 
 The documents of a pack are read, laid out by `pack.build` (the function that also writes packs to
-disk) and returned with the tensors of their media. A document that cannot be read, or is not as
-long as planned, is left out: its place becomes padding at the end of the pack. It is named in the
-log and counted against `max_faults`; no other document ever takes its place.
-
-Memory for batches that is used again: fresh memory costs a page fault for every 4 KB.
+disk) and returned with the tensors of their media, in whichever worker is asked. A document that
+cannot be read, or is not as long as planned, is left out: its place becomes padding at the end of
+the pack. It is named in the log and counted against `max_faults`; no other document ever takes its
+place.
 """
 
 from __future__ import annotations
 
 import logging
-import mmap
 import os
-import weakref
-from collections import deque
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,61 +25,21 @@ from torch.utils.data import Dataset, get_worker_info
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
+from shardmill.model.tokenrow import PositionRule
 from shardmill.pack.build import BuildSpec, Pack, build_pack, cut_row
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import read_lengths
-from shardmill.storage.path import as_path
-from shardmill.train.documents import Document, Reader, ReadsAhead, TokenReader
-from shardmill.train.order import Plans, pack_numbers, plans_of
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens
+from shardmill.storage.path import AnyPath, as_path
+from shardmill.train.documents import RowReader, TokenReader, TrainRow
+from shardmill.train.health import Health, SampleFault
+from shardmill.train.order import NO_PACK, Remainder
+from shardmill.train.plans import Plans, pack_numbers, plans_of
 from shardmill.train.sampler import StepSampler, split_of
-from shardmill.train.state import NO_PACK, Remainder
-from shardmill.train.watch import Fault, Watch
-
-MAX_KEPT = 16
-ROUND = 1 << 20
-LARGE = 16 << 20
-
-
-class Buffers:
-    """Anonymous maps, handed out as views and taken back when nobody looks at them any more."""
-
-    def __init__(self) -> None:
-        self._free: deque[mmap.mmap] = deque(maxlen=MAX_KEPT)
-
-    def take(self, num_bytes: int) -> memoryview:
-        """Return writable memory of this size; what it held before is undefined."""
-        held = self._held(num_bytes)
-        # Views of the array keep the array alive; when the last one goes, the map is free again.
-        array = np.frombuffer(held, np.uint8)
-        weakref.finalize(array, self._free.append, held).atexit = False
-        return memoryview(array.data)[:num_bytes]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Buffers, ()
-
-    def _held(self, num_bytes: int) -> mmap.mmap:
-        try:
-            held = self._free.popleft()
-        except IndexError:
-            return mmap.mmap(-1, _rounded(num_bytes))
-        return held if len(held) >= num_bytes else mmap.mmap(-1, _rounded(num_bytes))
-
-
-def keep_freed_memory() -> None:
-    """Let arrays of up to 16 MB be freed into the process, not back to the system.
-
-    glibc maps blocks above a threshold (128 KB at first) afresh each time, so that each pack would
-    pay a page fault for every 4 KB of it: half the time of building one. Freeing a large block
-    raises the threshold to its size; the block itself is never touched and costs nothing.
-    """
-    np.empty(LARGE, np.uint8)
-
-
-def _rounded(num_bytes: int) -> int:
-    # A quarter more than asked for, so that the next, slightly larger batch fits, too.
-    return (num_bytes + num_bytes // 4) // ROUND * ROUND + ROUND
-
+from shardmill.train.samples import keep_freed_memory
 
 log = logging.getLogger(__name__)
+
 UNREADABLE = (SampleError, FormatError, OSError)
 SECONDS = "second_per_grid_ts"
 
@@ -99,46 +56,47 @@ class TrainPack:
 class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     """Pack number in, pack out.
 
-    `plan` is a file, `lengths` a file or the folder it lies in (or what they hold: but files are
-    mapped again in each worker, where arrays would be copied); `FreshPlans` make a plan for each
-    epoch. Without lengths, each row of the reader has its own length, as token shards do.
-    `positions` and `pad_id` of `build` are used; its alignment is the plan's.
+    `plan` is the file of a plan (each worker maps it; the arrays of a `PackPlan` would be copied to
+    each) or `EpochPlans`, which make a plan for each epoch. `data` is a folder of token shards, or
+    of samples if a `processor` (a Hugging Face processor or the folder of a model) makes tokens and
+    pixels of them, or any `RowReader`. `lengths` is what the plan was made from, a file or the
+    folder it lies in; without it each row has the length it is read with, as token shards do.
+    `positions` is the visual rule of a model whose positions are not 0, 1, 2, by default that of
+    the processor. `staged_dir` is where copies of the shards may arrive while training goes on.
+    More than `max_faults` samples that cannot be read stop the training.
+
+    Raises `ConfigError` if the plan packs another number of samples, `StaleError` if it was made
+    from other lengths.
     """
 
     def __init__(
         self,
-        plan: Plans | PackPlan | Path | str,
-        reader: Reader,
+        plan: Plans | PackPlan | AnyPath,
+        data: RowReader | TokenDataset | AnyPath,
         *,
-        lengths: LengthTable | Path | str | None = None,
-        build: BuildSpec | None = None,
+        processor: Any = None,
+        lengths: LengthTable | AnyPath | None = None,
+        positions: PositionRule | None = None,
+        pad_id: int = 0,
+        staged_dir: AnyPath | None = None,
         max_faults: int = 100,
     ) -> None:
-        self.plans = plans_of(plan)
-        self._lengths_file = as_path(lengths) if isinstance(lengths, str) else lengths
-        self.reader, self.watch = reader, Watch(max_faults)
+        self.plans, self.reader = plans_of(plan), _reader(data, processor, staged_dir)
+        self.health = Health(max_faults)
+        self._lengths = lengths if isinstance(lengths, LengthTable | None) else as_path(lengths)
         self._open()
         first = self.plans.first
-        if len(reader) != first.num_rows:
+        if len(self.reader) != first.num_rows:
             raise ConfigError(
-                f"the plan packs {first.num_rows} samples, the data has {len(reader)}: this "
+                f"the plan packs {first.num_rows} samples, the data has {len(self.reader)}: this "
                 "is the plan of another data set"
             )
         if self.table is not None:
             first.check_table(self.table)
-        self.build = replace(build or BuildSpec(), alignment=first.spec.alignment, size=None)
-        self.digest = self.plans.digest(reader.shards)
-
-    @classmethod
-    def from_tokens(
-        cls,
-        plan: Plans | PackPlan | Path | str,
-        folder: Path | str,
-        near: Path | str | None = None,
-        **options: Any,
-    ) -> PackedDataset:
-        """Return the packs of a folder of token shards; copies may arrive `near` by."""
-        return cls(plan, TokenReader.open(folder, near), **options)
+        if positions is None:
+            positions = getattr(self.reader, "rule", None)
+        self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
+        self.digest = self.plans.digest(self.reader.shards)
 
     def __len__(self) -> int:
         return self.plans.size(0)
@@ -147,17 +105,17 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         if number == NO_PACK:
             return TrainPack(NO_PACK, build_pack([], self.build, samples=[]), {})
         plan, place = self.plans.find(number)
-        rows = plan[place]
-        documents = self._read_all(number, plan, rows)
-        kept = np.array(sorted(documents), np.int64)
-        found = [documents[place] for place in kept.tolist()]
+        members = plan[place]
+        rows = self._read_all(number, plan, members)
+        kept = np.array(sorted(rows), np.int64)
+        found = [rows[place] for place in kept.tolist()]
         pack = build_pack(
-            [document.row for document in found],
+            [one.row for one in found],
             self.build,
-            samples=rows[kept],
+            samples=members[kept],
             positions=self._positions(found),
         )
-        return TrainPack(number, pack, join_tensors(found))
+        return TrainPack(number, pack, join_tensors([one.tensors for one in found]))
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "table"}
@@ -170,32 +128,31 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         self,
         *,
         seed: int = 0,
-        micro_batch: int = 1,
-        dp_rank: int | None = None,
-        dp_world: int | None = None,
+        batch_size: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
         remainder: Remainder = "borrow",
     ) -> StepSampler:
         """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
-        split = split_of(dp_rank, dp_world, micro_batch, remainder)
+        split = split_of(rank, world, batch_size, remainder)
         numbers = pack_numbers(self.plans, seed)
-        return StepSampler(self.plans, numbers, split, seed=seed, digest=self.digest)
+        return StepSampler(self.plans.size, numbers, split, seed=seed, digest=self.digest)
 
     @property
     def is_remote(self) -> bool:
-        """Whether the reader gains from knowing which rows come next."""
-        return isinstance(self.reader, ReadsAhead) and self.reader.is_remote
+        """Whether the data lie in a store, so that it helps to announce packs."""
+        return self.reader.is_remote
 
     def announce(self, numbers: Sequence[int]) -> None:
         """Have the documents of these packs fetched from the store."""
-        if isinstance(self.reader, ReadsAhead):
-            for number in numbers:
-                if number != NO_PACK:
-                    plan, place = self.plans.find(number)
-                    self.reader.prefetch(plan[place].tolist())
+        for number in numbers:
+            if number != NO_PACK:
+                plan, place = self.plans.find(number)
+                self.reader.prefetch(plan[place].tolist())
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[SampleFault]:
         """Return the samples that could not be read so far, in all workers."""
-        return self.watch.faults()
+        return self.health.faults()
 
     def describe(self, row: int) -> str:
         """Return shard and place of a row."""
@@ -203,44 +160,43 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
 
     def _open(self) -> None:
         keep_freed_memory()
-        lengths = self._lengths_file
+        lengths = self._lengths
         self.table = read_lengths(lengths) if isinstance(lengths, Path) else lengths
 
-    def _read_all(self, number: int, plan: PackPlan, rows: Any) -> dict[int, Document]:
+    def _read_all(self, number: int, plan: PackPlan, members: Any) -> dict[int, TrainRow]:
         info = get_worker_info()
         worker = 0 if info is None else info.id + 1
-        documents, room = {}, plan.spec.capacity
-        if isinstance(self.reader, ReadsAhead):
-            self.reader.prefetch(rows.tolist())
-        for place, row in enumerate(rows.tolist()):
-            self.watch.reading(worker, number, row)
+        rows, room = {}, plan.spec.capacity
+        self.reader.prefetch(members.tolist())
+        for place, row in enumerate(members.tolist()):
+            self.health.reading(worker, number, row)
             try:
-                document = self._fitted(row, room, plan)
+                found = self._fitted(row, room, plan)
             except UNREADABLE as error:
-                self._note(Fault(number, row, self.reader.describe(row), str(error)))
+                fault = SampleFault(number, row, self.reader.describe(row), str(error))
+                log.warning("process %d cannot read %s", os.getpid(), fault)
+                self.health.add(fault)
                 continue
-            documents[place] = document
-            room -= -(-len(document.row.ids) // self.build.alignment) * self.build.alignment
-        self.watch.resting(worker)
-        return documents
+            rows[place] = found
+            room -= -(-len(found.row.ids) // self.build.alignment) * self.build.alignment
+        self.health.resting(worker)
+        return rows
 
-    def _fitted(self, row: int, room: int, plan: PackPlan) -> Document:
-        document = self.reader.read(row)
-        found = len(document.row.ids)
+    def _fitted(self, row: int, room: int, plan: PackPlan) -> TrainRow:
+        read = self.reader.read(row)
+        found = len(read.row.ids)
         planned = self._planned(row, found, plan)
         if planned is None:
             if found > room:
                 raise SampleError("longer than its estimate", f"{found} tokens, {room} are free")
-            return document
-        return (
-            document if planned == found else replace(document, row=cut_row(document.row, planned))
-        )
+            return read
+        return read if planned == found else replace(read, row=cut_row(read.row, planned))
 
     def _planned(self, row: int, found: int, plan: PackPlan) -> int | None:
         # None: the plan was made from estimates, so any length that fits is as good.
-        if self.table is None and not len(plan.cut_rows):
-            return found
         if self.table is None:
+            if not len(plan.cut_rows):
+                return found
             place = int(np.searchsorted(plan.cut_rows, row))
             is_cut = place < len(plan.cut_rows) and int(plan.cut_rows[place]) == row
             return int(plan.cut_lengths[place]) if is_cut else found
@@ -250,28 +206,87 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         planned = int(plan.lengths_of(np.array([row], np.uint32), self.table)[0])
         return planned if self.table.exact or planned < measured else None
 
-    def _positions(self, documents: list[Document]) -> list[NDArray[np.int64]] | None:
+    def _positions(self, rows: list[TrainRow]) -> list[NDArray[np.int64]] | None:
         # Only the processor knows the seconds between the patches of a video.
         rule = self.build.positions
         if rule is None:
             return None
         return [
-            rule.positions(document.row, np.asarray(document.tensors.get(SECONDS, ())).tolist())
-            for document in documents
+            rule.positions(one.row, np.asarray(one.tensors.get(SECONDS, ())).tolist())
+            for one in rows
         ]
 
-    def _note(self, fault: Fault) -> None:
-        log.warning("process %d cannot read %s", os.getpid(), fault)
-        self.watch.add(fault)
 
-
-def join_tensors(documents: list[Document]) -> dict[str, Any]:
-    """Return the tensors of all documents, joined along their first axis, in order."""
-    return join_each([document.tensors for document in documents])
-
-
-def join_each(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def join_tensors(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the tensors of each name joined along their first axis; a single one is not copied."""
     names = dict.fromkeys(name for own in tensors for name in own)
     parts = {name: [own[name] for own in tensors if name in own] for name in names}
     return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in parts.items()}
+
+
+def _reader(
+    data: RowReader | TokenDataset | AnyPath, processor: Any, staged_dir: AnyPath | None
+) -> RowReader:
+    if isinstance(data, TokenDataset):
+        return TokenReader(data)
+    if not isinstance(data, str | os.PathLike):
+        return data
+    staged = None if staged_dir is None else as_path(staged_dir)
+    if processor is None:
+        if open_manifest(as_path(data)).content == "samples":
+            raise ConfigError(
+                f"{data} holds samples: give the processor of a model that takes pixels, or "
+                "tokenize them first"
+            )
+        return TokenReader.open(data, staged)
+    from shardmill.train.pixels.reader import PixelReader
+
+    return PixelReader.open(as_path(data), processor, staged_dir=staged)
+
+
+class _MappedIds(NamedTuple):
+    """A shard's ids, and the lookups of where its rows begin and how long they are."""
+
+    ids: Any
+    offset: Callable[[int], int]
+    length: Callable[[int], int]
+    itemsize: int
+
+
+class RowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """Row number in, ids out, as int32 or as `dtype`.
+
+    For shards whose rows are whole packs, or for models without packing. Nothing is laid out: the
+    ids of a row are copied out of the mapped file into a tensor of their own.
+    """
+
+    def __init__(self, tokens: TokenDataset | AnyPath, dtype: torch.dtype = torch.int32) -> None:
+        if not isinstance(tokens, TokenDataset):
+            tokens = open_tokens(as_path(tokens))
+        self.tokens, self.dtype = tokens, dtype
+        self._numpy = np.dtype(str(dtype).removeprefix("torch."))
+        self._starts = np.cumsum([0, *(entry.num_samples for entry in tokens.entries)]).tolist()
+        self._mapped: dict[int, _MappedIds] = {}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        shard = bisect_right(self._starts, number) - 1
+        mapped = self._mapped.get(shard) or self._map(number)
+        row = number - self._starts[shard]
+        start, length = mapped.offset(row) // mapped.itemsize, mapped.length(row)
+        ids = mapped.ids[start : start + length].astype(self._numpy)
+        if len(ids) != length:
+            self.tokens.ids(number)  # says what is wrong with the file
+        return torch.from_numpy(ids)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": {}}
+
+    def _map(self, number: int) -> _MappedIds:
+        place, _ = self.tokens.locate(number)
+        shard = self.tokens.shard(place)
+        found = _MappedIds(shard.data, shard.offsets.item, shard.lengths.item, shard.data.itemsize)
+        self._mapped[place] = found
+        return found

@@ -1,9 +1,7 @@
-"""A DataLoader whose state counts what the training loop got, however many workers prefetch.
+"""`loader(plan, data)`: the batches of a training run, resumable on any number of GPUs.
 
-Workers that end with the process that started them, however it ends.
-
-torch's workers look whether the number of their parent has changed. One that is still starting when
-its parent is killed takes the number of its new parent for the old one, and waits for ever.
+`StepLoader` is the DataLoader behind it: its state counts what the training loop got, however many
+workers prefetch.
 """
 
 from __future__ import annotations
@@ -12,33 +10,119 @@ import multiprocessing
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.model.lengths import LengthTable
+from shardmill.model.plan import PackPlan
+from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.client import is_in_use
+from shardmill.storage.path import AnyPath
+from shardmill.train.collate import COLLATES, dummy_image
+from shardmill.train.dataset import PackedDataset, TrainPack
+from shardmill.train.documents import RowReader
+from shardmill.train.mix import Mix
+from shardmill.train.order import Remainder
+from shardmill.train.plans import Plans
+from shardmill.train.stream import PackedStream
+
+REMOTE_THREADS = 2
+
+CollateFn = Callable[[Sequence[TrainPack]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class EndWithParent:
-    """A `worker_init_fn`: watches the parent from a thread, then calls the user's own."""
+def loader(
+    plan: Plans | PackPlan | PackedDataset | Mix | AnyPath,
+    data: RowReader | TokenDataset | AnyPath | None = None,
+    *,
+    batch_size: int = 1,
+    seed: int = 0,
+    collate: str | CollateFn = "indexed",
+    workers: int = 0,
+    threads: int | None = None,
+    prefetch: int = 2,
+    rank: int | None = None,
+    world: int | None = None,
+    remainder: Remainder = "borrow",
+    processor: Any = None,
+    lengths: LengthTable | AnyPath | None = None,
+    staged_dir: AnyPath | None = None,
+    max_faults: int = 100,
+    **options: Any,
+) -> StepLoader:
+    """Return a DataLoader over the packs of a plan that can be saved and resumed between batches.
 
-    then: Callable[[int], None] | None = None
+    `plan` is the file of a plan and `data` the folder of tokens that it packs; or `data` is a
+    folder of samples, for which `processor` (a Hugging Face processor, or the folder of a model)
+    makes tokens and pixels, and `lengths` is what the plan was made from. A `PackedDataset` or a
+    `Mix` can be given instead of both.
 
-    def __call__(self, worker: int) -> None:
-        threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-        if self.then is not None:
-            self.then(worker)
+    A step takes `batch_size` packs on each of `world` data-parallel ranks; without `rank` and
+    `world`, every process of torch.distributed is one. `remainder` says what happens to packs that
+    do not fill a step: "borrow", "pad" or "drop". `collate` makes a batch of packs: a `Collate`,
+    any function of a list of `TrainPack`, or a name:
+
+        "indexed"       the document number of each token as attention mask, labels shifted
+        "transformers"  what a Hugging Face model takes as `model(**batch)`
+        "thd"           lengths and cu_seqlens for Transformer Engine and Megatron
+
+    `workers` processes build batches, `prefetch` batches ahead each. `threads` read ahead inside
+    each worker, by default where data lie in a store. `staged_dir` is where copies of the shards
+    arrive (see `stage_in_background`), `max_faults` how many unreadable samples may become padding.
+    Other options are those of DataLoader, such as `pin_memory`.
+
+        loader = sm.loader("packs.plan", "tokens", collate="transformers", batch_size=4, seed=7)
+        for batch in loader:                     # until the epoch ends; again for the next one
+            model(**batch).loss.backward()
+        torch.save(loader.state_dict(), "loader.pt")
+    """
+    split: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "rank": rank, "world": world}
+    if workers:
+        options = {"num_workers": workers, "prefetch_factor": prefetch, **options}
+    if isinstance(plan, Mix):
+        _refuse("a mix never ends", remainder=remainder != "borrow")
+        _refuse("a mix is read by workers", threads=threads)
+        _refuse("a mix is made of data sets", data=data, processor=processor, lengths=lengths)
+        steps: Steps = plan.sampler(**split)
+        return StepLoader(plan, steps, collate_fn=_collate_fn(collate, None), **options)
+    given = {"processor": processor, "lengths": lengths, "staged_dir": staged_dir}
+    if isinstance(plan, PackedDataset):
+        _refuse("the data set is made already", data=data, **given)
+        packs = plan
+    elif data is None:
+        raise ConfigError("a plan needs the data that it packs: loader(plan, data)")
+    else:
+        packs = PackedDataset(plan, data, max_faults=max_faults, **given)
+    steps = packs.sampler(remainder=remainder, **split)
+    make = _collate_fn(collate, getattr(packs.reader, "processor", None))
+    if threads is None:
+        threads = REMOTE_THREADS if packs.is_remote else 0
+    if threads:
+        stream = PackedStream(packs, steps, make, threads=threads, ahead=max(prefetch, threads))
+        return StepLoader(stream, steps, **options)
+    return StepLoader(packs, steps, collate_fn=make, **options)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()  # a pipe that breaks when the parent is gone, also if it is gone already
-        os._exit(1)
+def _refuse(why: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{why}: {name} cannot be given to the loader")
+
+
+def _collate_fn(collate: str | CollateFn, processor: Any) -> CollateFn:
+    if not isinstance(collate, str):
+        return collate
+    if collate not in COLLATES:
+        known = ", ".join(COLLATES)
+        raise ConfigError(f"unknown collate {collate!r}: use one of {known}, or a Collate")
+    # A rank whose batch has no image must run its vision tower all the same.
+    if getattr(processor, "image_token", None) is not None:
+        return replace(COLLATES[collate], dummy=dummy_image(processor))
+    return COLLATES[collate]
 
 
 class WorkerDied(ShardmillError):
@@ -133,20 +217,45 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         return self.steps.to_plain(self.state)
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
-        """Go on where `state_dict` was saved, on any number of ranks, workers, packs a batch."""
+        """Go on where `state_dict` was saved, on any number of ranks, workers, packs a batch.
+
+        Raises `StaleError` if it was saved with other data, another plan or another seed.
+        """
         self.state = self.steps.from_plain(plain)
 
     def _named(self, error: RuntimeError) -> Exception:
-        # torch tells only process numbers; the watch knows what these processes were reading.
+        # torch tells only process numbers; `health` knows what these processes were reading.
         pids = {int(number) for number in re.findall(r"\d+", str(error))}
-        watch = getattr(self.dataset, "watch", None)
-        if watch is None or "DataLoader worker" not in str(error):
-            return error
-        places = [place for place in watch.places() if place.pid in pids]
-        if not places:
+        health = getattr(self.dataset, "health", None)
+        if health is None or "DataLoader worker" not in str(error):
             return error
         reading = "; ".join(
-            f"process {place.pid} was at pack {place.pack}, {self.dataset.describe(place.row)}"
-            for place in places
+            f"process {at.pid} was at pack {at.pack}, {self.dataset.describe(at.row)}"
+            for at in health.positions()
+            if at.pid in pids
         )
-        return WorkerDied(f"{error}; when it died, {reading}")
+        return WorkerDied(f"{error}; when it died, {reading}") if reading else error
+
+
+@dataclass(frozen=True, slots=True)
+class EndWithParent:
+    """A `worker_init_fn` that ends the worker with its parent, then calls the user's own.
+
+    torch's workers check whether the number of their parent has changed. One that is still starting
+    when its parent is killed takes the number of its new parent for the old one, and waits for
+    ever.
+    """
+
+    then: Callable[[int], None] | None = None
+
+    def __call__(self, worker: int) -> None:
+        threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+        if self.then is not None:
+            self.then(worker)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # a pipe that breaks when the parent is gone, also if it is gone already
+        os._exit(1)

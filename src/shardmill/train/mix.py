@@ -21,78 +21,42 @@ from torch.utils.data import Dataset, Sampler
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.order import Numbers, OnePlan, pack_numbers
+from shardmill.train.order import Split, Taken
+from shardmill.train.plans import OnePlan, pack_numbers
 from shardmill.train.sampler import split_of
-from shardmill.train.state import Split, Taken
 
 CYCLE = 4096
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MixState:
-    """The packs taken from each source before the present weights, and places mixed since."""
-
-    before: Mapping[str, int]
-    mixed: int = 0
-    epoch: int = 0
-
-
-class Interleaving:
-    """Which source is at which place, and how many of its packs came before."""
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self.names = list(weights)
-        self.counts = cycle_counts(np.array([weights[name] for name in self.names]))
-        # Pack k of c in a cycle stands at (k + 1/2) / c of its length.
-        places = np.concatenate([(np.arange(c) + 0.5) / c for c in self.counts])
-        sources = np.repeat(np.arange(len(self.names)), self.counts)
-        self.cycle = sources[np.argsort(places, kind="stable")]
-        self.nth = np.empty(CYCLE, np.int64)
-        for source, count in enumerate(self.counts.tolist()):
-            self.nth[self.cycle == source] = np.arange(count)
-
-    def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source of each place, and the number of its packs before it."""
-        turn, inside = np.divmod(places, CYCLE)
-        sources = self.cycle[inside]
-        return sources, turn * self.counts[sources] + self.nth[inside]
-
-    def taken(self, mixed: int) -> dict[str, int]:
-        """Return how many packs of each source the first so many places hold."""
-        turn, inside = divmod(mixed, CYCLE)
-        part = np.bincount(self.cycle[:inside], minlength=len(self.names))
-        return dict(zip(self.names, (turn * self.counts + part).tolist()))
-
-
-def cycle_counts(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many of the 4096 places each weight gets: at least one, the nearest otherwise."""
-    if not len(weights) or not all(isfinite(w) and w > 0 for w in weights.tolist()):
-        raise ConfigError(f"weights must be positive numbers, got {weights.tolist()}")
-    if len(weights) > CYCLE // 4:
-        raise ConfigError(f"{len(weights)} sources are too many to mix: at most {CYCLE // 4}")
-    exact = weights / weights.sum() * CYCLE
-    counts = np.maximum(1, np.floor(exact)).astype(np.int64)
-    # What is missing goes to those who lost most by rounding, a surplus comes from the largest.
-    order = np.argsort(counts - exact, kind="stable")
-    while (missing := CYCLE - int(counts.sum())) > 0:
-        counts[order[:missing]] += 1
-    if missing < 0:
-        counts[int(np.argmax(counts))] += missing
-    return np.asarray(counts)
-
-
 class Mix(Dataset[TrainPack]):  # type: ignore[misc]
-    """Several packed data sets as one: pack numbers of the second follow those of the first."""
+    """Several packed data sets as one: pack numbers of the second follow those of the first.
 
-    def __init__(self, sources: Mapping[str, PackedDataset]) -> None:
+    `weights` say how often packs of each source come; they may change at a checkpoint. Aligned runs
+    of `run` packs come from one source: with the packs of a step, its ranks carry like cost.
+
+        mix = Mix({"text": packs, "images": others}, weights={"text": 3, "images": 1})
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, PackedDataset],
+        weights: Mapping[str, float],
+        *,
+        run: int = 1,
+    ) -> None:
         if not sources:
             raise ConfigError("a mix needs at least one source")
-        self.sources = dict(sources)
+        if set(weights) != set(sources):
+            raise ConfigError(f"weights for {sorted(weights)}, sources {sorted(sources)}")
+        if run < 1:
+            raise ConfigError(f"run must be at least 1 pack, got {run}")
+        self.sources, self.run = dict(sources), run
+        self.weights = {name: float(weights[name]) for name in self.sources}
         for name, packs in self.sources.items():
             # Counting through epochs of unlike sizes would need the plans of all before.
             if not isinstance(packs.plans, OnePlan):
-                raise ConfigError(f"source {name!r} makes plans afresh: a mix takes one plan each")
+                raise ConfigError(f"source {name!r} has a plan for each epoch: a mix takes one")
         sizes = [len(packs) for packs in self.sources.values()]
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
 
@@ -111,35 +75,23 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
 
     def sampler(
         self,
-        weights: Mapping[str, float],
         *,
         seed: int = 0,
-        micro_batch: int = 1,
-        dp_rank: int | None = None,
-        dp_world: int | None = None,
-        run: int = 1,
+        batch_size: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
     ) -> MixSampler:
-        """Return the batch sampler; weights count packs.
-
-        Aligned runs of `run` packs come from one source: with the packs of a step, its ranks
-        carry like cost.
-        """
-        if set(weights) != set(self.sources):
-            raise ConfigError(f"weights for {sorted(weights)}, sources {sorted(self.sources)}")
-        if run < 1:
-            raise ConfigError(f"run must be at least 1 pack, got {run}")
-        split = split_of(dp_rank, dp_world, micro_batch, "borrow")
-        return MixSampler(self, weights, split, seed=seed, run=run)
+        """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
+        # A mix never ends, so there is no remainder.
+        return MixSampler(self, split_of(rank, world, batch_size, "borrow"), seed=seed)
 
 
 class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
     """Lists of pack numbers of the mix, without end."""
 
-    def __init__(
-        self, mix: Mix, weights: Mapping[str, float], split: Split, *, seed: int, run: int
-    ) -> None:
-        self.split, self.seed, self.run = split, seed, run
-        self.weights = {name: float(weights[name]) for name in mix.sources}
+    def __init__(self, mix: Mix, split: Split, *, seed: int) -> None:
+        self.split, self.seed = split, seed
+        self.run, self.weights = mix.run, mix.weights
         self.interleaving = Interleaving(self.weights)
         self.digests = {name: packs.digest for name, packs in mix.sources.items()}
         self.sizes = [len(packs) for packs in mix.sources.values()]
@@ -156,7 +108,7 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
     def take(self, state: MixState) -> list[int]:
         """Return the packs of this rank in the step that begins here."""
         split = self.split
-        places = np.arange(split.micro_batch, dtype=np.int64) * split.dp_world + split.dp_rank
+        places = np.arange(split.batch_size, dtype=np.int64) * split.world + split.rank
         sources, counts = self._at(state.mixed + places)
         return [
             self._pack(source, state.before.get(self.interleaving.names[source], 0) + count)
@@ -224,5 +176,58 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
 
     def _pack(self, source: int, count: int) -> int:
         epoch, position = divmod(count, self.sizes[source])
-        numbers: Numbers = self.numbers[source]
-        return int(self.offsets[source]) + numbers.of(Taken([epoch], [position]))[0]
+        number = self.numbers[source].of(Taken([epoch], [position]))[0]
+        return int(self.offsets[source]) + number
+
+
+@dataclass(frozen=True, slots=True)
+class MixState:
+    """The packs taken from each source before the present weights, and places mixed since."""
+
+    before: Mapping[str, int]
+    mixed: int = 0
+    epoch: int = 0
+
+
+class Interleaving:
+    """Which source is at which place, and how many of its packs came before."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self.names = list(weights)
+        self.counts = cycle_counts(np.array([weights[name] for name in self.names]))
+        # Pack k of c in a cycle stands at (k + 1/2) / c of its length.
+        places = np.concatenate([(np.arange(c) + 0.5) / c for c in self.counts])
+        sources = np.repeat(np.arange(len(self.names)), self.counts)
+        self.cycle = sources[np.argsort(places, kind="stable")]
+        self.nth = np.empty(CYCLE, np.int64)
+        for source, count in enumerate(self.counts.tolist()):
+            self.nth[self.cycle == source] = np.arange(count)
+
+    def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source of each place, and the number of its packs before it."""
+        turn, inside = np.divmod(places, CYCLE)
+        sources = self.cycle[inside]
+        return sources, turn * self.counts[sources] + self.nth[inside]
+
+    def taken(self, mixed: int) -> dict[str, int]:
+        """Return how many packs of each source the first so many places hold."""
+        turn, inside = divmod(mixed, CYCLE)
+        part = np.bincount(self.cycle[:inside], minlength=len(self.names))
+        return dict(zip(self.names, (turn * self.counts + part).tolist()))
+
+
+def cycle_counts(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many of the 4096 places each weight gets: at least one, the nearest otherwise."""
+    if not len(weights) or not all(isfinite(w) and w > 0 for w in weights.tolist()):
+        raise ConfigError(f"weights must be positive numbers, got {weights.tolist()}")
+    if len(weights) > CYCLE // 4:
+        raise ConfigError(f"{len(weights)} sources are too many to mix: at most {CYCLE // 4}")
+    exact = weights / weights.sum() * CYCLE
+    counts = np.maximum(1, np.floor(exact)).astype(np.int64)
+    # What is missing goes to those who lost most by rounding, a surplus comes from the largest.
+    order = np.argsort(counts - exact, kind="stable")
+    while (missing := CYCLE - int(counts.sum())) > 0:
+        counts[order[:missing]] += 1
+    if missing < 0:
+        counts[int(np.argmax(counts))] += missing
+    return np.asarray(counts)

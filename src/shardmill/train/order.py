@@ -1,78 +1,224 @@
-"""From positions to numbers, epoch by epoch: packs (see `serve.plans`), or shuffled samples.
+"""What comes next: which rank takes which packs at which step. Arithmetic, without torch.
 
-The plans behind the epochs of a loader: one for all, or one for each (see `serve.afresh`).
+The state of a loader is four integers and the digest of what they count:
 
-A pack has a number that says where it is found: with one plan, its place there; with a plan an
-epoch, also the epoch. Numbers travel to workers; what they stand for is mapped there.
+    {"version": 1, "digest": "…", "seed": 0, "epoch": 2, "consumed": 4096, "borrowed": 0}
+
+`consumed` counts the packs that all ranks together took from the head of the epoch, `borrowed`
+those that the last step of the epoch before took from its end. Ranks, workers and batch size are no
+part of it, so any number of them can resume from it.
+
+A step takes the next `world x batch_size` positions of the epoch; rank r takes every `world`-th of
+them from the r-th on, so that packs that are trained on at the same time stand beside each other in
+the order, where they cost alike. With 2 ranks and batches of 2:
+
+    positions   0 1 2 3 | 4 5 6 7 | 8 9
+    rank 0      0   2   | 4   6   | 8      then the remainder
+    rank 1        1   3 |   5   7 |   9
+
+A remainder that does not fill a step is handled in one of three ways:
+
+    borrow  fill the step with packs from the far end of the next epoch, which is then that much
+            shorter; each pack still comes once an epoch, and every step is full
+    pad     fill the step with empty packs (number -1); some ranks may have nothing to train on
+    drop    leave these packs out, and say so in the log
+
+`borrow` takes from the far end and not from the head, so that steps stay aligned with the blocks of
+like cost. Epochs may differ in length: with a plan for each epoch, one may have a pack more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
-from shardmill.model.manifest import ShardEntry
-from shardmill.model.plan import PackPlan
+from shardmill.errors import ConfigError, StaleError
 from shardmill.model.rng import mix
-from shardmill.pack.order import EpochOrder, permute
-from shardmill.shards.plans import open_plan
-from shardmill.storage.path import as_path
-from shardmill.train.state import NO_PACK, EqualEpochs, Sizes, Taken, plan_digest
+from shardmill.pack.order import permute
 
+VERSION = 1
+COUNTS = ("seed", "epoch", "consumed", "borrowed")
+NO_PACK = -1
 STRETCH = 8192
 
+Remainder = Literal["borrow", "pad", "drop"]
+# How many packs an epoch has.
+EpochSize: TypeAlias = Callable[[int], int]
+# One epoch: positions -> numbers of packs or samples, each number once.
+Order: TypeAlias = Callable[[NDArray[np.int64]], NDArray[Any]]
 
-class Order(Protocol):
-    """One epoch: position -> number, each number once."""
 
-    def packs(self, positions: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the number at each position."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderState:
+    """Where the next step begins."""
+
+    seed: int = 0
+    epoch: int = 0
+    consumed: int = 0
+    borrowed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in COUNTS:
+            value = getattr(self, name)
+            # bool is an int in Python, but no count.
+            if type(value) is not int or value < 0:
+                raise ConfigError(f"the state's {name} must be a count, got {value!r}")
 
 
-class ShuffledSamples:
-    """Samples in an order of (seed, epoch), never listed, so that it takes no memory.
+def state_to_plain(state: LoaderState, data_digest: str) -> dict[str, Any]:
+    """Return the state as a checkpoint keeps it."""
+    return {"version": VERSION, "digest": data_digest, **asdict(state)}
 
-    Samples are shuffled inside windows of so many samples, and the windows among each other: a
-    window of a few shards keeps the reading of remote or cold data together. None shuffles all.
+
+def state_from_plain(
+    plain: Mapping[str, Any], data_digest: str, *, seed: int, size: EpochSize
+) -> LoaderState:
+    """Return the state of a checkpoint.
+
+    Raises `StaleError` for a state of other data, another plan or another seed, and `ConfigError`
+    for what is no state or counts more packs than an epoch has.
+    """
+    if not isinstance(plain, Mapping) or plain.get("version") != VERSION:
+        raise ConfigError(f"this is not a loader state of version {VERSION}: {plain!r}")
+    missing = [name for name in COUNTS if name not in plain]
+    if missing:
+        raise ConfigError(f"the loader state lacks {', '.join(missing)}: {dict(plain)!r}")
+    if plain.get("digest") != data_digest:
+        raise StaleError(
+            f"this state belongs to another data set or plan (digest {plain.get('digest')}, here "
+            f"{data_digest}): its packs are not these packs, so start a new run or open the old "
+            "plan"
+        )
+    state = LoaderState(**{name: plain[name] for name in COUNTS})
+    if state.seed != seed:
+        raise StaleError(
+            f"this state was saved with seed {state.seed}, the loader has seed {seed}: another "
+            "seed is another order, in which packs would be repeated and lost"
+        )
+    num_packs = size(state.epoch)
+    if state.consumed + state.borrowed > num_packs:
+        raise ConfigError(
+            f"the state says that {state.consumed + state.borrowed} packs of the epoch are "
+            f"consumed, but there are only {num_packs}"
+        )
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a step is split: data-parallel ranks, packs a rank and step, and the remainder.
+
+    Ranks that share their packs (tensor, pipeline, context parallel) have the same `rank`.
     """
 
-    def __init__(self, num_samples: int, *, seed: int, epoch: int, window: int | None) -> None:
-        if window is not None and window < 1:
-            raise ConfigError(f"window must be at least 1 sample, got {window}")
-        self._size, self._key = num_samples, mix(seed, epoch)
-        self._window = num_samples if window is None else min(window, num_samples)
+    rank: int = 0
+    world: int = 1
+    batch_size: int = 1
+    remainder: Remainder = "borrow"
 
-    def packs(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the sample at each position."""
-        window = self._window
-        whole = self._size // window
-        numbers = np.empty(len(positions), np.int64)
-        # The last window may be short; it keeps its place at the end.
-        nth, inside = np.divmod(positions, window)
-        for number in np.unique(nth).tolist():
-            mine = nth == number
-            last = number == whole
-            block = number if last else int(permute(np.array([number]), whole, self._key)[0])
-            size = self._size - whole * window if last else window
-            numbers[mine] = block * window + permute(inside[mine], size, mix(self._key, block, 1))
-        return numbers.astype(np.uint32)
+    def __post_init__(self) -> None:
+        if self.world < 1 or not 0 <= self.rank < self.world:
+            raise ConfigError(f"rank {self.rank} is not one of {self.world} ranks")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.remainder not in get_args(Remainder):
+            names = ", ".join(get_args(Remainder))
+            raise ConfigError(f"remainder must be one of {names}, got {self.remainder!r}")
+
+    @property
+    def per_step(self) -> int:
+        """The packs that all ranks together take in a step."""
+        return self.world * self.batch_size
 
 
-class Numbers:
-    """The numbers that a rank takes, looked up in stretches of the order.
+class Taken(NamedTuple):
+    """What one rank takes in a step: positions, and the epoch in which each is a position."""
+
+    epochs: list[int]
+    positions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps of epochs of `size(epoch)` packs."""
+
+    size: EpochSize
+    split: Split
+
+    def __post_init__(self) -> None:
+        per_step, num_packs = self.split.per_step, self.size(0)
+        if num_packs < 1:
+            raise ConfigError("there are no packs to train on")
+        if self.split.remainder != "pad" and per_step > num_packs:
+            raise ConfigError(
+                f"a step takes {self.split.world} ranks x {self.split.batch_size} packs = "
+                f"{per_step}, but there are only {num_packs} packs: use fewer ranks, a "
+                "smaller batch_size, or remainder='pad'"
+            )
+
+    def left(self, state: LoaderState) -> int:
+        """Return the packs of the epoch that nobody has taken."""
+        return self.size(state.epoch) - state.borrowed - state.consumed
+
+    def steps_left(self, state: LoaderState) -> int:
+        """Return the steps until the epoch ends, the same on every rank."""
+        left, per_step = self.left(state), self.split.per_step
+        return left // per_step if self.split.remainder == "drop" else -(-left // per_step)
+
+    def take(self, state: LoaderState) -> Taken:
+        """Return what this rank takes in the step that begins at `state`."""
+        split, left = self.split, self.left(state)
+        places = range(split.rank, split.per_step, split.world)
+        if split.per_step <= left:
+            positions = [state.consumed + place for place in places]
+            return Taken([state.epoch] * len(positions), positions)
+        pads = split.remainder == "pad"
+        # Place i of a short step borrows from the end of the next epoch: its last place gets the
+        # last position.
+        beyond = 0 if pads else self.size(state.epoch + 1) - split.per_step
+        positions = [
+            state.consumed + place if place < left else NO_PACK if pads else beyond + place
+            for place in places
+        ]
+        return Taken([state.epoch + (place >= left) for place in places], positions)
+
+    def advance(self, state: LoaderState) -> LoaderState:
+        """Return where the step after this one begins."""
+        left, per_step = self.left(state), self.split.per_step
+        if left < per_step and self.split.remainder == "borrow":
+            return self._next_epoch(state, borrowed=per_step - left)
+        return self.settle(replace(state, consumed=state.consumed + min(per_step, left)))
+
+    def skip(self, state: LoaderState, num_steps: int) -> LoaderState:
+        """Return where the step begins that comes after so many others, epoch by epoch."""
+        state, per_step = self.settle(state), self.split.per_step
+        while num_steps >= (left := self.steps_left(state)):
+            last = replace(state, consumed=state.consumed + (left - 1) * per_step)
+            state, num_steps = self.advance(last), num_steps - left
+        return replace(state, consumed=state.consumed + num_steps * per_step)
+
+    def settle(self, state: LoaderState) -> LoaderState:
+        """Return the same place, or the next epoch if no step is left in this one."""
+        return state if self.steps_left(state) else self._next_epoch(state)
+
+    def _next_epoch(self, state: LoaderState, borrowed: int = 0) -> LoaderState:
+        return LoaderState(seed=state.seed, epoch=state.epoch + 1, borrowed=borrowed)
+
+
+class EpochNumbers:
+    """The numbers of packs or samples at the positions that a rank takes.
 
     Steps take positions one after another, and arithmetic on a few numbers at a time costs mostly
     the calls; so the order is worked out for 8192 positions at once and the last few are kept.
     """
 
-    def __init__(self, sizes: Sizes, order_of: Callable[[int], Order]) -> None:
-        self._sizes = sizes
+    def __init__(self, size: EpochSize, order_of: Callable[[int], Order]) -> None:
+        self._size = size
         self._order_of = lru_cache(maxsize=2)(order_of)
         self._stretch = lru_cache(maxsize=4)(self._work_out)
 
@@ -86,73 +232,33 @@ class Numbers:
 
     def _work_out(self, epoch: int, stretch: int) -> list[int]:
         first = stretch * STRETCH
-        positions = np.arange(first, min(first + STRETCH, self._sizes.size(epoch)), dtype=np.int64)
-        found: list[int] = self._order_of(epoch).packs(positions).tolist()
+        positions = np.arange(first, min(first + STRETCH, self._size(epoch)), dtype=np.int64)
+        found: list[int] = self._order_of(epoch)(positions).tolist()
         return found
 
 
-def sample_numbers(num_samples: int, seed: int, window: int | None = None) -> Numbers:
-    """Return shuffled samples."""
-    return Numbers(
-        EqualEpochs(num_samples),
-        lambda epoch: ShuffledSamples(num_samples, seed=seed, epoch=epoch, window=window),
-    )
+def shuffled_samples(
+    num_samples: int, *, seed: int, epoch: int, window: int | None = None
+) -> Order:
+    """Return samples in an order of (seed, epoch), never listed, so that it takes no memory.
 
+    Samples are shuffled inside windows of so many samples, and the windows among each other: a
+    window of a few shards keeps the reading of remote or cold data together. None shuffles all.
+    """
+    if window is not None and window < 1:
+        raise ConfigError(f"window must be at least 1 sample, got {window}")
+    key, width = mix(seed, epoch), min(window or num_samples, num_samples)
+    num_whole = num_samples // width
 
-class Plans(Protocol):
-    """The plans of all epochs; they pickle, and are mapped again by the process that gets them."""
+    def order(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        numbers = np.empty(len(positions), np.int64)
+        # The last window may be short; it keeps its place at the end.
+        nth, inside = np.divmod(positions, width)
+        for number in np.unique(nth).tolist():
+            mine, is_last = nth == number, number == num_whole
+            block = number if is_last else int(permute(np.array([number]), num_whole, key)[0])
+            size = num_samples - num_whole * width if is_last else width
+            numbers[mine] = block * width + permute(inside[mine], size, mix(key, block, 1))
+        return numbers
 
-    @property
-    def first(self) -> PackPlan:
-        """The plan of epoch 0, whose spec and lengths are those of all."""
-
-    def size(self, epoch: int) -> int:
-        """Return the packs of an epoch."""
-
-    def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of the packs of an epoch in their order."""
-
-    def find(self, number: int) -> tuple[PackPlan, int]:
-        """Return the plan that holds a pack, and its place there."""
-
-    def digest(self, shards: tuple[ShardEntry, ...]) -> str:
-        """Return the identity of the plans and of the files that they pack."""
-
-
-class OnePlan:
-    """The same packs in every epoch, in another order."""
-
-    def __init__(self, source: PackPlan | Path) -> None:
-        self._source = source
-        self.first = source if isinstance(source, PackPlan) else open_plan(source)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OnePlan, (self._source,)
-
-    def size(self, epoch: int) -> int:
-        """Return the packs of the plan."""
-        return len(self.first)
-
-    def order(self, seed: int, epoch: int) -> EpochOrder:
-        """Return the order of an epoch."""
-        return EpochOrder(self.first, seed=seed, epoch=epoch)
-
-    def find(self, number: int) -> tuple[PackPlan, int]:
-        """Return the plan and the number itself."""
-        return self.first, number
-
-    def digest(self, shards: tuple[ShardEntry, ...]) -> str:
-        """Return the identity of the plan and its files."""
-        return plan_digest(self.first, shards)
-
-
-def plans_of(plan: Plans | PackPlan | Path | str) -> Plans:
-    """Return the plans of a loader; a plan or the file of one serves all epochs."""
-    if isinstance(plan, PackPlan):
-        return OnePlan(plan)
-    return OnePlan(as_path(plan)) if isinstance(plan, str | Path) else plan
-
-
-def pack_numbers(plans: Plans, seed: int) -> Numbers:
-    """Return the packs of all epochs in the order of this seed."""
-    return Numbers(plans, lambda epoch: plans.order(seed, epoch))
+    return order

@@ -12,12 +12,12 @@ from shardmill.model.sample import Origin
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
-from shardmill.train.order import Plans, pack_numbers, plans_of
-from shardmill.train.state import NO_PACK, LoaderState, Schedule, Split
+from shardmill.train.order import NO_PACK, LoaderState, Schedule, Split
+from shardmill.train.plans import Plans, pack_numbers, plans_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DocumentOrigin:
     """Where a document lies (file and bytes), and where it was taken from."""
 
     key: str
@@ -38,16 +38,16 @@ class PackOrigin:
     epoch: int
     position: int
     rows: list[int]
-    documents: list[Source]
+    documents: list[DocumentOrigin]
 
 
-class Finder(Protocol):
+class RowFinder(Protocol):
     """Says where a row of the data lies."""
 
     def __len__(self) -> int:
         """The number of rows."""
 
-    def find(self, row: int) -> Source:
+    def find(self, row: int) -> DocumentOrigin:
         """Return where a row lies."""
 
 
@@ -60,11 +60,11 @@ class TokenFinder:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def find(self, row: int) -> Source:
+    def find(self, row: int) -> DocumentOrigin:
         """Return where the ids of a row lie."""
         number, inside = self.tokens.locate(row)
         shard = self.tokens.shard(number)
-        return Source(
+        return DocumentOrigin(
             key=shard.keys[inside],
             shard=self.tokens.entries[number].name,
             row_in_shard=inside,
@@ -85,12 +85,12 @@ class SampleFinder:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def find(self, row: int) -> Source:
+    def find(self, row: int) -> DocumentOrigin:
         """Return where the members of a sample lie."""
         number, inside = self.samples.locate(row)
         shard = self.samples.shard(number)
         start, end = shard.index.span(inside)
-        return Source(
+        return DocumentOrigin(
             key=shard.index.keys[inside],
             shard=self.samples.entries[number].name,
             row_in_shard=inside,
@@ -101,7 +101,7 @@ class SampleFinder:
         )
 
 
-def open_finder(folder: Path) -> Finder:
+def open_finder(folder: Path) -> RowFinder:
     """Return the finder of a folder of token shards or of samples."""
     manifest = open_manifest(folder)
     if manifest.shards and "spans" in manifest.shards[0].files:
@@ -110,7 +110,11 @@ def open_finder(folder: Path) -> Finder:
 
 
 def packs_of_step(
-    plan: Plans | PackPlan, split: Split, start: LoaderState, step: int, data: Finder | None = None
+    plan: Plans | PackPlan,
+    split: Split,
+    start: LoaderState,
+    step: int,
+    data: RowFinder | None = None,
 ) -> list[PackOrigin]:
     """Return what one rank trains on in a step, counted from 0 at `start`."""
     plans = plans_of(plan)
@@ -119,7 +123,7 @@ def packs_of_step(
         raise ConfigError(f"steps count from 0, got {step}")
     if data is not None and len(data) != num_rows:
         raise ConfigError(f"the plan packs {num_rows} samples, the data has {len(data)}")
-    schedule = Schedule(plans, split)
+    schedule = Schedule(plans.size, split)
     taken = schedule.take(schedule.skip(start, step))
     numbers = pack_numbers(plans, start.seed).of(taken)
     found = zip(numbers, taken.epochs, taken.positions)
@@ -127,7 +131,7 @@ def packs_of_step(
 
 
 def _origin(
-    plans: Plans, number: int, epoch: int, position: int, data: Finder | None
+    plans: Plans, number: int, epoch: int, position: int, data: RowFinder | None
 ) -> PackOrigin:
     if number == NO_PACK:
         return PackOrigin(NO_PACK, epoch, position, [], [])

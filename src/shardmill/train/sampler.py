@@ -3,7 +3,7 @@
 It runs in the main process, ahead of the training loop by as many batches as workers prefetch.
 Hence it has no state of its own to save: its iterator has, by the protocol of torchdata's
 StatefulDataLoader, which keeps with each batch the state after that batch was drawn; and
-`PackLoader` counts the batches that it hands out. For any other loader, `state_after` answers.
+`StepLoader` counts the batches that it hands out. For any other loader, `state_after` answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 import torch.distributed
 from torch.utils.data import Sampler
 
-from shardmill.train.order import Numbers
-from shardmill.train.state import (
+from shardmill.errors import ConfigError
+from shardmill.train.order import (
+    EpochNumbers,
+    EpochSize,
     LoaderState,
     Remainder,
     Schedule,
-    Sizes,
     Split,
     state_from_plain,
     state_to_plain,
@@ -29,17 +30,15 @@ from shardmill.train.state import (
 log = logging.getLogger(__name__)
 
 
-def split_of(
-    dp_rank: int | None, dp_world: int | None, micro_batch: int, remainder: Remainder
-) -> Split:
+def split_of(rank: int | None, world: int | None, batch_size: int, remainder: Remainder) -> Split:
     """Return the split; without a rank and a world, every process of torch.distributed is one."""
-    if (dp_rank is None) != (dp_world is None):
-        raise ValueError("give both dp_rank and dp_world, or neither")
-    if dp_rank is None or dp_world is None:
+    if (rank is None) != (world is None):
+        raise ConfigError("give both rank and world, or neither")
+    if rank is None or world is None:
         running = torch.distributed.is_available() and torch.distributed.is_initialized()
-        dp_rank = torch.distributed.get_rank() if running else 0
-        dp_world = torch.distributed.get_world_size() if running else 1
-    return Split(dp_rank=dp_rank, dp_world=dp_world, micro_batch=micro_batch, remainder=remainder)
+        rank = torch.distributed.get_rank() if running else 0
+        world = torch.distributed.get_world_size() if running else 1
+    return Split(rank=rank, world=world, batch_size=batch_size, remainder=remainder)
 
 
 class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
@@ -49,22 +48,26 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
     """
 
     def __init__(
-        self, sizes: Sizes, numbers: Numbers, split: Split, *, seed: int, digest: str
+        self, size: EpochSize, numbers: EpochNumbers, split: Split, *, seed: int, digest: str
     ) -> None:
-        self.schedule, self.numbers, self.digest = Schedule(sizes, split), numbers, digest
-        self.seed = seed
+        self.schedule, self.digest, self.seed = Schedule(size, split), digest, seed
         self.start = LoaderState(seed=seed)
+        self._numbers = numbers
 
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank.
 
-        After a step that borrowed, an epoch may have one fewer; one that was planned afresh, one
+        After a step that borrowed, an epoch may have one fewer; with a plan for each epoch, one
         more or fewer.
         """
         return self.schedule.steps_left(LoaderState())
 
     def __iter__(self) -> StepIterator:
         return StepIterator(self)
+
+    def numbers(self, state: LoaderState) -> list[int]:
+        """Return the numbers that this rank takes in the step that begins here."""
+        return self._numbers.of(self.schedule.take(state))
 
     def state_after(self, num_batches: int) -> dict[str, Any]:
         """Return the state when so many batches since `start` have been trained on."""
@@ -88,9 +91,8 @@ class StepSampler(Sampler[list[int]]):  # type: ignore[misc]
 
     def from_plain(self, plain: dict[str, Any]) -> LoaderState:
         """Return a state that belongs to this very order, or say why it does not."""
-        size = self.schedule.sizes.size
-        found = state_from_plain(plain, self.digest, seed=self.seed, size=size)
-        return self.schedule.settle(found)
+        size = self.schedule.size
+        return self.schedule.settle(state_from_plain(plain, self.digest, seed=self.seed, size=size))
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
         """Begin where `state_after`, or a loader, was saved."""
@@ -103,15 +105,14 @@ class StepIterator(Iterator[list[int]]):
     def __init__(self, sampler: StepSampler) -> None:
         self.sampler = sampler
         self.state, self.epoch = sampler.start, 0
-        self._begin(sampler.start)
+        self._begin()
 
     def __next__(self) -> list[int]:
-        schedule = self.sampler.schedule
         if self.state.epoch != self.epoch:
             self.sampler.start = self.state
             raise StopIteration
-        numbers = self.sampler.numbers.of(schedule.take(self.state))
-        self.state = schedule.advance(self.state)
+        numbers = self.sampler.numbers(self.state)
+        self.state = self.sampler.schedule.advance(self.state)
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,19 +121,19 @@ class StepIterator(Iterator[list[int]]):
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
         """Draw from where the state was saved, and let later epochs follow it."""
-        self.sampler.start = self.sampler.from_plain(plain)
-        self._begin(self.sampler.start)
+        self.sampler.load_state_dict(plain)
+        self._begin()
 
-    def _begin(self, start: LoaderState) -> None:
+    def _begin(self) -> None:
         schedule = self.sampler.schedule
-        self.state = schedule.settle(start)
+        self.state = schedule.settle(self.sampler.start)
         self.epoch = self.state.epoch
-        left = schedule.left(self.state)
-        if schedule.split.remainder == "drop" and left % schedule.split.per_step:
+        left_out = schedule.left(self.state) % schedule.split.per_step
+        if schedule.split.remainder == "drop" and left_out:
             log.warning(
                 "epoch %d will leave out its last %d of %d packs: they do not fill a step of %d",
                 self.epoch,
-                left % schedule.split.per_step,
-                schedule.sizes.size(self.epoch),
+                left_out,
+                schedule.size(self.epoch),
                 schedule.split.per_step,
             )

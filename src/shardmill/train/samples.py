@@ -5,25 +5,24 @@ is a number. With threads, each reads a whole batch of samples ahead, straight f
 one private buffer that is used again when the batch is gone; payload bytes never pass a pipe.
 Without threads, samples are views of the mapped tars: the best for data that is in memory.
 
-Reads the members of samples, a batch at a time, with as little Python between as can be.
-
-What a sample needs of its shard (where keys, members and bytes lie) is kept at hand for each shard,
-since looking it up costs as much as copying 20 KB. Threads may share a reader: a shard that is in
-use stays mapped and open, whatever the sample set closes meanwhile.
+`RawReader` reads the members of samples a batch at a time, with as little Python between as can be.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import threading
+import weakref
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch.utils.data import IterableDataset, get_worker_info
+import numpy as np
+from torch.utils.data import get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import digest
@@ -31,13 +30,17 @@ from shardmill.model.sample import MediaSize
 from shardmill.shards.samples import SampleDataset, SampleShard, max_open_shards, open_samples
 from shardmill.shards.tar.index import ShardIndex
 from shardmill.shards.tar.members import MemberTable
-from shardmill.storage.path import UrlPath, as_path
-from shardmill.storage.prefetch import announce_ahead, map_ahead
-from shardmill.train.dataset import Buffers, keep_freed_memory
-from shardmill.train.order import sample_numbers
+from shardmill.storage.path import AnyPath, UrlPath, as_path
+from shardmill.train.health import Health, SampleFault
+from shardmill.train.order import NO_PACK, EpochNumbers, Remainder, shuffled_samples
 from shardmill.train.sampler import StepSampler, split_of
-from shardmill.train.state import NO_PACK, EqualEpochs, LoaderState, Remainder
-from shardmill.train.watch import Fault, Watch
+from shardmill.train.stream import StepStream
+
+log = logging.getLogger(__name__)
+
+MAX_KEPT = 16
+ROUND = 1 << 20
+LARGE = 16 << 20
 
 
 class RawSample(NamedTuple):
@@ -45,6 +48,92 @@ class RawSample(NamedTuple):
 
     key: str
     members: dict[str, Any]
+
+
+class SampleStream(StepStream):
+    """Batches of samples until the epoch ends; iterating again gives the next epoch.
+
+    `samples` is a folder of sample shards. `decode` makes of a `RawSample` what the loop wants, in
+    the threads if there are any. A sample that cannot be read is left out of its batch, named in
+    the log and counted against `max_faults`. `window` shuffles only inside windows of so many
+    samples, for data that is slow to reach at random. With `copy`, members are bytes.
+    """
+
+    def __init__(
+        self,
+        samples: SampleDataset | AnyPath,
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        remainder: Remainder = "borrow",
+        window: int | None = None,
+        decode: Callable[[RawSample], Any] | None = None,
+        copy: bool = False,
+        threads: int = 0,
+        ahead: int = 4,
+        max_faults: int = 100,
+    ) -> None:
+        self.samples = (
+            samples if isinstance(samples, SampleDataset) else open_samples(as_path(samples))
+        )
+        self.decode, self.health = decode, Health(max_faults)
+        self.reader = reader = RawReader(self.samples)
+        self._read = reader.copies if copy else reader.private if threads else reader.views
+        num_samples = len(self.samples)
+        files = [
+            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
+            for entry in self.samples.entries
+        ]
+        steps = StepSampler(
+            lambda epoch: num_samples,
+            EpochNumbers(
+                lambda epoch: num_samples,
+                lambda epoch: shuffled_samples(num_samples, seed=seed, epoch=epoch, window=window),
+            ),
+            split_of(rank, world, batch_size, remainder),
+            seed=seed,
+            digest=digest(["samples", window, files]),
+        )
+        super().__init__(steps, threads=threads, ahead=ahead)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "every worker would read every sample: use threads instead of num_workers"
+            )
+        return super().__iter__()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether tars are read from a store."""
+        return self.reader.is_remote
+
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Have the members of these samples fetched from the store."""
+        self.reader.announce([number for number in numbers if number != NO_PACK])
+
+    def make(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the samples, decoded if that was asked for."""
+        real = [number for number in numbers if number != NO_PACK]
+        batch: list[Any] = self._read(real)
+        return batch if self.decode is None else list(self._decoded(real, batch, self.decode))
+
+    def _decoded(
+        self,
+        numbers: Sequence[int],
+        batch: Sequence[RawSample],
+        decode: Callable[[RawSample], Any],
+    ) -> Iterator[Any]:
+        for number, sample in zip(numbers, batch):
+            try:
+                yield decode(sample)
+            except (SampleError, FormatError) as error:
+                shard, inside = self.samples.locate(number)
+                name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
+                log.warning("cannot read %s: %s", name, error)
+                self.health.add(SampleFault(NO_PACK, number, name, str(error)))
 
 
 class _File:
@@ -68,6 +157,10 @@ class _Shard(NamedTuple):
     file: _File | None
     opened: SampleShard
 
+    def key(self, inside: int) -> str:
+        bounds = self.key_bounds
+        return str(self.key_bytes[bounds[inside] : bounds[inside + 1]], "utf-8", "surrogateescape")
+
     def views(self, inside: int) -> dict[str, Any]:
         """Return the members of a sample as views of the tar, or of what is fetched of it."""
         if self.whole is None:
@@ -82,7 +175,12 @@ class _Shard(NamedTuple):
 
 
 class RawReader:
-    """Samples of a set by number: as views, as bytes, or in a buffer of the batch's own."""
+    """Samples of a set by number: as views, as bytes, or in a buffer of the batch's own.
+
+    What a sample needs of its shard (where keys, members and bytes lie) is kept for each shard,
+    since looking it up costs as much as copying 20 KB. Threads may share a reader: a shard that is
+    in use stays mapped and open, whatever the sample set closes meanwhile.
+    """
 
     def __init__(self, samples: SampleDataset) -> None:
         self.samples, self.buffers = samples, Buffers()
@@ -134,7 +232,7 @@ class RawReader:
             used += end - start
             if shard.file is None or os.preadv(shard.file.fd, [part], start) != len(part):
                 return self.views(numbers)
-            batch.append(RawSample(_key(shard, inside), shard.table.views(inside, part, start)))
+            batch.append(RawSample(shard.key(inside), shard.table.views(inside, part, start)))
         return batch
 
     def _read(
@@ -143,7 +241,7 @@ class RawReader:
         self._renew()
         self.announce(numbers)
         return [
-            RawSample(_key(shard, inside), members(shard, inside))
+            RawSample(shard.key(inside), members(shard, inside))
             for shard, inside in map(self._locate, numbers)
         ]
 
@@ -173,112 +271,38 @@ class RawReader:
         return found
 
 
-def _key(shard: _Shard, inside: int) -> str:
-    bounds = shard.key_bounds
-    return str(shard.key_bytes[bounds[inside] : bounds[inside + 1]], "utf-8", "surrogateescape")
+class Buffers:
+    """Memory for batches that is used again: fresh memory costs a page fault for every 4 KB.
 
-
-log = logging.getLogger(__name__)
-
-
-class SampleStream(IterableDataset[list[Any]]):  # type: ignore[misc]
-    """Batches of samples until the epoch ends; iterating again gives the next epoch.
-
-    `decode` makes of a `RawSample` what the loop wants, in the threads if there are any. A sample
-    that cannot be read is left out of its batch, named and counted. `window` shuffles only inside
-    windows of so many samples, for data that is slow to reach at random. With `copy`, members are
-    bytes.
+    Anonymous maps are handed out as views and taken back when nobody looks at them any more.
     """
 
-    def __init__(
-        self,
-        samples: SampleDataset | Path | str,
-        *,
-        batch_size: int = 32,
-        seed: int = 0,
-        dp_rank: int | None = None,
-        dp_world: int | None = None,
-        remainder: Remainder = "borrow",
-        window: int | None = None,
-        decode: Callable[[RawSample], Any] | None = None,
-        copy: bool = False,
-        threads: int = 0,
-        ahead: int = 4,
-        max_faults: int = 100,
-    ) -> None:
-        self.samples = (
-            samples if isinstance(samples, SampleDataset) else open_samples(as_path(samples))
-        )
-        self.decode, self.threads, self.ahead = decode, threads, ahead
-        self.watch, self.reader = Watch(max_faults), RawReader(self.samples)
-        reader = self.reader
-        self._read = reader.copies if copy else reader.private if threads else reader.views
-        files = [
-            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
-            for entry in self.samples.entries
-        ]
-        self.steps = StepSampler(
-            EqualEpochs(len(self.samples)),
-            sample_numbers(len(self.samples), seed, window),
-            split_of(dp_rank, dp_world, batch_size, remainder),
-            seed=seed,
-            digest=digest(["samples", window, files]),
-        )
-        self.state = self.steps.start
+    def __init__(self) -> None:
+        self._free: deque[mmap.mmap] = deque(maxlen=MAX_KEPT)
 
-    def __len__(self) -> int:
-        return len(self.steps)
+    def take(self, num_bytes: int) -> memoryview:
+        """Return writable memory of this size; what it held before is undefined."""
+        try:
+            held = self._free.popleft()  # asking first would not do: threads share the buffers
+        except IndexError:
+            held = None
+        if held is None or len(held) < num_bytes:
+            # A quarter more than asked for, so that the next, slightly larger batch fits, too.
+            held = mmap.mmap(-1, (num_bytes + num_bytes // 4) // ROUND * ROUND + ROUND)
+        # Views of the array keep the array alive; when the last one goes, the map is free again.
+        array = np.frombuffer(held, np.uint8)
+        weakref.finalize(array, self._free.append, held).atexit = False
+        return memoryview(array.data)[:num_bytes]
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        if get_worker_info() is not None:
-            raise ConfigError(
-                "every worker would read every sample: use threads instead of num_workers"
-            )
-        starts = self._starts()
-        if self.reader.is_remote:
-            starts = announce_ahead(self._announce, starts, ahead=0 if self.threads else self.ahead)
-        for state, batch in map_ahead(self._make, starts, threads=self.threads, ahead=self.ahead):
-            self.state = state
-            yield batch
+    def __reduce__(self) -> tuple[object, ...]:
+        return Buffers, ()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the next batch comes from."""
-        return self.steps.to_plain(self.state)
 
-    def load_state_dict(self, plain: dict[str, Any]) -> None:
-        """Go on where `state_dict` was saved, with any number of ranks, threads, samples."""
-        self.state = self.steps.from_plain(plain)
+def keep_freed_memory() -> None:
+    """Let arrays of up to 16 MB be freed into the process, not back to the system.
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Leave this epoch and begin at the head of another."""
-        self.state = self.steps.epoch_start(epoch)
-
-    def _starts(self) -> Iterator[LoaderState]:
-        state = self.steps.schedule.settle(self.state)
-        epoch = state.epoch
-        while state.epoch == epoch:
-            yield state
-            state = self.steps.schedule.advance(state)
-
-    def _announce(self, state: LoaderState) -> None:
-        numbers = self.steps.numbers.of(self.steps.schedule.take(state))
-        self.reader.announce([number for number in numbers if number != NO_PACK])
-
-    def _make(self, state: LoaderState) -> tuple[LoaderState, list[Any]]:
-        numbers = self.steps.numbers.of(self.steps.schedule.take(state))
-        real = [number for number in numbers if number != NO_PACK]
-        batch: list[Any] = self._read(real)
-        if self.decode is not None:
-            batch = list(self._decoded(real, batch))
-        return self.steps.schedule.advance(state), batch
-
-    def _decoded(self, numbers: Sequence[int], batch: Sequence[RawSample]) -> Iterator[Any]:
-        assert self.decode is not None
-        for number, sample in zip(numbers, batch):
-            try:
-                yield self.decode(sample)
-            except (SampleError, FormatError) as error:
-                shard, inside = self.samples.locate(number)
-                name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
-                log.warning("cannot read %s: %s", name, error)
-                self.watch.add(Fault(NO_PACK, number, name, str(error)))
+    glibc maps blocks above a threshold (128 KB at first) anew each time, so that each pack would
+    pay a page fault for every 4 KB of it: half the time of building one. Freeing a large block
+    raises the threshold to its size; the block itself is never touched and costs nothing.
+    """
+    np.empty(LARGE, np.uint8)

@@ -1,17 +1,17 @@
-"""Shards near the GPU: copied once a node to local disk or shared memory before training.
+"""Copies of shards on a local disk or in shared memory, made once a node.
 
-`stage(folder, "/dev/shm/data")` makes the same folder there, file by file. A file is copied under a
-private name, compared with the manifest's checksum and renamed, so that what is there is whole; the
-processes of a node share the work by a lock for each file. The manifest comes last: a folder that
-has it is complete. `Staged.remove` (or leaving a `with` block) deletes what the last user leaves.
+`stage(folder, "/dev/shm/data")` makes the same folder there before training, file by file. A file
+is copied under a private name, compared with the manifest's checksum and renamed, so that what is
+there is whole; the processes of a node share the work by a lock for each file. The manifest comes
+last: a folder that has it is complete.
 
-Shards that come near the GPU while training goes on: once a node, in the background, bounded.
+`stage_in_background(folder, "/dev/shm/data")` returns at once. A thread copies shard after shard,
+as many as `max_bytes` and the disk allow; readers that were opened with `staged_dir=` read the
+originals until a copy has arrived (see `storage.cache`), and those that found no room for as long
+as they live. Of the processes of a node one copies, the others wait to take its place. Trouble with
+copying is told in the log and never stops training.
 
-`stage_along(folder, "/dev/shm/data")` returns at once. A thread copies shard after shard, as many
-as `max_bytes` and the disk allow; readers that were opened with `near=` read the originals until a
-copy has come (see `io.arriving`), and what found no room for as long as they live. Of the processes
-of a node one copies, the others wait to take its place. Trouble with copying is told in the log and
-never stops training. The copies go with their last user, like those of `stage`.
+Both remove the copies with their last user: `remove`, or the end of a `with` block.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import entry_index, tar_place
 from shardmill.storage.cache import LOG_NAME
-from shardmill.storage.path import as_path
+from shardmill.storage.path import AnyPath, as_path
+
+log = logging.getLogger(__name__)
 
 CHUNK = 8 << 20
 USERS = ".users"
+RETRY_S = 1.0
+# Of what is free, so much stays free for others.
+SPARE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,13 @@ class Copying:
     checksum: str | None
 
 
-def stage(folder: Path | str, near: Path | str, *, max_bytes: int | None = None) -> Staged:
-    """Copy a finished folder to `near`, or use the copy that is there; returns it in use.
+def stage(folder: AnyPath, staged_dir: AnyPath, *, max_bytes: int | None = None) -> Staged:
+    """Copy a finished folder to `staged_dir`, or use the copy that is there; returns it in use.
 
     All processes of a node may call this at once. The copy must fit into `max_bytes`, and into
     what is free there.
     """
-    source, target = as_path(folder), Path(near)
+    source, target = as_path(folder), Path(staged_dir)
     manifest = open_manifest(source)
     staged = use_folder(target, manifest.num_bytes)
     with ExitStack() as unless_copied:
@@ -192,12 +197,6 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-log = logging.getLogger(__name__)
-RETRY_S = 1.0
-# Of what is free, so much stays free for others.
-SPARE_BYTES = 256 << 20
-
-
 class Staging:
     """Copying that goes on, until the `with` block, `remove` or the process ends."""
 
@@ -205,7 +204,7 @@ class Staging:
         self.folder, self._staged = staged.folder, staged
         self._source, self._manifest, self._limit = source, manifest, limit
         self._stop, self._done = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stage-along", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stage-in-background", daemon=True)
         self._thread.start()
         self._pid = os.getpid()
         atexit.register(self.remove)
@@ -274,12 +273,14 @@ class Staging:
             log_file.write(f"{shard.name}\n")
 
 
-def stage_along(folder: Path | str, near: Path | str, *, max_bytes: int | None = None) -> Staging:
-    """Begin to copy the shards of a finished folder to `near`; all processes of a node may."""
+def stage_in_background(
+    folder: AnyPath, staged_dir: AnyPath, *, max_bytes: int | None = None
+) -> Staging:
+    """Begin to copy the shards of a finished folder; all processes of a node may call this."""
     source = as_path(folder)
     manifest = open_manifest(source)
     limit = max_bytes if max_bytes is not None else 1 << 63
-    staged = use_folder(Path(near), manifest.num_bytes)
+    staged = use_folder(Path(staged_dir), manifest.num_bytes)
     return Staging(source, staged, manifest, limit)
 
 

@@ -20,7 +20,6 @@ from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
 from shardmill.model.plan import PackSpec
 from shardmill.model.tokenrow import mask_of
-from shardmill.pack.build import BuildSpec
 from shardmill.pack.plan import plan_packs
 from shardmill.shards.lengths import open_lengths
 from shardmill.tokens.visual.qwen import Qwen2VL
@@ -66,9 +65,7 @@ def test_what_was_measured_is_what_the_processor_makes(reader: Any, tmp_path: Pa
 def test_packs_have_the_images_of_their_documents(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
-    packs = PackedDataset(
-        plan, reader, lengths=table, build=BuildSpec(positions=Qwen2VL()), max_faults=0
-    )
+    packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL(), max_faults=0)
     patch = reader.processor.image_processor.patch_size
     assert patch == 14
     total = 0
@@ -86,7 +83,7 @@ def test_packs_have_the_images_of_their_documents(reader: Any) -> None:
 def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=int(table.num_tokens.max())), engine="plain")
-    packs = PackedDataset(plan, reader, lengths=table, build=BuildSpec(positions=Qwen2VL()))
+    packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL())
     dummy = dummy_image(reader.processor)
     bare = next(packs[n] for n in range(len(packs)) if not packs[n].pack.media)
     seen = next(packs[n] for n in range(len(packs)) if packs[n].pack.media)
@@ -112,7 +109,7 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
 def test_an_empty_batch_of_packs_still_runs_the_tower(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
-    packs = PackedDataset(plan, reader, lengths=table, build=BuildSpec(positions=Qwen2VL()))
+    packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL())
     batch = Collate(dummy=dummy_image(reader.processor))([packs[-1]])
     assert len(batch["image_grid_thw"]) == 1
     assert batch["position_ids"].shape == (3, *batch["input_ids"].shape)

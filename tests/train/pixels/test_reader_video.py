@@ -28,7 +28,6 @@ from shardmill.media.video.samplers import AllFrames
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import mask_of, modality_of
-from shardmill.pack.build import BuildSpec
 from shardmill.pack.plan import plan_packs
 from shardmill.shards.lengths import open_lengths
 from shardmill.tokens.visual.llava import Llava
@@ -123,8 +122,7 @@ def test_planned_lengths_are_built_lengths(folder: Path, family: str, tmp_path: 
     assert np.array_equal(measured.num_visual, found.num_visual)
     assert np.array_equal(measured.num_fixed, found.num_fixed)
     plan = plan_packs(measured, PackSpec(capacity=700), engine="plain")
-    build = BuildSpec(positions=reader.rule)
-    packs = PackedDataset(plan, reader, lengths=measured, build=build, max_faults=0)
+    packs = PackedDataset(plan, reader, lengths=measured, max_faults=0)
     assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
 
@@ -133,7 +131,7 @@ def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> Non
     reader = PixelReader.open(folder, film_processor(family))
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=700), engine="plain")
-    packs = PackedDataset(plan, reader, build=BuildSpec(positions=reader.rule), max_faults=0)
+    packs = PackedDataset(plan, reader, max_faults=0)
     model = tiny_model(family).model
     for number in range(len(packs)):
         pack = packs[number].pack
@@ -153,7 +151,7 @@ def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> Non
 def test_a_batch_counts_films_not_runs(folder: Path, family: str) -> None:
     reader = PixelReader.open(folder, film_processor(family))
     plan = plan_packs(lengths_by(reader), PackSpec(capacity=700), engine="plain")
-    packs = PackedDataset(plan, reader, build=BuildSpec(positions=reader.rule), max_faults=0)
+    packs = PackedDataset(plan, reader, max_faults=0)
     chosen = [packs[number] for number in range(2)]
     batch = Collate(media_dtype=torch.bfloat16)(chosen)
     counts = [

@@ -33,7 +33,7 @@ from shardmill.tokens.templates.jinja import answer_spans
 from shardmill.tokens.templates.turns import conversation
 from shardmill.tokens.visual.pretrained import rule_of_folder, rule_of_processor
 from shardmill.tokens.visual.rule import Visual, VisualRule
-from shardmill.train.documents import Document
+from shardmill.train.documents import TrainRow
 from shardmill.train.pixels.processor import (
     ChatMedium,
     PixelProcessor,
@@ -78,18 +78,18 @@ class PixelReader:
         folder: Path | str,
         processor: Any,
         rule: VisualRule | None = None,
-        near: Path | str | None = None,
+        staged_dir: Path | str | None = None,
     ) -> PixelReader:
         """Return the reader of a finished folder of samples; a processor may be a local path.
 
         Without a rule, the one that the processor's own settings describe is taken. Copies of the
-        shards may arrive `near` by.
+        shards may be staged in `staged_dir`.
         """
         rule = find_rule(processor) if rule is None else rule
         if isinstance(processor, str | Path):
             auto = need("transformers", extra="train").AutoProcessor
             processor = auto.from_pretrained(str(processor), local_files_only=True)
-        where = None if near is None else Path(near)
+        where = None if staged_dir is None else Path(staged_dir)
         return cls(open_samples(folder, staged_dir=where), processor, rule)
 
     @property
@@ -109,7 +109,7 @@ class PixelReader:
         """Have these samples fetched together."""
         self.reader.announce(rows)
 
-    def read(self, row: int) -> Document:
+    def read(self, row: int) -> TrainRow:
         """Return the processor's ids and tensors of a sample, with loss on the answers."""
         (raw,) = self.reader.views([row])
         sample = parse_sample(raw.key, raw.members)
@@ -141,7 +141,7 @@ class PixelReader:
 
     def _process(
         self, sample: Sample, segments: Sequence[Segment], media: Sequence[Any]
-    ) -> Document:
+    ) -> TrainRow:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
         rendered = self.asked.render(messages, tools=tools)
@@ -168,7 +168,7 @@ class PixelReader:
             media=chat.media_spans(),
         )
         tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
-        return Document(row, tensors)
+        return TrainRow(row, tensors)
 
     def _visuals(
         self, segments: Sequence[Segment], media: Sequence[Any], made: Mapping[str, Any]

@@ -17,7 +17,7 @@ pytest.importorskip("psutil")
 import psutil
 from packed_folder import Made
 
-from shardmill.train.watch import sweep
+from shardmill.train.health import remove_orphans
 
 SCRIPT = """
 import sys, time
@@ -25,10 +25,10 @@ from torch.utils.data import get_worker_info
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.loader import StepLoader
 
-packs = PackedDataset.from_tokens(sys.argv[1], sys.argv[2])
+packs = PackedDataset(sys.argv[1], sys.argv[2])
 loader = StepLoader(packs, packs.sampler(), collate_fn=len, num_workers=2)
 for batch in loader:
-    print(packs.watch.folder, flush=True)
+    print(packs.health.folder, flush=True)
     time.sleep(600)
 """
 
@@ -55,4 +55,4 @@ def test_nothing_survives(made: Made, tmp_path: Path, number: signal.Signals) ->
         assert time.monotonic() < deadline
         time.sleep(0.1)
         if number == signal.SIGKILL:
-            sweep(tmp_path)
+            remove_orphans(tmp_path)

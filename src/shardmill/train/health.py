@@ -1,7 +1,7 @@
-"""What workers are doing and what they could not read, visible to every process of a loader.
+"""The health of a loader: what workers are reading and what they could not read.
 
-A private folder that goes with the process that made it; if that was killed, the next one finds
-its lock free and sweeps it away:
+Every process of a loader sees it through a private folder that goes with the process that made it;
+if that was killed, the next loader finds its lock free and removes it:
 
     owner     locked by the process that made the folder
     at        one slot of four int64 a worker: pid, pack, row, and 1 while it reads
@@ -27,7 +27,7 @@ import orjson
 
 from shardmill.errors import ShardmillError
 
-PREFIX, OWNER = "shardmill-watch-", "owner"
+PREFIX, OWNER = "shardmill-health-", "owner"
 NUM_SLOTS = 1024
 SLOT = struct.Struct("<4q")
 MAX_DETAIL = 300
@@ -39,7 +39,7 @@ class TooManyFaults(ShardmillError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SampleFault:
     """A sample that could not be read: where it stands in the plan, its name and why."""
 
     pack: int
@@ -52,7 +52,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPosition:
     """Where a worker is: process, pack and row."""
 
     pid: int
@@ -60,8 +60,8 @@ class Place:
     row: int
 
 
-class Watch:
-    """The shared notes of one data set; `max_faults` samples may be replaced by padding.
+class Health:
+    """What the workers of one data set report; `max_faults` samples may be replaced by padding.
 
     It can be sent to another process, which then opens the same files.
     """
@@ -76,28 +76,29 @@ class Watch:
         owner = os.open(self.folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(owner, fcntl.LOCK_EX)
         weakref.finalize(self, _remove, self.folder, owner, os.getpid())
-        sweep(self.folder.parent)
+        remove_orphans(self.folder.parent)
         (self.folder / "at").write_bytes(bytes(NUM_SLOTS * SLOT.size))
         (self.folder / "faults").touch()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Watch, (self.max_faults, self.folder)
+        return Health, (self.max_faults, self.folder)
 
     def reading(self, worker: int, pack: int, row: int) -> None:
-        """Note that this worker now reads this row."""
-        SLOT.pack_into(self._notes(), worker % NUM_SLOTS * SLOT.size, os.getpid(), pack, row, 1)
+        """Record that this worker now reads this row."""
+        SLOT.pack_into(self._at(), worker % NUM_SLOTS * SLOT.size, os.getpid(), pack, row, 1)
 
     def resting(self, worker: int) -> None:
-        """Note that this worker reads nothing."""
-        SLOT.pack_into(self._notes(), worker % NUM_SLOTS * SLOT.size, os.getpid(), 0, 0, 0)
+        """Record that this worker reads nothing."""
+        SLOT.pack_into(self._at(), worker % NUM_SLOTS * SLOT.size, os.getpid(), 0, 0, 0)
 
-    def places(self) -> list[Place]:
+    def positions(self) -> list[WorkerPosition]:
         """Return where each worker is that was reading when it was last heard of."""
-        return [Place(*at[:3]) for at in SLOT.iter_unpack(self._notes()) if at[0] and at[3]]
+        return [WorkerPosition(*at[:3]) for at in SLOT.iter_unpack(self._at()) if at[0] and at[3]]
 
-    def add(self, fault: Fault) -> None:
-        """Note a fault; raise `TooManyFaults` with the list when there are more than allowed."""
+    def add(self, fault: SampleFault) -> None:
+        """Record a fault; raise `TooManyFaults` with the list when there are more than allowed."""
         line = [fault.pack, fault.row, fault.name, fault.reason[:MAX_DETAIL]]
+        # One write in append mode: lines of several processes never mix.
         fd = os.open(self.folder / "faults", os.O_WRONLY | os.O_APPEND)
         try:
             os.write(fd, orjson.dumps(line) + b"\n")
@@ -105,33 +106,28 @@ class Watch:
             os.close(fd)
         faults = self.faults()
         if len(faults) > self.max_faults:
-            raise TooManyFaults(too_many(faults, self.max_faults))
+            listed = "".join(f"\n  {fault}" for fault in faults[:MAX_LISTED])
+            more = f"\n  and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
+            raise TooManyFaults(
+                f"{len(faults)} samples could not be read, {self.max_faults} are allowed: repair "
+                f"the data (shardmill check), or allow more with max_faults{listed}{more}"
+            )
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[SampleFault]:
         """Return the samples that could not be read, each once."""
         lines = (self.folder / "faults").read_bytes().splitlines()
-        found = {tuple(at[:2]): Fault(*at) for at in map(orjson.loads, lines)}
+        found = {tuple(at[:2]): SampleFault(*at) for at in map(orjson.loads, lines)}
         return list(found.values())
 
-    def _notes(self) -> mmap.mmap:
+    def _at(self) -> mmap.mmap:
         if self._slots is None:
             with (self.folder / "at").open("r+b") as file:
                 self._slots = mmap.mmap(file.fileno(), 0)
         return self._slots
 
 
-def too_many(faults: list[Fault], max_faults: int) -> str:
-    """Return the message with the list."""
-    listed = "".join(f"\n  {fault}" for fault in faults[:MAX_LISTED])
-    more = f"\n  and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
-    return (
-        f"{len(faults)} samples could not be read, {max_faults} are allowed: repair the data "
-        f"(shardmill check), or allow more with max_faults{listed}{more}"
-    )
-
-
-def sweep(parent: Path) -> None:
-    """Remove the folders whose owners have died."""
+def remove_orphans(parent: Path) -> None:
+    """Remove the folders whose owners were killed, so that their locks are free."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             owner = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
