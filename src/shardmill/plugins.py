@@ -65,8 +65,8 @@ SHAPES: Table = {
 
 READERS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronReader",
-    "packed-tars": "shardmill.formats.webdataset.read:TarReader",
-    "unidisc": "shardmill.formats.unidisc.read:UnidiscReader",
+    "packed-tars": "shardmill.formats.webdataset:TarReader",
+    "unidisc": "shardmill.formats.adapters.unidisc.read:UnidiscReader",
 }
 
 TEXT_TOKENIZERS: Table = {
@@ -137,12 +137,12 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
-    "hf": "shardmill.formats.huggingface.format:HuggingFaceFormat",
-    "liquid": "shardmill.formats.liquid.columns:LiquidFormat",
-    "liquid-pairs": "shardmill.formats.liquid.pairs:LiquidPairsFormat",
-    "tensordict": "shardmill.formats.unidisc.rows:TensorDictFormat",
-    "tensordict-pairs": "shardmill.formats.unidisc.pairs:PairsFormat",
-    "webdataset": "shardmill.formats.webdataset.format:WebDatasetFormat",
+    "hf": "shardmill.formats.huggingface.tokens:HuggingFaceFormat",
+    "liquid": "shardmill.formats.adapters.liquid:LiquidFormat",
+    "liquid-pairs": "shardmill.formats.adapters.liquid:LiquidPairsFormat",
+    "tensordict": "shardmill.formats.adapters.unidisc.write:TensorDictFormat",
+    "tensordict-pairs": "shardmill.formats.adapters.unidisc.write:PairsFormat",
+    "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
     "energon": "shardmill.formats.energon.format:EnergonFormat",
     "mds": "shardmill.formats.mds:MdsFormat",
     "litdata": "shardmill.formats.litdata:LitDataFormat",

@@ -6,18 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tars import tar_bytes
 from token_folder import write_token_folder
 from unidisc_folder import write_interleaved
+from video_tars import write_video_tar
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.formats.exported import OPENERS, open_reader
+from shardmill.formats.adapters.unidisc.read import UnidiscReader
+from shardmill.formats.exported import kind_of_tokens, open_reader
+from shardmill.formats.format import Format
 from shardmill.formats.megatron import MegatronFormat, MegatronReader
 from shardmill.formats.own import TokensReader
-from shardmill.formats.unidisc.read import UnidiscReader
+from shardmill.model.codec import load_class
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
+from shardmill.shards.tokens.ids import MAGIC
 from shardmill.stages.export import Export
 
 SPACE = TokenSpace(text_size=40, specials={"image": 3}, num_codes=20)
@@ -61,4 +66,43 @@ def test_folders_and_foreign_tokens_are_told_apart(tmp_path: Path, tokens: Path)
 
 
 def test_every_format_can_be_compared() -> None:
-    assert OPENERS.keys() == FORMATS.keys()
+    for name, path in FORMATS.items():
+        assert load_class(path).open is not Format.open, name
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_interleaved(tmp_path / "unidisc" / "tmp_train_0", [0])
+    write_video_tar(tmp_path / "video" / "0-1" / "shard_0-0-50.tar", [0])
+    (tmp_path / "mega").mkdir()
+    (tmp_path / "mega" / "x.idx").write_bytes(MAGIC)
+    (tmp_path / "pairs.tar").write_bytes(tar_bytes([("k.json", b"{}")]))
+    (tmp_path / "rows.jsonl").write_text("{}")
+    (tmp_path / "x.idx").write_bytes(b"SHMLARR1")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ("unidisc", "unidisc"),
+        ("unidisc/tmp_train_0", "unidisc"),
+        ("video", "packed-tars"),
+        ("video/*/*.tar", "packed-tars"),
+        ("mega", "megatron"),
+        ("mega/x", "megatron"),
+        ("mega/x.bin", "megatron"),
+        ("mega/x.idx", "megatron"),
+        ("pairs.tar", None),
+        ("rows.jsonl", None),
+        ("x.idx", None),
+        ("nothing", None),
+        ("nothing*.tar", None),
+    ],
+)
+def test_what_lies_there_decides(place: Path, given: str, kind: str | None) -> None:
+    assert kind_of_tokens([str(place / given)]) == kind
+
+
+def test_a_url_is_not_looked_at() -> None:
+    assert kind_of_tokens(["s3://bucket/x.tar"]) is None

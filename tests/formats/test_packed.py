@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis.strategies import booleans, integers, lists
+from mixed_folder import Mixed
 
-from shardmill.errors import SampleError
-from shardmill.formats.packed import packed_documents, packed_row, parse_packed
-from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.errors import ConfigError, SampleError
+from shardmill.formats.format import Piece, open_input
+from shardmill.formats.packed import (
+    open_media,
+    packed_documents,
+    packed_row,
+    packed_samples,
+    parse_packed,
+    read_media,
+)
+from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow, mask_of
 
@@ -98,3 +111,62 @@ def test_lengths_that_do_not_add_up_are_refused(lengths: list[int]) -> None:
 def test_other_json_is_no_packed_sample(raw: bytes) -> None:
     with pytest.raises(SampleError, match="not a packed sample"):
         parse_packed(raw, "k")
+
+
+def samples_of(folder: Path) -> dict[str, Any]:
+    """Return the fields of each packed sample by its key, as JSON has them."""
+    source = open_input(folder)
+    slices = tuple(part for unit in source.ranges(None) for part in unit)
+    return {
+        key: orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
+        for key, fields in packed_samples(source, Piece("00000", slices, {}))
+    }
+
+
+def test_rows_are_samples_of_one_document(mixed: Mixed) -> None:
+    samples = samples_of(mixed.tokens)
+    assert list(samples) == [row.key for row in mixed.rows]
+    for row, fields in zip(mixed.rows, samples.values()):
+        assert fields == {
+            "input_ids": row.ids.tolist(),
+            "loss_mask": mask_of(row.loss, len(row.ids)).astype(int).tolist(),
+            "keys": [row.key],
+            "lengths": [len(row.ids)],
+            "media": [
+                {
+                    "name": span.name,
+                    "kind": span.kind,
+                    "document": 0,
+                    "position": span.position,
+                    "num_tokens": span.num_tokens,
+                    "grid": list(span.grid),
+                    "before": span.before,
+                    "after": span.after,
+                }
+                for span in row.media
+            ],
+        }
+
+
+def test_packs_are_numbered_and_count_from_their_own_start(mixed: Mixed) -> None:
+    rows, samples = {row.key: row for row in mixed.rows}, samples_of(mixed.packs)
+    assert list(samples) == [f"00000-{number:06d}" for number in range(len(samples))]
+    assert sorted(key for f in samples.values() for key in f["keys"]) == sorted(rows)
+    for fields in samples.values():
+        ids, keys = fields["input_ids"], fields["keys"]
+        assert ids == [number for key in keys for number in rows[key].ids.tolist()]
+        assert sum(fields["lengths"]) == len(ids) == len(fields["loss_mask"])
+        assert [m["document"] for m in fields["media"]] == [
+            number for number, key in enumerate(keys) for _ in rows[key].media
+        ]
+        for medium in fields["media"]:
+            marker = 5 if medium["kind"] == "image" else 6
+            assert ids[medium["position"] - 1] == marker
+
+
+def test_media_come_from_the_samples(mixed: Mixed) -> None:
+    fields = samples_of(mixed.tokens)[mixed.rows[3].key]
+    ((ext, content),) = read_media(fields, open_media(mixed.samples))
+    assert (ext, bytes(content[4:8])) == ("mp4", b"ftyp")
+    with pytest.raises(ConfigError, match="has no medium 'mp4'"):
+        read_media(fields, open_media(mixed.pairs))

@@ -9,9 +9,9 @@ import pytest
 from unidisc_folder import write_interleaved
 
 from shardmill.errors import FormatError
+from shardmill.formats.adapters.unidisc.read import UnidiscReader
 from shardmill.formats.megatron import MegatronReader
 from shardmill.formats.reader import BlockReader, Reader, stamp
-from shardmill.formats.unidisc.read import UnidiscReader
 
 
 def test_records_are_the_documents_of_their_blocks(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from drivers import snapshot
 from token_folder import write_token_folder
 
 from shardmill.errors import FormatError
+from shardmill.formats.adapters.unidisc.write import TensorDictFormat
 from shardmill.formats.megatron import MegatronFormat
 from shardmill.formats.sharedfiles import RangeWriter, read_ranges
-from shardmill.formats.unidisc.rows import TensorDictFormat
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import TokenRow

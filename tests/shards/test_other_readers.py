@@ -14,7 +14,7 @@ import webdataset
 from PIL import Image
 from samples_for_tests import store_samples
 
-from shardmill.formats.webdataset.wids import write_wids_index
+from shardmill.formats.wids import write_wids_index
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.samples import open_samples
 

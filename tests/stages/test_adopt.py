@@ -12,8 +12,8 @@ from video_tars import write_video_tar
 
 from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
+from shardmill.formats.adapters.unidisc.read import UnidiscReader
 from shardmill.formats.megatron import MegatronReader
-from shardmill.formats.unidisc.read import UnidiscReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.run.runner import run_stage

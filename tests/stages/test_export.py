@@ -1,4 +1,4 @@
-"""The stage behind every format: units, books, staleness, and a format of one's own."""
+"""The stage behind every format: units, counts, staleness, and a format of one's own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from drivers import snapshot
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, ShardmillError, StaleError
+from shardmill.formats.adapters.liquid import LiquidFormat
 from shardmill.formats.format import ExportInput, Format, Piece
-from shardmill.formats.huggingface.format import HuggingFaceFormat
-from shardmill.formats.liquid.columns import LiquidFormat
+from shardmill.formats.huggingface.tokens import HuggingFaceFormat
 from shardmill.formats.megatron import MegatronFormat
-from shardmill.formats.rows import token_rows
+from shardmill.formats.rows import token_batches
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.stage import Draft, Tally, WholeStage
 from shardmill.model.tokenrow import TokenRow
@@ -30,8 +30,8 @@ class Lengths(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         with draft.file(piece.name, "txt").open("w") as file:
-            for rows in token_rows(source, piece.slices):
-                file.writelines(f"{length}\n" for length in rows.lengths.tolist())
+            for batch in token_batches(source, piece.slices):
+                file.writelines(f"{length}\n" for length in batch.lengths.tolist())
         tally.num_in += piece.num_rows
         tally.num_kept += piece.num_rows
         draft.finish(piece.name, num_samples=piece.num_rows)

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from shardmill.formats import sharedfiles as inplace
 from shardmill.model.codec import from_plain
 from shardmill.run.runner import run_stage
 
@@ -33,7 +32,7 @@ def run_and_die(stage: Any, out: str, writes_to_live: int) -> None:
 
         return maybe_die
 
-    inplace.write_at, os.pwrite = dying(inplace.write_at), dying(os.pwrite)
+    os.pwrite = dying(os.pwrite)
     assert run_stage(stage, out, workers=0).complete
 
 

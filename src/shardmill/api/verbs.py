@@ -128,7 +128,7 @@ def index(
     Nothing is copied and only headers are read. Samples of other programs have no documents, so
     that `ingest` comes before filter, tokenize or measure.
     """
-    from shardmill.formats.webdataset.wids import PICKLE_NAME, write_shard_list, write_wids_index
+    from shardmill.formats.wids import PICKLE_NAME, write_shard_list, write_wids_index
     from shardmill.stages.index import IndexTars
 
     stage = IndexTars(tars=tuple(to_texts(src)), media_sizes=media_sizes, interleaved=interleaved)

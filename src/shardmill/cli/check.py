@@ -125,7 +125,7 @@ def write_extras(folder: Path, options: ContentOptions, *, is_good: bool) -> dic
         found = dump_specimens(folder, options.dump, options.dump_count, space)
         made["dumped"] = [str(path) for path in found]
     if options.list_tars and is_good:
-        from shardmill.formats.webdataset.wids import write_shard_list
+        from shardmill.formats.wids import write_shard_list
 
         made["lists"] = [str(path) for path in write_shard_list(folder)]
     return made

@@ -47,8 +47,6 @@ FOR_WHAT = {
 COMPILED = {
     "shards.tar._tarscan": "walks tar headers",
     "shards.tar._members": "cuts samples out of tars",
-    "storage._weave": "weaves rows from columns, writes numbers as text",
-    "formats.unidisc._paddedrows": "joins padded rows",
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}

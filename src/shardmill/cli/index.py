@@ -9,7 +9,7 @@ import click
 
 from shardmill.cli.options import PlaceType, RunOptions, run_options
 from shardmill.cli.running import run_and_report
-from shardmill.formats.webdataset.wids import PICKLE_NAME, write_shard_list, write_wids_index
+from shardmill.formats.wids import PICKLE_NAME, write_shard_list, write_wids_index
 from shardmill.stages.index import IndexTars
 
 

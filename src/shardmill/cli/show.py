@@ -24,8 +24,7 @@ from shardmill import humanize as wording
 from shardmill.cli import output as console
 from shardmill.cli.options import folder_argument, json_lines_option
 from shardmill.errors import ConfigError, ShardmillError, need
-from shardmill.formats.reader import Part, Reader, Record
-from shardmill.formats.unidisc.codespace import is_code
+from shardmill.formats.reader import Part, Reader, Record, is_code
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Sample, sample_to_plain
 from shardmill.model.space import TokenSpace

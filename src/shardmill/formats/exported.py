@@ -1,25 +1,24 @@
-"""Opens anything that can be compared: our folders, our exports, and foreign tokens.
+"""Opens whatever holds samples, codes or tokens: our folders, our exports, and foreign tokens.
 
-What lies in a folder or a file: the kind of reader that it needs, from the files themselves.
+An export says in its stage.json which format made it, and that format opens it, a user's own like
+a built-in one. Folders without a stage.json are recognized by their files: Megatron's prefixes,
+tars of packed samples, UniDisc's memory maps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from shardmill.errors import ConfigError, FormatError, ShardmillError
-from shardmill.formats.huggingface.read import LiquidReader, TokenTableReader
-from shardmill.formats.litdata import LitDataReader
-from shardmill.formats.mds import MdsReader
-from shardmill.formats.megatron import MegatronReader
+from shardmill.formats.adapters.unidisc.memmaps import is_memmap_folder
+from shardmill.formats.adapters.unidisc.parts import PART
+from shardmill.formats.format import Format
 from shardmill.formats.own import open_folder
 from shardmill.formats.reader import Reader
-from shardmill.formats.unidisc.parts import PART, is_memmap_folder
-from shardmill.formats.unidisc.read import UnidiscReader
-from shardmill.formats.webdataset.read import TarReader, is_packed_tar
-from shardmill.model.codec import build, to_plain
+from shardmill.formats.webdataset import WebDatasetFormat, is_packed_tar
+from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import READERS
 from shardmill.shards.ledger import Ledger, open_manifest
@@ -81,9 +80,6 @@ def _is_packed(path: Path) -> bool:
         return False
 
 
-Spec: TypeAlias = Mapping[str, Any]
-
-
 def open_reader(
     place: str, *, space: TokenSpace | None = None, codes_dir: str | None = None
 ) -> Reader:
@@ -91,30 +87,30 @@ def open_reader(
     folder = Path(place)
     record = Ledger(folder).read_stage() if folder.is_dir() else None
     stage = None if record is None else record.stage
-    if isinstance(stage, dict) and "format" in stage and isinstance(stage["format"], dict):
-        return _open_export(folder, stage, space)
+    if isinstance(stage, dict) and isinstance(stage.get("format"), dict):
+        return _open_export(folder, stage["format"], space or _space_of(stage.get("input_dir")))
     if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
-        images = {"samples": stage.get("samples_dir")}
-        return _tars(folder, images, space or _space_of(str(stage["tokens_dir"])))
+        # `shardmill pack` writes such tars as well.
+        media = stage.get("samples_dir")
+        tars = WebDatasetFormat(samples=None if media is None else Path(str(media)))
+        return tars.open(folder, space or _space_of(stage["tokens_dir"]))
     if record is not None or (folder / "manifest.json").exists():
         reader: Reader = open_folder(folder, codes_dir)
         return reader
     return _open_foreign(place, space)
 
 
-def _open_export(folder: Path, stage: Spec, space: TokenSpace | None) -> Reader:
+def _open_export(folder: Path, plain: Any, space: TokenSpace | None) -> Reader:
     open_manifest(folder)  # says what is missing in a folder that is not finished
-    format = {"codes": stage.get("codes_dir"), **stage["format"]}
-    name = str(format["kind"]).removeprefix("format/")
-    if name not in OPENERS:
-        raise ConfigError(f"{folder}: there is no reader of exports of kind {name!r}")
-    return OPENERS[name](folder, format, space or _space_of(str(stage.get("input_dir"))))
+    format = from_plain(plain, Format, where=f"{folder}: format")
+    assert isinstance(format, Format)
+    return format.open(folder, space)
 
 
-def _space_of(folder: str) -> TokenSpace | None:
+def _space_of(folder: Any) -> TokenSpace | None:
     """Return the space of the folder that something was made from, if it is still there."""
     try:
-        reader: Reader = open_folder(Path(folder))
+        reader: Reader = open_folder(Path(str(folder)))
         return reader.token_space()
     except ShardmillError:
         return None
@@ -133,68 +129,3 @@ def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
         plain["space"] = to_plain(space)
     reader: Reader = build(READERS, plain, where=kind)
     return reader
-
-
-def _needed(space: TokenSpace | None, folder: Path) -> TokenSpace:
-    if space is None:
-        raise ConfigError(
-            f"{folder} does not say its token space, and the folder that it was exported from is "
-            "gone: compare it with a folder of tokens"
-        )
-    return space
-
-
-def _megatron(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    prefix = format.get("prefix")
-    place = folder / "shards" if prefix is None else folder / str(prefix)
-    return MegatronReader(files=(str(place),), space=space)
-
-
-def _tensors(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    known = _needed(space, folder)
-    return UnidiscReader(dir=str(folder), codes=format["codes"], end=False, space=known)
-
-
-def _tars(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    shards = open_manifest(folder).shards
-    if not shards or not is_packed_tar(folder / shards[0].files["tar"].path):
-        reader: Reader = open_folder(folder)
-        return reader
-    known = _needed(space, folder)
-    images = format.get("samples") is not None
-    return TarReader(files=(str(folder / "shards"),), space=known, ours=True, images=images)
-
-
-def _mds(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    return MdsReader(dir=str(folder), space=_needed(space, folder))
-
-
-def _litdata(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    return LitDataReader(dir=str(folder), space=space)
-
-
-def _table(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    columns = tuple(format["columns"])
-    return TokenTableReader(dir=str(folder), files=format["files"], columns=columns, space=space)
-
-
-def _liquid(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    return LiquidReader(dir=str(folder), files=format["files"])
-
-
-def _liquid_pairs(folder: Path, format: Spec, space: TokenSpace | None) -> Reader:
-    return LiquidReader(dir=str(folder), files="jsonl", has_codes=bool(format["codes"]))
-
-
-OPENERS: dict[str, Callable[[Path, Spec, TokenSpace | None], Reader]] = {
-    "megatron": _megatron,
-    "hf": _table,
-    "liquid": _liquid,
-    "liquid-pairs": _liquid_pairs,
-    "tensordict": _tensors,
-    "tensordict-pairs": _tensors,
-    "webdataset": _tars,
-    "energon": _tars,
-    "mds": _mds,
-    "litdata": _litdata,
-}

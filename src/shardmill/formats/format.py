@@ -1,7 +1,7 @@
-"""What a foreign format is; the one stage `Export` drives all of them.
+"""What an export format is: how it writes rows, and how its folders are read again.
 
-A format is a frozen dataclass below `Format`, in the table FORMATS of plugins.py. Its methods are
-called in this order:
+A format is a frozen dataclass below `Format`, named in the table FORMATS of plugins.py, or any
+class of a user as 'package.module:Class'. The stage `Export` calls its methods in this order:
 
     plan          once, before any work: look over the whole input, refuse what cannot be, and say
                   for each unit where its rows go
@@ -9,10 +9,12 @@ called in this order:
     write         for each unit, in parallel: write shards into the draft, or ranges in place
     finish        once every unit has its receipt: the small files that make the folder readable
 
-The last is why nobody believes half an export: a foreign reader begins with the file that `finish`
+A killed export can never be opened by mistake: a foreign reader begins with a file that `finish`
 writes (state.json, index.json, meta.json, the header of an .idx).
 
-What an export reads: a finished folder of tokens or packs, or of samples with their codes.
+`open` returns the reader of a finished folder, for `check --same`, `show` and `sm.open`.
+
+What an export reads is a finished folder of tokens or packs, or of samples with their codes.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardmill.errors import ConfigError
+from shardmill.formats.reader import Reader
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
@@ -39,6 +42,7 @@ from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 
 # The first shard is asked for its space again and again, the others come one after the other.
 MAX_OPEN = 2
+Place: TypeAlias = Mapping[str, Plain]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,32 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one unit in order, and what `Format.plan` said about them."""
+
+    name: str
+    slices: tuple[Slice, ...]
+    place: Mapping[str, Any]
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of all slices."""
+        return sum(len(part) for part in self.slices)
+
+    def to_plain(self) -> dict[str, Plain]:
+        """Return the part of a unit's input that `of` reads."""
+        slices: Plain = [[part.shard, part.start, part.stop] for part in self.slices]
+        return {"slices": slices, "place": dict(self.place)}
+
+    @classmethod
+    def of(cls, unit: Unit) -> Piece:
+        """Return the rows and the place that a unit of `Export` names."""
+        slices: Any = unit.input["slices"]
+        place: Any = unit.input["place"]
+        return cls(unit.name, tuple(Slice(*part) for part in slices), place)
+
+
+@dataclass(frozen=True, slots=True)
 class ExportInput:
     """The shards of the input; few are open at a time, so that memory is bounded by a shard."""
 
@@ -66,6 +96,11 @@ class ExportInput:
     def has_tokens(self) -> bool:
         """Whether the shards hold tokens or packs; otherwise they hold samples."""
         return bool(self.shards) and "spans" in self.shards[0].files
+
+    @property
+    def holds_packs(self) -> bool:
+        """Whether the shards hold packs, which `shardmill pack` marks."""
+        return bool(self.shards) and self.token_shard(0).holds_packs
 
     @property
     def num_rows(self) -> int:
@@ -140,26 +175,9 @@ def open_input(folder: Path, codes_dir: Path | None = None) -> ExportInput:
     return ExportInput(folder, manifest.shards, codes)
 
 
-Place: TypeAlias = Mapping[str, Plain]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The rows of one unit in order, and what `Format.plan` said about them."""
-
-    name: str
-    slices: tuple[Slice, ...]
-    place: Mapping[str, Any]
-
-    @property
-    def num_rows(self) -> int:
-        """All rows of all slices."""
-        return sum(len(part) for part in self.slices)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format(ABC):
-    """A foreign format; only `write` has no default."""
+    """An export format; only `write` has no default."""
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield for each unit what else decides its bytes; `ConfigError` for what cannot be.
@@ -178,16 +196,23 @@ class Format(ABC):
         """Write one unit and account for each of its rows."""
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:  # noqa: B027
-        """Write the files of the whole, each at once or not at all (`io.atomic.write_file`)."""
+        """Write the files of the whole, each at once or not at all (`atomic.write_file`)."""
+
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of a finished export of this format.
+
+        `space` is the token space of what was exported, None if that folder is gone.
+        """
+        raise ConfigError(
+            f"{folder}: {type(self).__name__} has no reader: give it a method open(folder, space)"
+        )
 
 
-def piece_to_plain(slices: Sequence[Slice], place: Place) -> dict[str, Plain]:
-    """Return the part of a unit's input that `piece_of` reads."""
-    return {"slices": [[s.shard, s.start, s.stop] for s in slices], "place": dict(place)}
-
-
-def piece_of(unit: Unit) -> Piece:
-    """Return the rows and the place that a unit of `Export` names."""
-    slices: Any = unit.input["slices"]
-    place: Any = unit.input["place"]
-    return Piece(unit.name, tuple(Slice(*part) for part in slices), place)
+def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:
+    """Return the space; `ConfigError` if it is not known, for formats that cannot do without."""
+    if space is None:
+        raise ConfigError(
+            f"{folder} does not say its token space, and the folder that it was exported from is "
+            "gone: compare it with a folder of tokens"
+        )
+    return space

@@ -6,8 +6,6 @@
 Blocks run across rows and nothing but tokens has a place: no loss, no media, no keys. The bounds
 still tell the rows, which `PyTreeLoader` hands out one by one. Its reader learns every token, so
 rows with tokens that are not to be learned are refused, unless the user says that they shall be.
-
-Reads LitData's chunks of tokens: those that an export wrote; `litdata` states the bytes.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ import orjson
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.reader import Aspect, Part, Record, stamp
-from shardmill.formats.rows import TokenSlice, token_slices
+from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
+from shardmill.formats.rows import TokenBatch, token_batches
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.tokens.ids import map_bytes
-from shardmill.storage.atomic import open_to_write, write_file
+from shardmill.storage.atomic import write_file
 from shardmill.storage.text import read_json
 
 ROLE = "bin"
@@ -40,6 +38,7 @@ INDEX_NAME = "index.json"
 MAX_BYTES = (1 << 32) - 1
 # LitData's numbers of torch's dtypes; uint16 came late, so an older reader wants int32.
 NUMBERS = {"uint16": 20, "int32": 15}
+DTYPES = {number: np.dtype(name) for name, number in NUMBERS.items()}
 SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
 
 
@@ -57,10 +56,12 @@ class LitDataFormat(Format):
         """Yield sizes; refuses a vocabulary or chunks that are too large, and loss masks."""
         dtype = self._dtype(source)
         for number, slices in enumerate(ranges):
-            parts = list(token_slices(source, slices))
-            if self.unlearned == "refuse":
-                _check_all_learned(parts)
-            num_rows, num_tokens = sum(map(len, parts)), sum(part.num_tokens for part in parts)
+            num_rows = num_tokens = 0
+            for batch in token_batches(source, slices):
+                if self.unlearned == "refuse":
+                    _check_all_learned(batch)
+                num_rows += batch.num_sequences
+                num_tokens += batch.num_tokens
             if _header_bytes(num_rows) + num_tokens * dtype.itemsize > MAX_BYTES:
                 raise ConfigError(
                     f"chunk {number} would have more than {MAX_BYTES:,} bytes: cut the rows with "
@@ -73,11 +74,12 @@ class LitDataFormat(Format):
         dtype, num_rows = self._dtype(source), piece.num_rows
         tally.num_in += num_rows
         bounds = [np.array([_header_bytes(num_rows)], np.int64)]
-        with open_to_write(draft.file(piece.name, ROLE)) as file:
+        with draft.file(piece.name, ROLE).open("wb") as file:
+            # The bounds stand before the tokens, and are known after them.
             file.seek(_header_bytes(num_rows))
-            for part in token_slices(source, piece.slices):
-                file.write(part.ids.astype(dtype, copy=False).data)
-                bounds.append(bounds[-1][-1] + part.bounds[1:] * dtype.itemsize)
+            for batch in token_batches(source, piece.slices):
+                file.write(batch.ids.astype(dtype, copy=False).data)
+                bounds.append(bounds[-1][-1] + batch.sequence_bounds[1:] * dtype.itemsize)
             file.seek(0)
             file.write(struct.pack("<I", num_rows))
             file.write(np.concatenate(bounds).astype("<u4").tobytes())
@@ -95,6 +97,10 @@ class LitDataFormat(Format):
             "updated_at": digest([manifest.stage_digest, manifest.units_digest]),
         }
         write_file(out_dir / INDEX_NAME, orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
+
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of an export."""
+        return LitDataReader(dir=str(folder), space=space)
 
     def _dtype(self, source: ExportInput) -> np.dtype[Any]:
         space = source.space()
@@ -117,19 +123,18 @@ class LitDataFormat(Format):
         }
 
 
-def _check_all_learned(parts: Sequence[TokenSlice]) -> None:
+def _check_all_learned(batch: TokenBatch) -> None:
     """Raise `ConfigError` that names the first row with a token that is not learned."""
-    for part in parts:
-        is_learned, counts = part.loss_runs()
-        gaps = np.flatnonzero((is_learned == 0) & (counts > 0))
-        if len(gaps):
-            token = int(counts[: gaps[0]].sum())
-            row = int(np.searchsorted(part.bounds, token, side="right")) - 1
-            raise ConfigError(
-                f"{part.shard.path}: {part.shard.keys[part.start + row]!r} has tokens that are "
-                "not learned, and LitData's layout has no place for a loss mask: unlearned=learn "
-                "drops the masks, so that every token is learned"
-            )
+    mask = batch.loss_mask()
+    if mask.all():
+        return
+    token = int(np.argmin(mask))
+    row = int(np.searchsorted(batch.sequence_bounds, token, side="right")) - 1
+    raise ConfigError(
+        f"{batch.shard.path}: {batch.sequence_key(row)!r} has tokens that are not learned, and "
+        "LitData's layout has no place for a loss mask: unlearned=learn drops the masks, so that "
+        "every token is learned"
+    )
 
 
 def _header_bytes(num_rows: int) -> int:
@@ -145,9 +150,6 @@ def _chunk(shard: ShardEntry, itemsize: int) -> dict[str, Any]:
         "chunk_size": shard.num_samples,
         "dim": num_tokens,
     }
-
-
-DTYPES = {number: np.dtype(name) for name, number in NUMBERS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

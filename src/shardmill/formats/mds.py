@@ -7,15 +7,13 @@
 Columns, in this order: images, if the folder of samples is given, as list[jpeg]; input_ids as
 ndarray:uint16 or int32; keys as json; lengths as ndarray:int32; loss_mask as ndarray:uint8; media
 as json. An ndarray is a byte (dimensions << 2 | log2 of the bytes of a size), the size, the values.
-
-Reads MDS shards of packed samples: those that an export wrote; `mds` states the bytes.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,30 +24,24 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.packed import packed_documents, packed_row
-from shardmill.formats.packedrows import (
-    BATCH_TOKENS,
-    BATCH_TOKENS_WITH_IMAGES,
-    PackedBatch,
+from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice, needed_space
+from shardmill.formats.packed import (
     identity_of,
-    keys_json,
-    media_json,
-    open_images,
-    packed_batches,
-    read_images,
+    open_media,
+    packed_documents,
+    packed_row,
+    packed_samples,
+    read_media,
 )
-from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
-from shardmill.formats.rows import token_rows
+from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp, with_codes
+from shardmill.formats.rows import token_batches
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.samples import SampleDataset
 from shardmill.shards.tokens.ids import map_bytes
-from shardmill.shards.weave import Column, between, cells, lengths_of, texts, write_woven
-from shardmill.storage.atomic import write_at, write_file
-from shardmill.storage.background import Scribe
+from shardmill.storage.atomic import write_file
 from shardmill.storage.text import read_json
 
 ROLE = "mds"
@@ -78,25 +70,25 @@ class MdsFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write one shard: the samples first, since only they tell where each of them begins."""
-        samples = None if self.samples is None else open_images(self.samples)
-        max_tokens = BATCH_TOKENS if samples is None else BATCH_TOKENS_WITH_IMAGES
+        samples = None if self.samples is None else open_media(self.samples)
         config = orjson.dumps(self._config(source))
-        head = len(_head(np.zeros(_num_packed(source, piece), np.int64), 0, config))
-        sizes, end = [np.empty(0, np.int64)], head
-        with draft.file(piece.name, ROLE).open("wb", buffering=0) as file, Scribe() as scribe:
-            file.seek(head)
-            for batch in packed_batches(source, piece, max_tokens):
-                columns = _sample_columns(batch, samples, tally)
-                scribe.write(write_woven, file.fileno(), columns)
-                sizes.append(lengths_of(columns))
-                end += int(sizes[-1].sum())
-            if end > MAX_BYTES:
+        num_rows = sum(len(batch) for batch in token_batches(source, piece.slices))
+        first = len(_head([0] * num_rows, 0, config))
+        sizes: list[int] = []
+        with draft.file(piece.name, ROLE).open("wb") as file:
+            file.seek(first)
+            for key, fields in packed_samples(source, piece):
+                with tally.sample(key):
+                    content = _encode_sample(fields, samples)
+                    file.write(content)
+                    sizes.append(len(content))
+            if first + sum(sizes) > MAX_BYTES:
                 raise ConfigError(
-                    f"shard {piece.name} would have {end:,} bytes, MDS holds "
+                    f"shard {piece.name} would have {first + sum(sizes):,} bytes, MDS holds "
                     f"{MAX_BYTES:,}: cut the rows with --shards"
                 )
-            scribe.wait()
-            write_at(file.fileno(), memoryview(_head(np.concatenate(sizes), head, config)), 0)
+            file.seek(0)
+            file.write(_head(sizes, first, config))
         draft.finish(piece.name, num_samples=tally.num_kept)
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
@@ -106,19 +98,19 @@ class MdsFormat(Format):
         index = {"version": 2, "shards": shards}
         write_file(out_dir / INDEX_NAME, orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
 
-    def _columns(self, source: ExportInput) -> dict[str, str]:
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of an export."""
+        return MdsReader(dir=str(folder), space=needed_space(space, folder))
+
+    def _config(self, source: ExportInput) -> dict[str, Any]:
         columns = {} if self.samples is None else {"images": "list[jpeg]"}
-        return {
-            **columns,
+        columns |= {
             "input_ids": f"ndarray:{source.space().dtype.name}",
             "keys": "json",
             "lengths": "ndarray:int32",
             "loss_mask": "ndarray:uint8",
             "media": "json",
         }
-
-    def _config(self, source: ExportInput) -> dict[str, Any]:
-        columns = self._columns(source)
         return {
             "version": 2,
             "format": "mds",
@@ -131,73 +123,39 @@ class MdsFormat(Format):
         }
 
 
-def _num_packed(source: ExportInput, piece: Piece) -> int:
-    return sum(len(rows) for rows in token_rows(source, piece.slices))
-
-
-def _head(sizes: NDArray[np.int64], first: int, config: bytes) -> bytes:
+def _head(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     """Return what stands before the samples; `first` is where they begin.
 
     Where samples were rejected there is more room than needed, which blanks after the JSON fill.
     """
-    bounds = first + np.concatenate([[0], np.cumsum(sizes)])
+    bounds = first + np.cumsum([0, *sizes])
     head = struct.pack("<I", len(sizes)) + bounds.astype("<u4").tobytes() + config
     return head.ljust(first)
 
 
-def _sample_columns(
-    batch: PackedBatch, samples: SampleDataset | None, tally: Tally
-) -> list[Column]:
-    """Return the samples of a batch that MDS can hold, to be woven."""
-    part, bounds = batch.rows.part, batch.rows.bounds
-    rows, images = _fitting(batch, samples, tally)
-    fields = [
-        _array(batch.rows.ids, bounds),
-        keys_json(batch),
-        _array(part.lengths, batch.documents),
-        _array(part.loss_mask(), bounds),
-        media_json(batch),
+def _encode_sample(fields: Mapping[str, Any], samples: SampleDataset | None) -> bytes:
+    if not len(fields["input_ids"]):
+        raise SampleError("no tokens", "MDS has no arrays without values")
+    columns = [
+        _encode_array(fields["input_ids"]),
+        orjson.dumps(fields["keys"]),
+        _encode_array(fields["lengths"]),
+        _encode_array(fields["loss_mask"]),
+        orjson.dumps(fields["media"]),
     ]
-    fields = [[column.taken(rows) for column in columns] for columns in fields]
     if samples is not None:
-        fields.insert(0, [texts(images)])
-    sizes = np.stack([lengths_of(columns) for columns in fields], axis=1).astype("<u4")
-    return [cells(sizes), *(column for columns in fields for column in columns)]
+        columns.insert(0, _encode_images([image for _, image in read_media(fields, samples)]))
+    return b"".join([struct.pack(f"<{len(columns)}I", *map(len, columns)), *columns])
 
 
-def _fitting(
-    batch: PackedBatch, samples: SampleDataset | None, tally: Tally
-) -> tuple[NDArray[np.int64], list[bytes]]:
-    """Return which samples can be held, and of those the images, and account for all."""
-    lengths = batch.rows.lengths
-    if samples is None and bool((lengths > 0).all()):
-        tally.num_in += len(batch)
-        tally.num_kept += len(batch)
-        return np.arange(len(batch)), []
-    rows, images = [], []
-    for row, key in enumerate(batch.keys):
-        with tally.sample(key):
-            if not lengths[row]:
-                raise SampleError("no tokens", "MDS has no arrays without values")
-            if samples is not None:
-                found = [image for _, image in read_images(batch, row, samples)]
-                images.append(_image_list(found))
-            rows.append(row)
-    return np.array(rows, np.int64), images
+def _encode_array(values: NDArray[Any]) -> bytes:
+    """Return values of one dimension, whose size takes 1, 2 or 4 bytes."""
+    length = len(values)
+    code = (length >= 1 << 8) + (length >= 1 << 16)
+    return bytes([1 << 2 | code]) + length.to_bytes(1 << code, "little") + values.tobytes()
 
 
-def _array(values: NDArray[Any], bounds: NDArray[np.int64]) -> list[Column]:
-    """Return the values between the bounds as arrays of one dimension."""
-    lengths = np.diff(bounds)
-    # How many bytes the size takes: 1, 2 or 4.
-    code = (lengths >= 1 << 8).astype(np.int64) + (lengths >= 1 << 16)
-    heads = np.empty((len(lengths), 5), np.uint8)
-    heads[:, 0] = 1 << 2 | code
-    heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
-    return [replace(cells(heads), lengths=1 + (1 << code)), between(values, bounds)]
-
-
-def _image_list(images: list[memoryview]) -> bytes:
+def _encode_images(images: Sequence[memoryview]) -> bytes:
     for number, image in enumerate(images):
         if bytes(image[:3]) != JPEG_START:
             raise SampleError("not a JPEG", f"medium {number}: MDS lists hold JPEG images only")
@@ -292,21 +250,21 @@ def _columns(content: memoryview, encodings: Mapping[str, str]) -> dict[str, Any
 def _decode(content: memoryview, encoding: str) -> Any:
     kind, _, dtype = encoding.partition(":")
     if kind == "ndarray" and dtype:
-        return _read_array(content, dtype)
+        return _decode_array(content, dtype)
     if kind == "json":
         return orjson.loads(content)
     if kind == "list[jpeg]":
-        return _images(content)
+        return _decode_images(content)
     return content
 
 
-def _read_array(content: memoryview, dtype: str) -> NDArray[Any]:
+def _decode_array(content: memoryview, dtype: str) -> NDArray[Any]:
     # One dimension, whose size takes 1, 2 or 4 bytes.
     head = 1 + (1 << content[0] % 4)
     return np.frombuffer(content[head:], dtype)
 
 
-def _images(content: memoryview) -> list[memoryview]:
+def _decode_images(content: memoryview) -> list[memoryview]:
     count = int.from_bytes(content[4:8], "little")
     sizes = np.frombuffer(content[8 : 8 + 4 * count], "<u4").tolist()
     ends = (8 + 4 * count + np.cumsum(sizes)).tolist()

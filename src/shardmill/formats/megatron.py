@@ -1,14 +1,13 @@
-"""Megatron's indexed data sets from token or pack shards; `io.megatron` states the bytes.
+"""Megatron's indexed data sets: `.bin` and `.idx`; `shards.tokens.megatron` states the bytes.
 
-Each unit becomes a prefix of its own (OUT/shards/00000), or all of them one (OUT/PREFIX). Rows are
-Megatron's sequences; documents, or packs, are its documents. One prefix for all is written in
-place by all units at once. Its `.idx` has no header until all of them are done, and every reader
-refuses it until then.
+Each unit of an export becomes a prefix of its own (OUT/shards/00000), or all of them one
+(OUT/PREFIX). Rows are Megatron's sequences; documents, or packs, are its documents. One prefix for
+all is written in place by all units at once. Its `.idx` has no header until all of them are done,
+and every reader refuses it until then.
 
-Reads Megatron's indexed data sets: prefixes of `.bin` and `.idx`, each of them a part.
-
-A Megatron document is a record, its sequences are the record's rows. Keys are the prefix's name and
-the number of the document. Nothing says what is learned, so everything is.
+The reader takes any prefixes, each of them a part. A document is a record, its sequences are the
+record's rows. Keys are the prefix's name and the number of the document. Nothing says what is
+learned, so everything is.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.reader import Aspect, Part, Record, stamp
-from shardmill.formats.rows import token_slices
+from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
+from shardmill.formats.rows import token_batches
 from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
@@ -42,7 +41,6 @@ from shardmill.shards.tokens.ids import (
     open_megatron_index,
     write_megatron_index,
 )
-from shardmill.storage.atomic import PieceFile, open_to_write
 from shardmill.storage.path import expand
 
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "int32": np.dtype("<i4")}
@@ -137,19 +135,23 @@ class MegatronFormat(Format):
         finally:
             os.close(descriptor)
 
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of an export."""
+        place = folder / "shards" if self.prefix is None else folder / self.prefix
+        return MegatronReader(files=(str(place),), space=space)
+
     def _write_pair(self, source: ExportInput, piece: Piece, draft: Draft) -> None:
         dtype = self._dtype(source)
         lengths: list[Any] = [np.empty(0, np.int32)]
         documents: list[Any] = [np.empty(0, np.int64)]
         num_rows = 0
-        with PieceFile(draft.file(piece.name, "bin"), "wb") as file:
-            for part in token_slices(source, piece.slices):
-                ids = part.ids.astype(dtype, copy=False)
-                file.write(ids.data)
-                lengths.append(part.lengths)
-                documents.append(part.documents[:-1] + num_rows)
-                num_rows += len(part)
-        with open_to_write(draft.file(piece.name, "idx")) as index:
+        with draft.file(piece.name, "bin").open("wb") as file:
+            for batch in token_batches(source, piece.slices):
+                file.write(batch.ids.astype(dtype, copy=False).data)
+                lengths.append(batch.sequence_lengths)
+                documents.append(batch.documents[:-1] + num_rows)
+                num_rows += batch.num_sequences
+        with draft.file(piece.name, "idx").open("wb") as index:
             write_megatron_index(index, dtype, np.concatenate(lengths), np.concatenate(documents))
         draft.finish(piece.name, num_samples=num_rows)
 
@@ -158,17 +160,17 @@ class MegatronFormat(Format):
         sequence, token, document = piece.place["first"]
         bin_name, idx_name = f"{self.prefix}.bin", f"{self.prefix}.idx"
         with RangeWriter(draft, piece.name) as ranges:
-            for part in token_slices(source, piece.slices):
-                ids = part.ids.astype(dtype, copy=False)
-                offsets = ((part.bounds[:-1] + token) * dtype.itemsize).astype("<i8")
-                bounds = (part.documents[:-1] + sequence).astype("<i8")
-                lengths = part.lengths.astype("<i4")
+            for batch in token_batches(source, piece.slices):
+                ids = batch.ids.astype(dtype, copy=False)
+                offsets = ((batch.sequence_bounds[:-1] + token) * dtype.itemsize).astype("<i8")
+                bounds = (batch.documents[:-1] + sequence).astype("<i8")
+                lengths = batch.sequence_lengths.astype("<i4")
                 ranges.write(bin_name, token * dtype.itemsize, ids)
                 ranges.write(idx_name, total.lengths_at + 4 * sequence, lengths)
                 ranges.write(idx_name, total.offsets_at + 8 * sequence, offsets)
                 ranges.write(idx_name, total.bounds_at + 8 * document, bounds)
-                sequence += len(part)
-                token += part.num_tokens
+                sequence += batch.num_sequences
+                token += batch.num_tokens
                 document += len(bounds)
             ranges.finish(tally, num_samples=piece.num_rows)
 
@@ -187,11 +189,11 @@ class MegatronFormat(Format):
 
 
 def _count(source: ExportInput, slices: Sequence[Slice]) -> Counts:
-    parts = list(token_slices(source, slices))
+    batches = list(token_batches(source, slices))
     return Counts(
-        sum(map(len, parts)),
-        sum(part.num_tokens for part in parts),
-        sum(len(part.documents) - 1 for part in parts),
+        sum(batch.num_sequences for batch in batches),
+        sum(batch.num_tokens for batch in batches),
+        sum(len(batch.documents) - 1 for batch in batches),
     )
 
 

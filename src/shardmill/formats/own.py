@@ -43,13 +43,13 @@ class TokensReader:
         """Yield a part for each shard."""
         for number, entry in enumerate(open_manifest(Path(self.dir)).shards):
             shard = self._shard(entry)
-            count = len(shard.documents) - 1 if _holds_packs(shard) else len(shard)
+            count = len(shard.documents) - 1 if shard.holds_packs else len(shard)
             yield Part(input={"shard": number}, num_records=count, passed={})
 
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the rows or packs of a shard."""
         shard = self._shard(open_manifest(Path(self.dir)).shards[input["shard"]])
-        bounds = shard.documents if _holds_packs(shard) else np.arange(len(shard) + 1)
+        bounds = shard.documents if shard.holds_packs else np.arange(len(shard) + 1)
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
             rows = tuple(shard[row] for row in range(first, last))
             yield _token_record(rows, shard.space)
@@ -137,11 +137,6 @@ def open_folder(folder: Path, codes_dir: str | None = None) -> Any:
     if "idx" in roles:
         return SamplesReader(dir=str(folder), codes_dir=codes_dir)
     raise ConfigError(f"{folder} holds no samples, codes or tokens")
-
-
-def _holds_packs(shard: TokenShard) -> bool:
-    about = shard.spans.meta.get("about")
-    return isinstance(about, dict) and bool(about.get("packs"))
 
 
 def _token_record(rows: tuple[TokenRow, ...], space: TokenSpace) -> Record:

@@ -1,4 +1,4 @@
-"""A packed sample as JSON values, and back as rows of tokens.
+"""Packed samples: a row or pack of token shards as fields that JSON can hold, and back.
 
     input_ids      the ids of all documents after each other
     loss_mask      1 where a token is learned; all are if it is missing
@@ -6,31 +6,129 @@
     media          where the tokens of each medium lie, if shardmill wrote it
     image          the names of the images
 
-Without "media", the runs of the space's placeholder are the images: `im_patch` between `im_start`
-and `im_end`, as video pipelines write them.
+Tars and MDS shards store these fields, and both are read back by `packed_row`. Without "media", the
+runs of the space's placeholder are the images: `im_patch` between `im_start` and `im_end`, as video
+pipelines write them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
 from math import isqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError
+from shardmill.errors import ConfigError, SampleError
+from shardmill.formats.format import ExportInput, Piece
+from shardmill.formats.rows import TokenBatch, token_batches
+from shardmill.model.codec import digest
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import SampleDataset, open_samples
 
 MAX_IDS = 1 << 24
 # What a packed sample has, its ids in its JSON or in a member beside it.
 MARKS = ({"input_ids"}, {"lengths", "keys", "media"})
 BAD = "not a packed sample"
 MISMATCH = "images and placeholders do not match"
+
+
+def packed_samples(source: ExportInput, piece: Piece) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (key, fields) of each row or pack of a unit, with arrays where there are numbers.
+
+    A row has its own key; a pack has the unit's name and its number in the unit.
+    """
+    number = 0
+    for batch in token_batches(source, piece.slices):
+        for fields in _batch_fields(batch):
+            yield f"{piece.name}-{number:06d}" if batch.packed else fields["keys"][0], fields
+            number += 1
+
+
+def _batch_fields(batch: TokenBatch) -> Iterator[dict[str, Any]]:
+    ids, mask, lengths, keys = batch.ids, batch.loss_mask(), batch.sequence_lengths, batch.keys
+    media, media_bounds = _media_fields(batch), batch.media_bounds[batch.members].tolist()
+    for (start, end), (first, last), (from_, to) in zip(
+        pairwise(batch.bounds.tolist()),
+        pairwise(batch.members.tolist()),
+        pairwise(media_bounds),
+    ):
+        yield {
+            "input_ids": ids[start:end],
+            "keys": keys[first:last],
+            "lengths": lengths[first:last],
+            "loss_mask": mask[start:end],
+            "media": media[from_:to],
+        }
+
+
+def _media_fields(batch: TokenBatch) -> list[dict[str, Any]]:
+    """Return an object for each medium; `document` and `position` count inside of its row."""
+    owners = batch.media_owners
+    rows = np.searchsorted(batch.members, owners, side="right") - 1
+    names = batch.shard.spans.meta["media_names"]
+    columns = (
+        batch.media("after"),
+        batch.media("before"),
+        owners - batch.members[rows],
+        batch.media("grid"),
+        batch.media("kind"),
+        batch.media("name"),
+        batch.media("length"),
+        batch.media_starts - batch.bounds[rows],
+    )
+    return [
+        {
+            "after": after,
+            "before": before,
+            "document": document,
+            "grid": grid,
+            "kind": SEGMENT_KINDS[kind],
+            "name": names[name],
+            "num_tokens": num_tokens,
+            "position": position,
+        }
+        for after, before, document, grid, kind, name, num_tokens, position in zip(
+            *(column.tolist() for column in columns)
+        )
+    ]
+
+
+def read_media(fields: Mapping[str, Any], samples: SampleDataset) -> list[tuple[str, memoryview]]:
+    """Return (extension, bytes) of each medium of a packed sample, from the folder of samples."""
+    # A row that was split off a longer one has its key with ~1, ~2 added.
+    owners = [fields["keys"][medium["document"]].partition("~")[0] for medium in fields["media"]]
+    found = []
+    for medium, key, number in zip(fields["media"], owners, samples.find_all(owners).tolist()):
+        raw = {} if number < 0 else samples.raw(number)
+        name = medium["name"]
+        if name not in raw:
+            raise ConfigError(f"{samples.folder} has no medium {name!r} of sample {key!r}")
+        found.append((name.rpartition(".")[2], raw[name]))
+    return found
+
+
+@lru_cache(maxsize=1)
+def open_media(folder: Path) -> SampleDataset:
+    """Return the folder of samples whose media are copied, opened once a process."""
+    return open_samples(folder)
+
+
+def identity_of(folder: Path | None) -> str:
+    """Return what stands for the content of a finished folder, in the digest of units."""
+    if folder is None:
+        return ""
+    manifest = open_manifest(folder)
+    return digest([manifest.stage_digest, manifest.units_digest])
 
 
 def parse_packed(raw: bytes | memoryview, key: str) -> dict[str, Any]:

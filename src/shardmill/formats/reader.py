@@ -191,6 +191,13 @@ def with_codes(record: Record, space: TokenSpace) -> Record:
     return replace(record, codes=codes)
 
 
+def is_code(ids: NDArray[Any], space: TokenSpace) -> NDArray[np.bool_]:
+    """Return which ids are image codes."""
+    is_inside: NDArray[np.bool_] = ids >= space.code_offset
+    is_inside &= ids < space.code_offset + space.num_codes
+    return is_inside
+
+
 def stamp(path: Path) -> list[int]:
     """Return [size, mtime_ns] of a file."""
     try:

@@ -1,256 +1,233 @@
-"""The rows that a reader is to see: rows of token shards as they are, packs as one row each.
+"""The rows that exports write: batches of token rows, and samples with the codes of their images.
 
-Whether flat bytes are texts in UTF-8, one after the other.
+A token shard stores sequences. A row is what the reader of an export is to see: of token shards
+each sequence, of pack shards each pack, whose sequences are its documents. A `TokenBatch` is some
+neighbouring rows of one shard as flat arrays, so that a format takes few steps in Python:
 
-The keys of many rows as a column of UTF-8, without a step a key.
+    ids              7 8 9 | 5 5 | 1 2      the tokens of all rows
+    sequence_bounds  0       3     5   7    where each sequence begins, and the end
+    members          0             2   3    the first sequence of each row, and the end
+    bounds           0             5   7    where each row begins, and the end
 
-Stored are prefix, width and number (`io.keycolumn`): "cc12m-", 8 and 42 are the bytes of "cc12m-"
-and eight digits, woven together.
-
-Pages of a mapped file asked for at once, which costs less than a fault for every few of them.
-
-Neighbouring rows of a token shard as flat arrays, so that exports take no step a row.
-
-A span of 3 tokens at place 7 of a row that begins at 100 is 107, 108, 109 of the flat arrays.
+Here the first row is a pack of two documents. A loss span of 2 tokens at position 1 of the second
+sequence would be the tokens 4 and 5 of the batch.
 """
 
 from __future__ import annotations
 
-import mmap
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import FormatError
-from shardmill.formats.format import ExportInput, Slice
-from shardmill.formats.unidisc.fixedlength import FixedLength, account
+from shardmill.errors import FormatError, SampleError
+from shardmill.formats.format import ExportInput, Piece, Slice
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.stage import Tally
-from shardmill.shards.columns import KeyColumn, bounds_between
-from shardmill.shards.tokens.ids import RemoteIds
+from shardmill.shards.codes import CodedImage
+from shardmill.shards.columns import bounds_between
+from shardmill.shards.samples import Members, SampleShard, parse_sample
 from shardmill.shards.tokens.shard import TokenShard
-from shardmill.shards.weave import Column, weave
 
-HEAD_BITS = 0b1100_0000
-CONTINUED = 0b1000_0000  # a byte that goes on with a character has these two bits
-
-
-def continues(text: Any) -> NDArray[np.bool_]:
-    """Return for each byte whether it goes on with the character of the byte before it."""
-    found: NDArray[np.bool_] = (np.frombuffer(text, np.uint8) & HEAD_BITS) == CONTINUED
-    return found
-
-
-def is_utf8(text: Any, starts: NDArray[np.int64]) -> bool:
-    """Say whether each text is UTF-8: all of them together are, and none begins in a character."""
-    try:
-        str(text, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return not bool(continues(text)[starts[starts < len(text)]].any())
-
-
-ZERO = ord("0")
-POWERS = 10 ** np.arange(17, -1, -1, dtype=np.uint64)  # of eighteen digits
-
-
-def key_texts(keys: KeyColumn, rows: NDArray[Any] | slice) -> Column:
-    """Return the keys of these rows.
-
-    Keys that are not UTF-8, and numbers too long for their width, are a `ValueError`.
-    """
-    prefix = keys.prefix[rows].astype(np.int64)
-    bounds, widths = np.frombuffer(keys.prefixes.bounds, np.int64), keys.widths[prefix]
-    heads = Column(
-        np.frombuffer(keys.prefixes.data, np.uint8),
-        bounds[prefix],
-        bounds[prefix + 1] - bounds[prefix],
-    )
-    digits = _digits(keys.number[rows].astype(np.uint64), widths)
-    ends = np.arange(1, len(prefix) + 1) * digits.shape[1]
-    tails = Column(digits.reshape(-1), ends - widths, widths.astype(np.int64))
-    found = weave([heads, tails])
-    if not is_utf8(found.data, found.starts):
-        raise ValueError("a key is not UTF-8, as texts must be")
-    return found
-
-
-def _digits(numbers: NDArray[np.uint64], widths: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the digits of each number, as many as the widest has, with zeros in front."""
-    powers = POWERS[len(POWERS) - int(widths.max(initial=0)) :]
-    if (numbers[widths > 0] // 10 ** widths[widths > 0].astype(np.uint64)).any():
-        raise ValueError("a key has a number that is longer than its width")
-    return (numbers[:, None] // powers % 10 + ZERO).astype(np.uint8)
-
-
-MADV_POPULATE_READ = 22  # of Linux since 5.14; Python has no name for it
-
-
-def populate(flat: NDArray[Any], start: int, stop: int) -> None:
-    """Map the pages with the items `start` to `stop`, if the array is a whole mapped file.
-
-    Nothing depends on it: elsewhere, and on older kernels, pages come when they are touched.
-    """
-    mapping = getattr(flat.base, "obj", None)
-    if not isinstance(mapping, mmap.mmap) or sys.platform != "linux" or stop <= start:
-        return
-    first = start * flat.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
-    with suppress(OSError):
-        mapping.madvise(MADV_POPULATE_READ, first, stop * flat.itemsize - first)
-
-
-MAX_TOKENS = 1 << 22
+MAX_TOKENS = 1 << 21
 MAX_ROWS = 1 << 62
-Runs: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]  # values, how often each; 0 is often
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenSlice:
-    """Rows `start` to `stop` of a shard; `bounds` are where each begins among their tokens."""
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """Sequences `start` to `stop` of a shard; if `packed`, a row is a pack of them."""
 
     shard: TokenShard
     start: int
     stop: int
-    bounds: NDArray[np.int64]
+    packed: bool
 
     def __len__(self) -> int:
+        return len(self.members) - 1
+
+    @property
+    def num_sequences(self) -> int:
+        """How many stored sequences the rows are made of."""
         return self.stop - self.start
 
     @property
     def num_tokens(self) -> int:
         """The tokens of all rows."""
-        return int(self.bounds[-1])
+        return int(self.sequence_bounds[-1])
 
     @property
-    def lengths(self) -> NDArray[np.int32]:
-        """The tokens of each row."""
+    def sequence_lengths(self) -> NDArray[np.int32]:
+        """The tokens of each sequence."""
         return self.shard.lengths[self.start : self.stop]
 
-    @property
-    def ids(self) -> NDArray[Any]:
-        """The ids of all rows, mapped and not copied."""
-        data = self.shard.data
-        first = int(self.shard.offsets[self.start]) // data.itemsize if len(self) else 0
-        if not isinstance(data, RemoteIds):
-            populate(data, first, first + self.num_tokens)
-        return data[first : first + self.num_tokens]
+    @cached_property
+    def sequence_bounds(self) -> NDArray[np.int64]:
+        """Where each sequence begins among the tokens, and the end."""
+        return _ends(self.sequence_lengths)
 
-    @property
+    @cached_property
     def documents(self) -> NDArray[np.int64]:
-        """The row at which each document begins, counted from this slice's first, and the end."""
+        """The first sequence of each document of the shard, and the end."""
         bounds = self.shard.documents
         first, last = np.searchsorted(bounds, [self.start, self.stop])
-        return np.append(bounds[first:last] - self.start, len(self))
+        return np.append(bounds[first:last] - self.start, self.num_sequences)
 
-    def key_texts(self, rows: NDArray[np.int64] | None = None) -> Column:
-        """Return the keys of these rows, or of all, as UTF-8."""
-        wanted = slice(self.start, self.stop) if rows is None else rows + self.start
+    @cached_property
+    def members(self) -> NDArray[np.int64]:
+        """The first sequence of each row, and the end."""
+        return self.documents if self.packed else np.arange(self.num_sequences + 1)
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """Where each row begins among the tokens, and the end."""
+        return self.sequence_bounds[self.members]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The tokens of each row."""
+        return np.diff(self.bounds)
+
+    @property
+    def num_fixed(self) -> NDArray[np.int64]:
+        """The tokens of each row that are never cut: those of media, and all of a pack."""
+        if self.packed:
+            return self.lengths
+        return self.shard.num_fixed[self.start : self.stop].astype(np.int64)
+
+    @cached_property
+    def ids(self) -> NDArray[Any]:
+        """The ids of all rows, mapped and not copied if the shard is a local file."""
+        data = self.shard.data
+        first = int(self.shard.offsets[self.start]) // data.itemsize if self.num_sequences else 0
+        return data[first : first + self.num_tokens]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each sequence; one that is not UTF-8 is a `FormatError`."""
+        column, mine = self.shard.keys, slice(self.start, self.stop)
+        texts, widths = list(column.prefixes), column.widths.tolist()
+        keys = [
+            f"{texts[prefix]}{number:0{widths[prefix]}d}" if widths[prefix] else texts[prefix]
+            for prefix, number in zip(column.prefix[mine].tolist(), column.number[mine].tolist())
+        ]
         try:
-            return key_texts(self.shard.keys, wanted)
-        except ValueError as error:
-            raise FormatError(str(error), path=self.shard.spans.path) from error
+            "".join(keys).encode()
+        except UnicodeEncodeError as error:
+            raise self._broken("a key is not UTF-8, as texts must be") from error
+        return keys
+
+    def key(self, row: int) -> str:
+        """Return the key of a row; of a pack that of its first document."""
+        return self.sequence_key(int(self.members[row]))
+
+    def sequence_key(self, sequence: int) -> str:
+        """Return the key of one sequence, without looking at the others."""
+        return self.shard.keys[self.start + sequence]
 
     def loss_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token that is trained on, 0 for the others."""
-        return np.repeat(*self.loss_runs())
+        owners, mine = self._spans("loss")
+        columns = self.shard.columns
+        starts = self.sequence_bounds[owners] + columns["loss_start"][mine]
+        return self._filled(starts, columns["loss_length"][mine])
 
     def modality(self) -> NDArray[np.uint8]:
         """Return 0 for each token of text, 1 of an image, 2 of a video, 3 of audio."""
-        return np.repeat(*self.modality_runs())
-
-    def loss_runs(self) -> Runs:
-        """Return the loss mask as runs."""
-        rows, mine = self._spans("loss")
-        starts = self.bounds[rows] + self.shard.columns["loss_start"][mine]
-        return self._runs(starts, self.shard.columns["loss_length"][mine])
-
-    def modality_runs(self) -> Runs:
-        """Return the modality as runs."""
-        starts, lengths, _ = self.media()
-        _, mine = self._spans("media")
-        kinds = self.shard.columns["media_kind"][mine]
+        kinds = self.media("kind")
         if int(kinds.max(initial=0)) >= len(SEGMENT_KINDS):
-            raise FormatError("has a medium of unknown kind", path=self.shard.spans.path)
-        return self._runs(starts, lengths, kinds)
+            raise self._broken("has a medium of unknown kind")
+        return self._filled(self.media_starts, self.media("length"), kinds)
 
     def fixed_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token of a medium or its delimiters, 0 for text."""
         begins, ends = self.media_edges()
-        return np.repeat(*self._runs(begins, ends - begins))
+        return self._filled(begins, ends - begins)
+
+    def media(self, name: str) -> NDArray[Any]:
+        """Return a column of all media in order: "length", "grid", "kind" ..."""
+        values: NDArray[Any] = self.shard.columns[f"media_{name}"][self._spans("media")[1]]
+        return values
+
+    @cached_property
+    def media_bounds(self) -> NDArray[np.int64]:
+        """The first medium of each sequence, counted from those of the batch, and the end."""
+        owners, _ = self._spans("media")
+        return np.searchsorted(owners, np.arange(self.num_sequences + 1))
+
+    @cached_property
+    def media_owners(self) -> NDArray[np.int64]:
+        """The sequence of each medium."""
+        return self._spans("media")[0]
+
+    @property
+    def media_starts(self) -> NDArray[np.int64]:
+        """The first token of each medium among those of the batch."""
+        starts: NDArray[np.int64] = self.sequence_bounds[self.media_owners] + self.media("position")
+        return starts
 
     def media_edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where each medium and its delimiters begin and end among the tokens."""
-        starts, lengths, _ = self.media()
-        _, mine = self._spans("media")
-        before, after = (
-            self.shard.columns[f"media_{n}"][mine].astype(np.int64) for n in ("before", "after")
+        """Return where each medium begins and ends with its delimiters, among the tokens."""
+        starts = self.media_starts
+        before, length, after = (
+            self.media(name).astype(np.int64) for name in ("before", "length", "after")
         )
-        return starts - before, starts + lengths + after
+        return starts - before, starts + length + after
 
-    def media(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first flat token, the number of tokens and the row of each medium."""
-        rows, mine = self._spans("media")
-        starts = self.bounds[rows] + self.shard.columns["media_position"][mine]
-        return starts, self.shard.columns["media_length"][mine].astype(np.int64), rows
-
-    def _runs(
+    def _filled(
         self, starts: NDArray[Any], lengths: NDArray[Any], values: NDArray[Any] | int = 1
-    ) -> Runs:
-        try:
-            return runs_between(starts, lengths, self.num_tokens, values)
-        except ValueError as error:
-            raise FormatError(str(error), path=self.shard.spans.path) from error
+    ) -> NDArray[np.uint8]:
+        """Return for each token the value of its span, 0 outside of spans.
+
+        The spans come in order: (1, 2), (4, 1) of 6 tokens with the value 1 are 0 1 1 0 1 0. Gaps
+        and spans take turns, which are 1, 2, 1, 1 and 1 tokens here.
+        """
+        ends = starts.astype(np.int64) + lengths
+        gaps = np.append(starts, self.num_tokens) - np.concatenate([[0], ends])
+        if (gaps < 0).any() or (ends < starts).any():
+            raise self._broken("spans overlap, or lie outside their rows")
+        counts = np.empty(2 * len(starts) + 1, np.int64)
+        counts[0::2], counts[1::2] = gaps, ends - starts
+        found = np.zeros(len(counts), np.uint8)
+        found[1::2] = values
+        return np.repeat(found, counts)
 
     def _spans(self, name: str) -> tuple[NDArray[np.int64], slice]:
-        """Return the row of each span of these rows, and where the spans lie in their columns."""
+        """Return the sequence of each span, and where the spans lie in the shard's columns."""
         shard, rows = self.shard, range(self.start, self.stop)
         total = len(shard.columns[f"{name}_length"])
         bounds = bounds_between(shard.spans, f"{name}_bounds", rows, len(shard), total)
-        owners = np.repeat(np.arange(len(self)), np.diff(bounds))
+        owners = np.repeat(np.arange(self.num_sequences), np.diff(bounds))
         return owners, slice(int(bounds[0]), int(bounds[-1]))
 
+    def _broken(self, problem: str) -> FormatError:
+        return FormatError(problem, path=self.shard.spans.path)
 
-def token_slices(
+
+def token_batches(
     source: ExportInput,
     slices: Sequence[Slice],
     max_tokens: int = MAX_TOKENS,
     max_rows: int = MAX_ROWS,
-) -> Iterator[TokenSlice]:
-    """Yield the rows in order, whole documents at a time, about as many as the limits say."""
+    *,
+    by_sequence: bool = False,
+) -> Iterator[TokenBatch]:
+    """Yield the rows in order, whole documents at a time, about as many as the limits say.
+
+    With `by_sequence` the sequences of packs are rows of their own. A document that is longer than
+    the limits is a batch by itself, so memory is bounded by the limits or the longest document.
+    """
+    packed = source.holds_packs and not by_sequence
     for part in slices:
         shard = source.token_shard(part.shard)
-        _check_rows(shard, part)
+        _check_contiguous(shard, part)
         start = part.start
         while start < part.stop:
             stop = _batch_end(shard, start, part.stop, max_tokens, max_rows)
-            bounds = np.zeros(stop - start + 1, np.int64)
-            np.cumsum(shard.lengths[start:stop], out=bounds[1:])
-            yield TokenSlice(shard, start, stop, bounds)
+            yield TokenBatch(shard, start, stop, packed)
             start = stop
-
-
-def runs_between(
-    starts: NDArray[Any], lengths: NDArray[Any], size: int, values: NDArray[Any] | int = 1
-) -> Runs:
-    """Return runs over `size` tokens with a span's value inside of it, and 0 elsewhere.
-
-    The spans come in order and do not overlap: [(1, 2), (4, 1)] of 6 is 0 1 1 0 1 0, which is
-    1, 2, 1, 1 and 1 tokens of 0, 1, 0, 1 and 0.
-    """
-    ends = starts.astype(np.int64) + lengths
-    gaps = np.append(starts, size) - np.concatenate([[0], ends])
-    if (gaps < 0).any() or (ends < starts).any():
-        raise ValueError("spans overlap, or lie outside their rows")
-    counts = np.empty(2 * len(starts) + 1, np.int64)
-    counts[0::2], counts[1::2] = gaps, ends - starts
-    found = np.zeros(len(counts), np.uint8)
-    found[1::2] = values
-    return found, counts
 
 
 def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_rows: int) -> int:
@@ -267,8 +244,8 @@ def _batch_end(shard: TokenShard, start: int, stop: int, max_tokens: int, max_ro
     return min(int(documents[last]), stop) if last < len(documents) else stop
 
 
-def _check_rows(shard: TokenShard, part: Slice) -> None:
-    """Raise `FormatError` unless the rows lie one after the other, without gaps."""
+def _check_contiguous(shard: TokenShard, part: Slice) -> None:
+    """Raise `FormatError` unless the sequences lie one after the other: batches rely on it."""
     offsets, lengths = shard.offsets[part.start : part.stop], shard.lengths[part.start : part.stop]
     ends = offsets + lengths.astype(np.int64) * shard.data.itemsize
     inside = not len(ends) or (offsets[0] >= 0 and ends[-1] <= shard.data.nbytes)
@@ -281,99 +258,72 @@ def _check_rows(shard: TokenShard, part: Slice) -> None:
         raise FormatError("its rows do not lie one after the other", path=shard.path)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenRows:
-    """Some rows as flat arrays: row i has the tokens bounds[i] to bounds[i + 1].
+def _ends(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
 
-    Of packs `members` are the first stored row of each pack and the end, and `documents` numbers
-    the documents inside each pack, token by token.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairRow:
+    """A text with at most one image: its codes if they are given, else its name in `raw`."""
+
+    key: str
+    text: str
+    codes: CodedImage | None
+    medium: str | None
+    raw: Members
+
+
+def pair_rows(source: ExportInput, piece: Piece, tally: Tally) -> Iterator[PairRow]:
+    """Yield the samples of a unit that are a text, or an image and a text.
+
+    All samples are counted as read, and every other one is skipped with its reason; whoever takes
+    a row counts it as kept.
     """
-
-    part: TokenSlice
-    bounds: NDArray[np.int64]
-    members: NDArray[np.int64] | None
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The tokens of each row."""
-        return np.diff(self.bounds)
-
-    @property
-    def ids(self) -> NDArray[Any]:
-        """The ids of all rows."""
-        return self.part.ids
-
-    @property
-    def num_fixed(self) -> NDArray[Any]:
-        """The tokens of each row that are never cut; a pack is not cut at all."""
-        if self.members is not None:
-            return self.lengths
-        return self.part.shard.num_fixed[self.part.start : self.part.stop].astype(np.int64)
-
-    @property
-    def keys(self) -> KeysOfRows:
-        """The key of each row, looked up when it is asked for."""
-        return KeysOfRows(self.part, self.members)
-
-    @property
-    def stored(self) -> NDArray[np.int64]:
-        """The first stored row of each row, and the end."""
-        return np.arange(len(self) + 1) if self.members is None else self.members
-
-    def key_texts(self) -> Column:
-        """Return the key of each row, as UTF-8."""
-        return self.part.key_texts(None if self.members is None else self.members[:-1])
-
-    @property
-    def documents(self) -> NDArray[np.int16] | None:
-        """Of packs, the number of its document in its pack, for each token."""
-        if self.members is None:
-            return None
-        inside = np.arange(len(self.part)) - np.repeat(self.members[:-1], np.diff(self.members))
-        return np.repeat(inside, self.part.lengths).astype(np.int16)
-
-    def account(self, rule: FixedLength, kept: NDArray[np.bool_], tally: Tally) -> None:
-        """Enter the stored rows into the books; those of a dropped pack go with it."""
-        lengths = self.lengths
-        if self.members is not None:
-            counts = np.diff(self.members)
-            kept, lengths = np.repeat(kept, counts), np.repeat(lengths, counts)
-        keys = KeysOfRows(self.part)
-        account(tally, kept, keys, lambda row: rule.explain(int(lengths[row])))
+    for part in piece.slices:
+        name = source.shards[part.shard].name
+        with source.sample_shard(part.shard) as shard:
+            for key, raw in _raw_samples(shard, range(part.start, part.stop)):
+                tally.num_in += 1
+                try:
+                    row = _pair_row(source, name, key, raw)
+                except SampleError as error:
+                    tally.skip(key, error)
+                else:
+                    yield row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeysOfRows:
-    """Keys by row number; a pack has that of its first row."""
-
-    part: TokenSlice
-    members: NDArray[np.int64] | None = None
-
-    def __getitem__(self, row: int) -> str:
-        place = row if self.members is None else int(self.members[row])
-        return self.part.shard.keys[self.part.start + place]
+def _raw_samples(shard: SampleShard, rows: range) -> Iterator[tuple[str, Members]]:
+    # Of a mapped tar only the members that are looked at are read; images stay where they are.
+    if shard.blob.mapped() is None:
+        yield from shard.iter_raw(rows.start, rows.stop)
+    else:
+        yield from ((shard.index.keys[number], shard.raw(number)) for number in rows)
 
 
-def is_packed(source: ExportInput) -> bool:
-    """Say whether the shards hold packs, which `shardmill pack` marks."""
-    if not source.shards:
-        return False
-    about = source.token_shard(0).spans.meta.get("about")
-    return isinstance(about, dict) and bool(about.get("packs"))
+def _pair_row(source: ExportInput, shard_name: str, key: str, raw: Members) -> PairRow:
+    document = parse_sample(key, raw).document
+    media = document.media()
+    if not media:
+        return PairRow(key, document.text, _codes_alone(source, shard_name, key), None, raw)
+    if len(media) > 1 or media[0].kind != "image":
+        kinds = ", ".join(segment.kind for segment in media)
+        raise SampleError("not one image and text", f"it has {kinds}")
+    if source.codes is None:
+        return PairRow(key, document.text, None, media[0].media, raw)
+    images = source.codes.images(key, shard_name)
+    if len(images) != 1:
+        raise SampleError("no image codes", f"{key!r} has {len(images)} images in codes")
+    return PairRow(key, document.text, images[0], media[0].media, raw)
 
 
-def token_rows(
-    source: ExportInput,
-    slices: Sequence[Slice],
-    max_tokens: int = MAX_TOKENS,
-    max_rows: int = MAX_ROWS,
-) -> Iterator[TokenRows]:
-    """Yield the rows in order, about as many tokens and stored rows at a time as the limits say."""
-    packed = is_packed(source)
-    for part in token_slices(source, slices, max_tokens, max_rows):
-        members = part.documents if packed else None
-        bounds = part.bounds if members is None else part.bounds[members]
-        yield TokenRows(part, bounds, members)
+def _codes_alone(source: ExportInput, shard_name: str, key: str) -> CodedImage | None:
+    """Return the codes of an image that the sample itself does not hold any more."""
+    if source.codes is None:
+        return None
+    try:
+        images = source.codes.images(key, shard_name)
+    except SampleError:  # a plain text of which the codes do not know
+        return None
+    return images[0] if len(images) == 1 else None

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.model.stage import Draft, Tally
-from shardmill.storage.atomic import write_at
 from shardmill.storage.text import dump_page, read_json
 
 ROLE = "ranges"
@@ -76,7 +75,10 @@ class RangeWriter:
             self._runs.append(run)
         run.state.update(content)
         run.end += len(content)
-        write_at(self._descriptor(file), content, offset)
+        descriptor = self._descriptor(file)
+        while content:
+            num_written = os.pwrite(descriptor, content, offset)
+            content, offset = content[num_written:], offset + num_written
 
     def finish(self, tally: Tally, *, num_samples: int) -> None:
         """Say that all ranges of the unit are written, and count their bytes."""
@@ -89,7 +91,7 @@ class RangeWriter:
         tally.count(IN_PLACE, sum(part.num_bytes for part in ranges))
 
     def _descriptor(self, file: str) -> int:
-        # Never created here: a file that is missing must be made anew for all units, not for one.
+        # Never created here: a file that is missing must be made again for all units, not for one.
         if file not in self._files:
             self._files[file] = os.open(self._draft.shared_file(file), os.O_WRONLY)
         return self._files[file]

@@ -1,6 +1,6 @@
 """Export: finished shards become the files of another project's reader, a unit at a time.
 
-What is written and where is the format's; here stand the units, the books and the order.
+The format decides what is written and where; this stage makes the units and calls the format.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError
-from shardmill.formats.format import (
-    ExportInput,
-    Format,
-    Slice,
-    open_input,
-    piece_of,
-    piece_to_plain,
-)
+from shardmill.formats.format import ExportInput, Format, Piece, Slice, open_input
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -62,12 +55,9 @@ class Export:
         codes: dict[str, Plain] = {} if source.codes is None else {"codes": source.codes.identity}
         places = self.format.plan(source, ranges)
         for number, (slices, place) in enumerate(zip(ranges, places, strict=True)):
-            made_of: dict[str, Plain] = {
-                **piece_to_plain(slices, place),
-                "files": _files(source, slices),
-                **codes,
-            }
-            yield Unit(name=f"{number:05d}", input=made_of, num_samples=sum(map(len, slices)))
+            piece = Piece(f"{number:05d}", slices, place)
+            made_of = {**piece.to_plain(), "files": _files(source, slices), **codes}
+            yield Unit(name=piece.name, input=made_of, num_samples=piece.num_rows)
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -75,7 +65,7 @@ class Export:
         source = self._source()
 
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
-            self.format.write(source, piece_of(unit), draft, tally)
+            self.format.write(source, Piece.of(unit), draft, tally)
 
         yield work
 
@@ -86,7 +76,7 @@ class Export:
 
     def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:
         """Return the files that all units write together."""
-        return self.format.shared_files(self._source(), [piece_of(unit) for unit in units])
+        return self.format.shared_files(self._source(), [Piece.of(unit) for unit in units])
 
     def finish(self, manifest: Manifest, out_dir: Path) -> None:
         """Write the files that foreign readers begin with."""

@@ -5,12 +5,6 @@ the bytes of a file (unless the file was), a new, removed or renamed name (unles
 So what must not be believed too early is written in this order: bytes, fsync of the files, rename,
 fsync of the folder; and only then the receipt that lists them, in the same way.
 
-Files that are written in small pieces, however much is handed over at once.
-
-What is written in one call the system caches in pieces of memory as large as it can find, and in a
-virtual machine such pieces are often those that the host must give first: 4 MiB at a time took 1.6
-to 3.1 ms for each MB, 256 KiB at a time 0.3 ms.
-
 A second name for a file: nothing is copied where the file system allows it.
 """
 
@@ -23,10 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from io import BufferedWriter, FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from shardmill.storage import objects
 from shardmill.storage.path import UrlPath
@@ -143,45 +135,6 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-try:
-    from shardmill.storage import _weave  # type: ignore[attr-defined, unused-ignore]
-except ImportError:  # no compiler was there at the installation
-    _weave = None
-
-PIECE_BYTES = 1 << 18
-BUFFER_BYTES = 1 << 16
-
-
-def open_to_write(path: Path) -> BufferedWriter:
-    """Create a file or make it empty; small writes are gathered, large ones cut into pieces."""
-    return BufferedWriter(PieceFile(path, "wb"), BUFFER_BYTES)
-
-
-class PieceFile(FileIO):
-    """A file without a buffer, in which a large write is many small ones."""
-
-    def write(self, content: Any) -> int:
-        """Write all of the content."""
-        write_all(self.fileno(), content)
-        return memoryview(content).nbytes
-
-
-def write_all(descriptor: int, content: Any) -> None:
-    """Write all bytes of a buffer to a file; other threads run meanwhile."""
-    if _weave is not None:
-        _weave.write_all(content, descriptor)
-        return
-    view = memoryview(content).cast("B")
-    while view:
-        view = view[os.write(descriptor, view[:PIECE_BYTES]) :]
-
-
-def write_at(descriptor: int, content: Any, offset: int) -> None:
-    """Write bytes to their place in a file; from there the next write goes on."""
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    write_all(descriptor, content)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -125,12 +125,8 @@ def test_members_at_one_place_are_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path, [index], "two members lie at the same byte")
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"), [(400_000, "File too large"), (20_000, "cannot write")]
-)
-def test_a_file_that_cannot_be_written_leaves_nothing(
-    tmp_path: Path, missing: int, message: str
-) -> None:
+@pytest.mark.parametrize("missing", [400_000, 20_000])
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, missing: int) -> None:
     path, tars = tmp_path / "index.sqlite", [make_tar([f"{n:06d}" for n in range(8000)])]
     write_index(path, iter(tars))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -138,7 +134,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size - missing, limits[1]))
     path.unlink()
     try:
-        with pytest.raises(OSError, match=message):
+        with pytest.raises(OSError, match="cannot write"):
             write_index(path, iter(tars))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

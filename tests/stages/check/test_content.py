@@ -14,7 +14,7 @@ from token_folder import write_token_folder
 from video_tars import write_video_tar
 from web_server import serving
 
-from shardmill.formats.webdataset.format import WebDatasetFormat
+from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace

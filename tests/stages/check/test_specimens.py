@@ -8,7 +8,7 @@ from token_folder import write_token_folder
 from video_tars import write_video_tar
 
 from shardmill.errors import ConfigError
-from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.specimens import Collection, open_collection

@@ -26,7 +26,7 @@ import orjson
 from shardmill.errors import ConfigError
 from shardmill.formats.energon.index import write_index
 from shardmill.formats.format import ExportInput, Piece, Place, Slice
-from shardmill.formats.webdataset.format import WebDatasetFormat
+from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
@@ -36,7 +36,7 @@ from shardmill.storage.atomic import write_file
 META_DIR = ".nv-meta"
 LOADER_NAME = "sample_loader.py"
 VERSION = "7.4.1"
-LOADER_PATH = Path(__file__).with_name("energon_loader.py")
+LOADER_PATH = Path(__file__).with_name("loader.py")
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tiff")
 
 

@@ -18,11 +18,6 @@ from __future__ import annotations
 from typing import NamedTuple
 from zlib import adler32
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardmill.shards.weave import Column, cells, constant, filling
-
 BLOCK = 512
 MAX_OCTAL_SIZE = 8 << 30
 MAX_NAME_BYTES = 100
@@ -76,38 +71,6 @@ def ustar_header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
         _OWNER,
         prefix.ljust(167, b"\0"),
     )
-
-
-def header_columns(keys: Column, ending: bytes, sizes: NDArray[np.int64]) -> list[Column]:
-    """Return the headers of the members KEY + ending, to be woven; names and sizes must fit."""
-    num_rows = len(keys)
-    lengths = keys.lengths + len(ending)
-    digits = _octal(sizes, 11)
-    sums = (
-        _FIXED_SUM + sum(ending) + ord("0") + _byte_sums(keys) + digits.sum(axis=1, dtype=np.int64)
-    )
-    return [
-        keys,
-        constant(ending, num_rows),
-        filling(MAX_NAME_BYTES - lengths),
-        constant(_MODE_TO_SIZE, num_rows),
-        cells(digits),
-        constant(b"\0" + _MTIME, num_rows),
-        cells(_octal(sums, 6)),
-        constant(b"\0 0" + _OWNER + bytes(167), num_rows),
-    ]
-
-
-def _octal(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Return the octal digits of each number, as a row of text."""
-    shifts = 3 * np.arange(width - 1, -1, -1)
-    return ((numbers[:, None] >> shifts & 7) + ord("0")).astype(np.uint8)
-
-
-def _byte_sums(column: Column) -> NDArray[np.int64]:
-    before = np.concatenate([[0], np.cumsum(column.data, dtype=np.int64)])
-    sums: NDArray[np.int64] = before[column.starts + column.lengths] - before[column.starts]
-    return sums
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:

@@ -34,10 +34,7 @@ from shardmill.errors import FormatError
 from shardmill.model.sample import MediaSize
 from shardmill.shards.arrays import Arrays, open_arrays, write_arrays
 from shardmill.shards.columns import Strings, check_bounds, open_strings, pack_strings
-from shardmill.shards.tar.batch import TarBatch
 from shardmill.shards.tar.members import MemberTable, member_table
-from shardmill.shards.weave import Column, texts
-from shardmill.storage.atomic import open_to_write
 
 FORMAT = "tar-index"
 MEMBER_COLUMNS: dict[str, np.dtype[Any]] = {
@@ -225,18 +222,6 @@ LOW_HALF = (1 << 64) - 1
 UNKNOWN = MediaSize(num_frames=0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Samples in order, each with so many of the members."""
-
-    keys: Column
-    start: NDArray[np.int64]
-    num_members: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    ext: NDArray[np.int64]
-
-
 @dataclass(slots=True)
 class IndexRows:
     """The rows of one tar's index; columns that nobody gave are not written."""
@@ -253,10 +238,9 @@ class IndexRows:
     content: list[int] = field(default_factory=list)
     source: list[int] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
-    _batches: list[_Rows] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.keys) + sum(len(batch.keys) for batch in self._batches)
+        return len(self.keys)
 
     def add(
         self,
@@ -275,23 +259,6 @@ class IndexRows:
         self.size += sizes
         self.first.append(len(self.offset))
 
-    def extend(self, batch: TarBatch, start: int) -> None:
-        """Append the samples of a batch whose first header is at `start`."""
-        if not len(batch.keys):
-            return
-        numbers = [self.exts.setdefault(ext, len(self.exts)) for ext in batch.exts]
-        self._set_aside()
-        self._batches.append(
-            _Rows(
-                keys=batch.keys,
-                start=start + batch.starts,
-                num_members=np.full(len(batch.keys), len(numbers)),
-                offset=(start + batch.offsets).reshape(-1),
-                size=batch.sizes.reshape(-1),
-                ext=np.tile(numbers, len(batch.keys)),
-            )
-        )
-
     def describe(
         self, sizes: Sequence[MediaSize | None], text_chars: int, content: int, source: str
     ) -> None:
@@ -305,7 +272,7 @@ class IndexRows:
     def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
         """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
         arrays = self.arrays(path, end=end, num_bytes=num_bytes, url=url)
-        with open_to_write(path) as file:
+        with path.open("wb") as file:
             write_arrays(file, FORMAT, arrays.arrays, arrays.meta)
 
     def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:
@@ -319,42 +286,17 @@ class IndexRows:
         meta = {"url": url, "num_bytes": num_bytes}
         return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
 
-    def _set_aside(self) -> None:
-        """Make a batch of the rows that were added one by one."""
-        assert not self.text_chars, "samples that were described are not mixed with batches"
-        if self.keys:
-            self._batches.append(self._added())
-            for rows in (self.keys, self.start, self.offset, self.size, self.ext):
-                rows.clear()
-            self.first[:] = [0]
-
-    def _added(self) -> _Rows:
-        return _Rows(
-            keys=texts(self.keys),
-            start=np.array(self.start, np.int64),
-            num_members=np.diff(np.array(self.first, np.int64)),
-            offset=np.array(self.offset, np.int64),
-            size=np.array(self.size, np.int64),
-            ext=np.array(self.ext, np.int64),
-        )
-
     def _places(self, end: int) -> dict[str, NDArray[Any]]:
-        batches = [*self._batches, self._added()]
-
-        def joined(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(batch, name) for batch in batches])
-
-        keys = [key for batch in batches for key in batch.keys.contents()]
-        hashes = hash_keys(keys)
+        hashes = hash_keys(self.keys)
         order = np.argsort(hashes, kind="stable")
         return {
-            "start": np.append(joined("start"), end).astype(np.uint64),
-            "first": np.concatenate([[0], np.cumsum(joined("num_members"))]).astype(np.uint64),
-            "offset": joined("offset").astype(np.uint64),
-            "size": joined("size").astype(np.uint64),
-            "ext": joined("ext").astype(np.uint16),
+            "start": np.array([*self.start, end], np.uint64),
+            "first": np.array(self.first, np.uint64),
+            "offset": np.array(self.offset, np.uint64),
+            "size": np.array(self.size, np.uint64),
+            "ext": np.array(self.ext, np.uint16),
             **pack_strings("ext", map(_encoded, self.exts)),
-            **pack_strings("key", keys),
+            **pack_strings("key", self.keys),
             **pack_strings("source", map(_encoded, self.sources or ("",))),
             "hash": hashes[order],
             "hash_order": order.astype(np.uint32),

@@ -4,10 +4,7 @@ The key is the path up to the first dot after the last '/', the extension is the
 "dotted" writes medium `0.jpg` of sample `K` as `K.0.jpg`, which stock webdataset groups; layout
 "dashed" writes it as `K-0.jpg`, which joins `K.json` by the interleave rule (see grouping.py).
 
-The keys and member names that a tar has already: nothing is in it twice.
-
-Keys that rise from batch to batch, as numbered ones do, cannot meet and are not looked up; they are
-kept, and become entries of a set when the first key comes that does not rise.
+`TakenNames` are the keys and member names that a tar has already: nothing is in it twice.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from functools import lru_cache
 from typing import Literal
 
 from shardmill.errors import SampleError
-from shardmill.shards.weave import Column, rises
 
 Layout = Literal["dotted", "dashed"]
 MAX_KEY_BYTES = 200
@@ -85,15 +81,12 @@ class TakenNames:
 
     tar_name: str
     _taken: set[str] = field(default_factory=set)
-    _rising: list[Column] = field(default_factory=list)
-    _last_key: bytes = b""
 
     def take(self, key: str, names: Sequence[str]) -> None:
         """Take a sample's key and names; a `SampleError` if one is taken.
 
         Names can meet when keys do not: in the dashed layout `a-0.jpg` may belong to `a` and `a-0`.
         """
-        self._look_up_rising()
         if key in self._taken:
             raise SampleError("duplicate key", f"{key!r} is in {self.tar_name} already")
         for name in names:
@@ -101,21 +94,3 @@ class TakenNames:
                 raise SampleError("duplicate member", f"{name!r} is in {self.tar_name} already")
         self._taken.add(key)
         self._taken.update(names)
-
-    def take_all(self, keys: Column) -> bool:
-        """Take keys whose names have a dot after them, and so meet if keys do; False if one is."""
-        if not self._taken and rises(keys, after=self._last_key):
-            self._rising.append(keys)
-            self._last_key = bytes(keys[len(keys) - 1]) if len(keys) else self._last_key
-            return True
-        self._look_up_rising()
-        wanted = [key.decode() for key in keys.contents()]
-        if not self._taken.isdisjoint(wanted) or len(set(wanted)) < len(wanted):
-            return False
-        self._taken.update(wanted)
-        return True
-
-    def _look_up_rising(self) -> None:
-        for keys in self._rising:
-            self._taken.update(key.decode() for key in keys.contents())
-        self._rising.clear()

@@ -7,18 +7,14 @@ thousand pieces or 1 MiB, so that no content is copied in Python. Two zero block
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
 
 from shardmill.errors import SampleError
-from shardmill.shards.tar.batch import TarBatch
 from shardmill.shards.tar.header import END_OF_TAR, member_header, padded, padding
 from shardmill.shards.tar.names import Layout, TakenNames, check_ext, check_key, member_name
-from shardmill.shards.weave import Column, write_woven
-from shardmill.storage.background import Scribe
 
 Content: TypeAlias = bytes | memoryview
 MAX_PIECES = 1020
@@ -75,7 +71,6 @@ class TarWriter:
         self._taken = TakenNames(path.name)
         self._pieces: list[Content] = []
         self._pending_bytes = 0
-        self._scribe = Scribe()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
     def add(
@@ -96,20 +91,6 @@ class TarWriter:
             self._flush()
         return start
 
-    def extend(self, batch: TarBatch) -> int | None:
-        """Append samples and return the offset of the first; None if a key is here already.
-
-        They are woven and written beside what the caller does next, so their columns must be left
-        alone until the next batch has been given.
-        """
-        if not self._taken.take_all(batch.keys):
-            return None
-        self._flush()
-        start = self.num_bytes
-        self.num_bytes += batch.num_bytes
-        self._scribe.write(self._weave, batch.columns)
-        return start
-
     def close(self) -> None:
         """Write what is pending and the end of the tar."""
         if self._fd < 0:
@@ -123,7 +104,6 @@ class TarWriter:
 
     def abandon(self) -> None:
         """Close the file as it is, without an end."""
-        self._scribe.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -145,24 +125,14 @@ class TarWriter:
     def _flush(self) -> None:
         pieces, num_bytes = self._pieces, self._pending_bytes
         self._pieces, self._pending_bytes = [], 0
-        self._scribe.wait()
         self._write(pieces, num_bytes)
 
     def _write(self, pieces: list[Content], num_bytes: int) -> None:
         # Samples of ordinary size end a batch soon after its limit: one call writes them all.
         fits = num_bytes < 2 * MAX_BATCH_BYTES and len(pieces) <= MAX_PIECES
-        with self._naming():
+        try:
             for batch in [pieces] if fits else _batches(pieces):
                 _write_all(self._fd, batch)
-
-    def _weave(self, columns: Sequence[Column]) -> None:
-        with self._naming():
-            write_woven(self._fd, columns)
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
         except OSError as error:
             error.filename = str(self.path)
             raise

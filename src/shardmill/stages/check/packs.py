@@ -15,7 +15,7 @@ import orjson
 
 from shardmill.errors import SampleError
 from shardmill.formats.packed import packed_documents, packed_row
-from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.media.sizes import probe
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow

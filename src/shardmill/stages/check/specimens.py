@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.formats.packed import packed_documents, packed_row
-from shardmill.formats.webdataset.read import VIDEO_SPACE
+from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin, Sample, Segment
 from shardmill.model.space import TokenSpace

@@ -1,0 +1,1 @@
+"""UniDisc's layouts: TensorDicts of memory maps, written by exports and read with their parts."""

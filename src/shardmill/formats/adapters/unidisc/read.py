@@ -1,0 +1,341 @@
+"""Reads UniDisc's memory maps, several parts as one data set (see parts.py).
+
+    interleaved    input_ids, attention_mask, modality [N, L]: text ids and raw codes, padded
+    one modality   input_ids [N, L], modality [N, 1]
+    packs          sample_ids [N, L] besides: the number of each token's document in its pack
+    pairs          txt_input_ids, txt_attention_mask [N, T]; without a mask, ids below 0 are padding
+                   img_input_ids [N, I]: the codes of one image
+
+Codes move behind the text ids of the space, padding goes, everything else is learned, as UniDisc
+does. A pair becomes its text without end, the image's marker, the codes and the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shardmill.errors import FormatError
+from shardmill.formats.adapters.unidisc.memmaps import META_NAME, SUFFIX
+from shardmill.formats.adapters.unidisc.parts import (
+    TOKEN_NAMES,
+    Ids,
+    PartRows,
+    UnidiscPart,
+    choose_rows,
+    find_parts,
+)
+from shardmill.formats.reader import Aspect, Block, Part, Record, stamp, with_codes
+from shardmill.model.sample import Origin
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import MODALITIES
+from shardmill.shards.columns import NumberedKeys
+from shardmill.shards.tokens.shard import MEDIA_COLUMNS
+from shardmill.shards.tokens.write import MediaColumns
+
+Table: TypeAlias = dict[str, NDArray[Any]]
+CodeForm: TypeAlias = Literal["raw", "shifted"]
+# Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
+UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
+IMAGE = MODALITIES["image"]
+NAMES = ("codes",)
+TOKENS_AT_ONCE = 1 << 20
+ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnidiscReader:
+    """A folder of parts or one TensorDict; `ids` as in parts.py.
+
+    `codes` says whether images hold codes that count from 0, or ids of the space. With `end` a
+    pair ends with the end token, whether its text did or not, as UniDisc trains it.
+    """
+
+    dir: str
+    split: str = "train"
+    ids: Ids | None = None
+    skip_broken: bool = False
+    codes: CodeForm = "raw"
+    end: bool = True
+    space: TokenSpace = UNIDISC_SPACE
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return tokens and codes; documents if packs tell them; of pairs no order of the two."""
+        columns = self._parts[0].table
+        known: set[Aspect] = {"words", "codes"}
+        known |= {"tokens"} if "input_ids" in columns else set()
+        known |= {"documents"} if "sample_ids" in columns else set()
+        return frozenset(known)
+
+    def token_space(self) -> TokenSpace:
+        """Return the space that was given."""
+        return self.space
+
+    def parts(self) -> Iterator[Part]:
+        """Yield a part for each part, named with the rows that are taken from it."""
+        for chosen in choose_rows(self._parts, self.ids):
+            yield Part(
+                input={
+                    "part": chosen.part.name,
+                    "stamps": _stamps(chosen.part.folder),
+                    "rows": xxhash.xxh3_64_hexdigest(chosen.rows.tobytes()),
+                },
+                num_records=len(chosen.rows),
+                passed={
+                    "rows never written": chosen.num_unwritten,
+                    "ids of an earlier part": chosen.num_repeated,
+                },
+            )
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the rows of a part that no part before it has."""
+        for block in self.read_blocks(input):
+            for record in block.records():
+                yield with_codes(record, self.space)
+
+    def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
+        """Yield the same rows, many at a time."""
+        chosen = self._listed(input)
+        step = max(1, TOKENS_AT_ONCE // max(1, _width(chosen.part)))
+        for start in range(0, len(chosen.rows), step):
+            some = slice(start, start + step)
+            yield self._block(chosen, some, self._convert(chosen.part, chosen.rows[some]))
+
+    def ids_file(self, input: Mapping[str, Any]) -> Path | None:
+        """Return the file of ids if all its rows are taken as they are."""
+        chosen = self._listed(input)
+        is_all = chosen.num_unwritten + chosen.num_repeated == 0
+        if not is_all or not is_verbatim(chosen.part.table, self.space, self.codes):
+            return None
+        return chosen.part.folder / f"input_ids{SUFFIX}"
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of each part's files."""
+        return {str(part.folder): _stamps(part.folder) for part in self._parts}
+
+    @cached_property
+    def _parts(self) -> list[UnidiscPart]:
+        return find_parts(Path(self.dir), self.split, skip_broken=self.skip_broken)
+
+    @cached_property
+    def _chosen(self) -> dict[str, PartRows]:
+        # Whether repeats are equal was looked at when the parts were listed.
+        chosen = choose_rows(self._parts, self.ids or "global")
+        return {rows.part.name: rows for rows in chosen}
+
+    def _listed(self, input: Mapping[str, Any]) -> PartRows:
+        """Return the rows of a part, which is what it was when it was listed."""
+        chosen = self._chosen[input["part"]]
+        digest = xxhash.xxh3_64_hexdigest(chosen.rows.tobytes())
+        if digest != input["rows"] or _stamps(chosen.part.folder) != input["stamps"]:
+            raise FormatError("was changed after it was listed", path=chosen.part.folder)
+        return chosen
+
+    def _convert(self, part: UnidiscPart, numbers: NDArray[np.int64]) -> FlatRows:
+        table = part.table
+        if "input_ids" in table and "modality" in table:
+            return interleaved_rows(table, numbers, self.space, self.codes)
+        if {"txt_input_ids", "img_input_ids"} <= table.keys():
+            return paired_rows(table, numbers, self.space, self.codes, end=self.end)
+        known = ", ".join(sorted(table))
+        raise FormatError(
+            f"holds {known}, which is no layout of UniDisc's tokens", path=part.folder
+        )
+
+    def _block(self, chosen: PartRows, some: slice, flat: FlatRows) -> Block:
+        name, numbers = chosen.part.name, chosen.rows[some]
+        keys = NumberedKeys(f"{self.split}-", 8, chosen.ids[some])
+        if self.ids == "local":
+            keys = NumberedKeys(f"{name}-", 8, numbers)
+        return Block(
+            ids=flat.ids,
+            lengths=flat.lengths,
+            per_record=flat.per_row,
+            media=flat.media,
+            keys=keys,
+            origin=Origin(source=Path(self.dir).name, path=name, row=0),
+            rows=numbers,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatRows:
+    """Documents after each other: `per_row` says how many each row is made of."""
+
+    ids: NDArray[Any]
+    lengths: NDArray[np.int64]
+    per_row: NDArray[np.int64]
+    media: MediaColumns
+
+
+def interleaved_rows(
+    table: Table, numbers: NDArray[np.int64], space: TokenSpace, codes: CodeForm
+) -> FlatRows:
+    """Return rows of text and images without their padding."""
+    _check_shapes(table)
+    given, per_token = _rows_of(table["input_ids"], numbers), table["modality"].shape[1:] != (1,)
+    is_kept = np.ones(given.shape, np.bool_)
+    if "attention_mask" in table:
+        is_kept = _rows_of(table["attention_mask"], numbers) != 0
+    lengths = is_kept.sum(axis=1, dtype=np.int64)
+    starts, total = np.cumsum(lengths) - lengths, int(lengths.sum())
+    kinds = _rows_of(table["modality"], numbers)
+    is_image = (kinds[is_kept] if per_token else np.repeat(kinds[:, 0], lengths)) == IMAGE
+    ids = _space_ids(given[is_kept], is_image, space, codes)
+    per_row = np.ones_like(lengths)
+    if "sample_ids" in table:
+        samples = _rows_of(table["sample_ids"], numbers)[is_kept]
+        changes = np.flatnonzero(samples[1:] != samples[:-1]) + 1
+        documents = np.union1d(starts[lengths > 0], changes)
+        per_row = np.diff(np.searchsorted(documents, np.append(starts, total)))
+        starts = documents
+        lengths = np.append(starts[1:], total) - starts
+    return FlatRows(ids, lengths, per_row, _find_images(ids, is_image, starts, lengths, space))
+
+
+def paired_rows(
+    table: Table, numbers: NDArray[np.int64], space: TokenSpace, codes: CodeForm, *, end: bool
+) -> FlatRows:
+    """Return pairs as text, marker and codes, with `end` each with one end token."""
+    marker, last = space.names.get("image"), space.special("eos") if end else None
+    text = _rows_of(table["txt_input_ids"], numbers)
+    mask = _rows_of(table["txt_attention_mask"], numbers) if "txt_attention_mask" in table else None
+    is_word = text >= 0 if mask is None else mask != 0
+    if last is not None and text.size:
+        is_word = _without_end(text, is_word, last)
+    words = text[is_word]
+    _check(words, space.size, "id", "among its tokens")
+    images = _rows_of(table["img_input_ids"], numbers)
+    image_ids = _space_ids(images.reshape(-1), np.ones(images.size, np.bool_), space, codes)
+    # Marker, codes and end are the last columns of a matrix, from which padding is left out.
+    wide = np.zeros((len(text), text.shape[1] + images.shape[1] + 2), space.dtype)
+    is_kept = np.ones(wide.shape, np.bool_)
+    is_kept[:, : text.shape[1]] = is_word
+    wide[:, : text.shape[1]][is_word] = words
+    wide[:, text.shape[1] + 1 : -1] = image_ids.reshape(images.shape)
+    for column, token in ((text.shape[1], marker), (-1, last)):
+        wide[:, column], is_kept[:, column] = token or 0, token is not None
+    lengths, ones = is_kept.sum(axis=1, dtype=np.int64), np.ones(len(text), np.int64)
+    before = ones * (marker is not None)
+    media = _media_columns(
+        ones, is_word.sum(axis=1, dtype=np.int64) + before, ones * images.shape[1], before
+    )
+    return FlatRows(wide[is_kept], lengths, ones, media)
+
+
+def is_verbatim(table: Table, space: TokenSpace, codes: CodeForm) -> bool:
+    """Say whether the file of ids is what they become: no padding, and nothing to shift."""
+    if "input_ids" not in table or "modality" not in table:
+        return False
+    ids, kinds = table["input_ids"], table["modality"]
+    mask = table.get("attention_mask", np.ones(1, np.bool_))
+    if not ids.size or ids.itemsize != space.dtype.itemsize or not mask.all():
+        return False
+    if codes == "shifted" or space.code_offset == 0:
+        return True
+    some = (kinds[start : start + ROWS_AT_ONCE] for start in range(0, len(kinds), ROWS_AT_ONCE))
+    return not any((rows == IMAGE).any() for rows in some)
+
+
+def _rows_of(column: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """Return some rows of a mapped tensor; neighbours are not copied."""
+    if len(numbers) and bool((np.diff(numbers) == 1).all()):
+        return column[int(numbers[0]) : int(numbers[-1]) + 1]
+    return column[numbers]
+
+
+def _check_shapes(table: Table) -> None:
+    """Raise `FormatError` unless columns have a value a token; only modality may have one a row."""
+    shape = table["input_ids"].shape
+    for name in ("attention_mask", "modality", "sample_ids"):
+        found = table[name].shape if name in table else shape
+        if found != shape and (name != "modality" or found != (shape[0], 1)):
+            raise FormatError(f"has the shape {found}, input_ids has {shape}", path=name)
+
+
+def _space_ids(
+    ids: NDArray[Any], is_image: NDArray[np.bool_], space: TokenSpace, codes: CodeForm
+) -> NDArray[Any]:
+    """Return ids of the space; an id or a code that it does not have is a `FormatError`."""
+    _check(ids, space.size, "id", "among its tokens")
+    found = ids.astype(space.dtype)
+    if codes == "raw" and is_image.any():
+        _check(ids[is_image], space.num_codes, "code", "in an image")
+        found += is_image * found.dtype.type(space.code_offset)
+    return found
+
+
+def _check(values: NDArray[Any], size: int, what: str, where: str) -> None:
+    if not len(values) or (int(values.min()) >= 0 and int(values.max()) < size):
+        return
+    value = int(values[(values < 0) | (values >= size)][0])
+    problem = f"holds the {what} {value} {where}, the token space has {size}"
+    raise FormatError(problem, path="input_ids")
+
+
+def _find_images(
+    ids: NDArray[Any],
+    is_image: NDArray[np.bool_],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    space: TokenSpace,
+) -> MediaColumns:
+    """Return the runs of codes as media of the documents that begin at `starts`."""
+    # A run ends where codes end, and where a document does.
+    is_start = np.zeros(len(ids) + 1, np.bool_)
+    is_start[starts[lengths > 0]] = is_start[-1] = True
+    begins, ends = is_image.copy(), is_image.copy()
+    begins[1:] &= ~is_image[:-1] | is_start[1:-1]
+    ends[:-1] &= ~is_image[1:] | is_start[1:-1]
+    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
+    owner = np.searchsorted(starts, first, side="right") - 1
+    position = first - starts[owner]
+    has_marker = (position > 0) & (ids[first - 1] == space.names.get("image", -1))
+    counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
+    return _media_columns(counts, position, last - first + 1, has_marker.astype(np.int64))
+
+
+def _media_columns(
+    counts: NDArray[np.int64],
+    position: NDArray[np.int64],
+    length: NDArray[np.int64],
+    before: NDArray[np.int64],
+) -> MediaColumns:
+    """Return images as media: `counts` of them in each row, square if they can be."""
+    side = np.floor(np.sqrt(length) + 0.5).astype(np.int64)
+    is_square = side * side == length
+    ones = np.ones_like(length)
+    grid = [ones, np.where(is_square, side, 1), np.where(is_square, side, length)]
+    zeros = np.zeros_like(length)
+    columns = dict.fromkeys(MEDIA_COLUMNS, zeros)
+    columns |= {"position": position, "length": length, "before": before, "kind": IMAGE * ones}
+    return MediaColumns(counts, columns, np.stack(grid, axis=1), NAMES)
+
+
+def _without_end(text: NDArray[Any], is_word: NDArray[Any], last: int) -> NDArray[np.bool_]:
+    """Return the mask of the words without the end token, of rows that end with one."""
+    rows = np.arange(len(text))
+    final = text.shape[1] - 1 - np.argmax(is_word[:, ::-1], axis=1)
+    shorter: NDArray[np.bool_] = is_word.copy()
+    shorter[rows, final] &= text[rows, final] != last
+    return shorter
+
+
+def _width(part: UnidiscPart) -> int:
+    """Return how many tokens a row has at most."""
+    columns = {name: part.table[name] for name in TOKEN_NAMES if name in part.table}
+    for name, column in columns.items():
+        if column.ndim != 2:
+            raise FormatError(f"has a tensor {name!r} of shape {column.shape}", path=part.folder)
+    return sum(column.shape[1] for column in columns.values())
+
+
+def _stamps(part: Path) -> Any:
+    return [[p.name, *stamp(p)] for p in sorted([part / META_NAME, *part.glob(f"*{SUFFIX}")])]
