@@ -158,44 +158,64 @@ def open_codes(path: Path) -> CodeShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedImage:
-    """The codes of one image, row by row, and its size in pixels."""
+    """The codes [rows, columns] of one medium, each a square of `factor` pixels."""
 
     medium: str
     codes: NDArray[Any]
-    width: int
-    height: int
+    factor: int
+
+    @property
+    def width(self) -> int:
+        """The width in pixels."""
+        return int(self.codes.shape[1]) * self.factor
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return int(self.codes.shape[0]) * self.factor
 
 
 @dataclass(slots=True)
 class CodeJoin:
-    """A folder of codes; `identity` stands for the spec and the inputs that made it."""
+    """The codes of samples by key, over all shards of a folder.
+
+    `identity` stands for the spec and the inputs that made the folder. Samples come in the order in
+    which they were encoded, so the shard of the last one nearly always has the next.
+    """
 
     folder: Path
     identity: str
     paths: dict[str, Path]
     rejects: dict[str, Path]
+    _last: str = ""
     _open: dict[str, CodeCursor] = field(default_factory=dict)
 
-    def images(self, key: str, shard_name: str) -> list[CodedImage]:
-        """Return the images of a sample in the order of its document."""
-        for cursor in self._candidates(shard_name):
+    def images(self, key: str, shard_name: str = "") -> list[CodedImage]:
+        """Return the images of a sample in the order of its document.
+
+        `shard_name` is the shard of the sample: `codes` gives its own the same names. A sample
+        without codes is a `SampleError`, or `Filtered` if it was filtered when codes were made.
+        """
+        for name in self._names(shard_name):
+            cursor = self._cursor(name)
             found = cursor.find(key)
+            if found is not None:
+                self._last = name
             if isinstance(found, Reject):
                 raise without_codes(found)
             if found is not None:
                 return cursor.images(found)
         raise SampleError("no image codes", f"{key!r} is in no code shard of {self.folder}")
 
-    def shard(self, name: str) -> CodeShard | None:
-        """Return the shard of this name, if there is one."""
-        return self._cursor(name).shard if name in self.paths else None
-
-    def _candidates(self, shard_name: str) -> Iterator[CodeCursor]:
-        # `codes` names its shards like those of the samples, so the first one nearly always has it.
-        names = dict.fromkeys([*self.paths, *self.rejects])
-        if shard_name in names:
-            yield self._cursor(shard_name)
-        yield from (self._cursor(name) for name in names if name != shard_name)
+    def _names(self, shard_name: str) -> Iterator[str]:
+        """Yield the names of all units: the likely one, and only then all that follow it."""
+        is_known = shard_name in self.paths or shard_name in self.rejects
+        likely = shard_name if is_known else self._last
+        if likely:
+            yield likely
+        names = sorted({*self.paths, *self.rejects})
+        first = names.index(likely) + 1 if likely else 0
+        yield from (name for name in names[first:] + names[:first] if name != likely)
 
     def _cursor(self, name: str) -> CodeCursor:
         if name not in self._open:
@@ -212,26 +232,27 @@ class CodeCursor:
     """Reads the codes of a unit in order; any other order works too, but is slower."""
 
     def __init__(self, shard: CodeShard | None, rejects: Mapping[str, Reject]) -> None:
-        self.shard, self.rejects, self._next = shard, rejects, 0
+        self.shard, self.rejects, self._row = shard, rejects, -1
 
     def find(self, key: str) -> int | Reject | None:
         """Return the number of the sample with this key, why it has no codes, or None."""
         if self.shard is None:
             return self.rejects.get(key)
-        row: int | None = self._next
-        if self._next >= len(self.shard) or self.shard.keys[self._next] != key:
+        # The next sample, or the same again for its next image.
+        likely = range(max(self._row, 0), min(self._row + 2, len(self.shard)))
+        row = next((row for row in reversed(likely) if self.shard.keys[row] == key), None)
+        if row is None:
             row = self.shard.find(key)
         if row is None:
             return self.rejects.get(key)
-        self._next = row + 1
+        self._row = row
         return row
 
     def images(self, row: int) -> list[CodedImage]:
         """Return the images of a sample that `find` found."""
         assert self.shard is not None
-        factor, found = self.shard.factor, self.shard.images(row)
-        sizes = [(p.codes.shape[1] * factor, p.codes.shape[0] * factor) for p in found]
-        return [CodedImage(p.medium, p.codes.reshape(-1), *size) for p, size in zip(found, sizes)]
+        factor = self.shard.factor
+        return [CodedImage(i.medium, i.codes, factor) for i in self.shard.images(row)]
 
 
 def join_codes(folder: Path) -> CodeJoin:

@@ -112,9 +112,9 @@ class LiquidFormat(Format):
         plain["text"] = row.text
         plain["length"] = len(row.text)
         if codes is not None:
-            plain["length"] += CHARACTERS_A_CODE * len(codes.codes)
+            plain["length"] += CHARACTERS_A_CODE * codes.codes.size
             # The text is that of json.dumps, which Liquid's own scripts write.
-            plain[self.column] = _json(codes.codes).replace(b",", b", ").decode()
+            plain[self.column] = _json(codes.codes.reshape(-1)).replace(b",", b", ").decode()
             if self._size is None:
                 plain["width"], plain["height"] = str(codes.width), str(codes.height)
         return plain
@@ -198,7 +198,7 @@ def _data_type(row: PairRow) -> str:
 
 def _row_with_codes(row: PairRow) -> dict[str, Any]:
     plain: dict[str, Any] = {"data_type": _data_type(row), "text": row.text}
-    return plain if row.codes is None else {**plain, "vq_code": row.codes.codes}
+    return plain if row.codes is None else {**plain, "vq_code": row.codes.codes.reshape(-1)}
 
 
 def _rows_with_images(
