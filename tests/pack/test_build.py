@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tiny_qwen import END_ID, IMAGE_ID, START_ID, TEXT_IDS, tiny_model
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.model.overlong import cut_row
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
-from shardmill.pack.build import NO_LABEL, BuildSpec, Pack, build_pack, cut_row
+from shardmill.pack.build import NO_LABEL, BuildSpec, Pack, build_pack
 from shardmill.tokens.visual.qwen import Qwen25VL
 
 

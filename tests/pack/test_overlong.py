@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from shardmill.errors import ConfigError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
-from shardmill.pack.overlong import MEDIA_TOO_LONG, TOO_LONG, keep_places, usable_lengths
-
-
-@settings(deadline=None)
-@given(st.lists(st.booleans(), max_size=30), st.integers(0, 30))
-def test_text_goes_from_the_end_and_media_stay(fixed: list[bool], num_kept: int) -> None:
-    is_fixed = np.array(fixed, np.bool_)
-    if num_kept < is_fixed.sum():
-        with pytest.raises(ConfigError, match="are media"):
-            keep_places(is_fixed, num_kept)
-        return
-    kept = keep_places(is_fixed, num_kept)
-    assert len(kept) == min(num_kept, len(fixed))
-    assert set(np.flatnonzero(is_fixed)) <= set(kept)
-    text = [place for place in range(len(fixed)) if not fixed[place]]
-    assert [p for p in kept if not fixed[p]] == text[: len(kept) - int(is_fixed.sum())]
+from shardmill.pack.overlong import MEDIA_TOO_LONG, TOO_LONG, usable_lengths
 
 
 def test_cut_leaves_media_whole_or_drops_them() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardmill.errors import SampleError, UnitFailed
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
-from shardmill.tokens.assemble import Assembled, cut_text, fit, split_blocks
+from shardmill.tokens.assemble import Assembled, fit, split_blocks
 
 
 @st.composite
@@ -59,9 +59,9 @@ def test_cutting_takes_text_only_and_no_more_than_needed(whole: Assembled, limit
         return
     if len(row.ids) - num_text > limit:
         with pytest.raises(SampleError, match="too long"):
-            cut_text(whole, limit)
+            fit(whole, limit, "cut")
         return
-    cut = cut_text(whole, limit)
+    cut = fit(whole, limit, "cut")
     assert len(cut.ids) == limit
     assert [i for i in cut.ids.tolist() if i != 2] == [i for i in row.ids.tolist() if i != 2]
     assert [m.num_tokens for m in cut.media] == [m.num_tokens for m in row.media]
@@ -71,7 +71,7 @@ def test_cutting_takes_text_only_and_no_more_than_needed(whole: Assembled, limit
 def test_cutting_keeps_loss_with_its_tokens() -> None:
     ids = np.array([1, 2, 2, 2, 9])
     row = TokenRow(key="k", ids=ids, loss=np.array([[2, 3]]))
-    cut = cut_text(Assembled(row, [(1, 3)]), 4)
+    cut = fit(Assembled(row, [(1, 3)]), 4, "cut")
     assert cut.ids.tolist() == [1, 2, 2, 9]
     assert cut.loss.tolist() == [[2, 2]]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.lengths import LengthTable
+from shardmill.model.overlong import Overlong
 
-Overlong = Literal["fail", "drop", "cut"]
 Method = Literal["auto", "histogram", "window"]
 MAX_CAPACITY = 1 << 22
 

@@ -19,17 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError
+from shardmill.model.overlong import cut_row
 from shardmill.model.tokenrow import (
     MediaSpan,
     PositionRule,
     TokenRow,
-    mask_of,
     modality_of,
-    spans_of,
 )
 from shardmill.pack.layout import Layout, block_causal_mask, lay_out
-from shardmill.pack.overlong import keep_places
 from shardmill.shards.tokens.shard import TokenShard
 
 NO_LABEL = -100
@@ -127,25 +124,6 @@ def build_pack(
             for span in row.media
         ),
     )
-
-
-def cut_row(row: TokenRow, num_tokens: int) -> TokenRow:
-    """Return the row with its planned number of tokens: text is cut from its end, media never."""
-    if len(row.ids) == num_tokens:
-        return row
-    if len(row.ids) < num_tokens:
-        raise SampleError(
-            "shorter than planned", f"{row.key} has {len(row.ids)} tokens, planned {num_tokens}"
-        )
-    is_fixed = np.zeros(len(row.ids), np.bool_)
-    for span in row.media:
-        is_fixed[span.start : span.end] = True
-    kept = keep_places(is_fixed, num_tokens)
-    loss = mask_of(row.loss, len(row.ids))[kept]
-    media = tuple(
-        replace(span, position=int(np.searchsorted(kept, span.position))) for span in row.media
-    )
-    return replace(row, ids=row.ids[kept], loss=spans_of(loss), media=media)
 
 
 def _loss_mask(rows: Sequence[TokenRow], layout: Layout) -> NDArray[np.bool_]:

@@ -106,17 +106,3 @@ def _failure(table: LengthTable, row: int, count: int, capacity: int, spec: Pack
         f"of a pack; the first is {where} with {table.num_tokens[row]}. Choose a larger capacity, "
         "or overlong = drop or cut"
     )
-
-
-def keep_places(is_fixed: NDArray[np.bool_], num_kept: int) -> NDArray[np.int64]:
-    """Return the places of a row's tokens that stay: text goes from its end, media stay whole."""
-    surplus = len(is_fixed) - num_kept
-    if surplus <= 0:
-        return np.arange(len(is_fixed))
-    text = np.flatnonzero(~is_fixed)
-    num_fixed = len(is_fixed) - len(text)
-    if num_kept < num_fixed:
-        raise ConfigError(
-            f"cannot keep {num_kept} of {len(is_fixed)} tokens: {num_fixed} are media"
-        )
-    return np.delete(np.arange(len(is_fixed)), text[len(text) - surplus :])

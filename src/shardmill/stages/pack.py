@@ -31,11 +31,12 @@ import xxhash
 from shardmill.errors import ConfigError, UnitFailed
 from shardmill.model.codec import Plain
 from shardmill.model.lengths import LengthTable
+from shardmill.model.overlong import cut_row
 from shardmill.model.plan import PackPlan
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.pack.build import BuildSpec, Pack, as_pack, build_pack, cut_row
+from shardmill.pack.build import BuildSpec, Pack, as_pack, build_pack
 from shardmill.pack.order import EpochOrder
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.model.overlong import Overlong
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.samples import Members, SampleShard, parse_sample
+from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import (
     media_sizes,
@@ -32,7 +34,6 @@ from shardmill.stages.inputs import (
 from shardmill.tokens.assemble import (
     Assembled,
     Hook,
-    Overlong,
     Prepared,
     assemble,
     fit,
@@ -148,7 +149,7 @@ def load_tokenizer(spec: TextSpec, space: TokenSpace) -> TextTokenizer:
     return tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Worker:
     """What a process holds while it tokenizes shard after shard."""
 
@@ -157,6 +158,7 @@ class _Worker:
     render: Render
     reader: CodeReader | None
     hook: Hook | None
+    layout: BoundLayout | None = None
 
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         """Tokenize one shard."""
@@ -168,65 +170,58 @@ class _Worker:
             limit = unit.input.get("limit", len(shard))
             assert isinstance(limit, int)
             for batch in self._batches(shard, limit, tally):
-                samples = [prepared.sample for prepared in batch]
-                for sample, assembled in zip(samples, assemble(batch, self.tokenizer)):
-                    self._write(sample, assembled, writer, tally)
+                for prepared, assembled in zip(batch, assemble(batch, self.tokenizer)):
+                    self._write(prepared.sample, assembled, writer, tally)
         draft.finish(unit.name, num_samples=writer.num_rows)
 
     def _batches(self, shard: SampleShard, limit: int, tally: Tally) -> Iterator[list[Prepared]]:
         batch: list[Prepared] = []
         num_chars = 0
-        prepare_sample = self._preparer(shard)
+        sizes_of = media_sizes(shard.index)
         for number, (key, raw) in enumerate(shard.in_order(limit)):
             tally.num_in += 1
             try:
-                batch.append(prepare_sample(number, key, raw))
+                sample = parse_sample(key, raw)
+                if self.reader is not None:
+                    sample = self.reader.complete(sample)
+                pieces = self.render(sample, SampleRng(self.spec.seed, self.spec.epoch, key))
+                batch.append(
+                    prepare(sample, pieces, partial(self._block, sample, sizes_of, number))
+                )
             except SampleError as error:
                 tally.skip(key, error)
                 continue
-            num_chars += len(batch[-1].sample.document.text)
+            num_chars += len(sample.document.text)
             if len(batch) == BATCH_SAMPLES or num_chars > BATCH_CHARS:
                 yield batch
                 batch, num_chars = [], 0
         yield batch
 
-    def _preparer(self, shard: SampleShard) -> Callable[[int, str, Members], Prepared]:
-        sizes_of = media_sizes(shard.index)
-        layout: BoundLayout | None = None
-
-        def lay_out(sample: Sample, medium: Medium, sizes: Mapping[str, MediaSize]) -> list[Block]:
-            nonlocal layout
-            if layout is None:
-                find = control_ids(self.tokenizer, self.spec.space)
-                layout = bind_layout(self.spec.layout, self.spec.space, find)
-            return [self._block(layout, sample, medium, sizes)]
-
-        def prepare_sample(number: int, key: str, raw: Members) -> Prepared:
-            sample = parse_sample(key, raw)
-            if self.reader is not None:
-                sample = self.reader.complete(sample)
-            pieces = self.render(sample, SampleRng(self.spec.seed, self.spec.epoch, key))
-            return prepare(sample, pieces, lambda s, m: lay_out(s, m, sizes_of(number)))
-
-        return prepare_sample
-
     def _block(
-        self, layout: BoundLayout, sample: Sample, medium: Medium, sizes: Mapping[str, MediaSize]
+        self,
+        sample: Sample,
+        sizes_of: Callable[[int], Mapping[str, MediaSize]],
+        number: int,
+        medium: Medium,
     ) -> Block:
+        if self.layout is None:
+            # Looked up with the first medium: samples of text alone need no delimiters.
+            find = control_ids(self.tokenizer, self.spec.space)
+            self.layout = bind_layout(self.spec.layout, self.spec.space, find)
         name, kind = medium.segment.media, medium.segment.kind
-        if layout.layout.patch is None:
+        if self.spec.layout.patch is None:
             if self.reader is None:
                 raise ConfigError("this layout holds codes: say where they come from, with codes")
-            return layout.of_codes(self.reader.codes(sample, name))
-        if layout.layout.num_patches is not None:
-            count = layout.layout.num_patches
+            return self.layout.of_codes(self.reader.codes(sample, name))
+        if self.spec.layout.num_patches is not None:
+            count = self.spec.layout.num_patches
             side = isqrt(count)
-            return layout.of_patches(kind, count, (1, side, count // side))
+            return self.layout.of_patches(kind, count, (1, side, count // side))
         assert self.spec.rule is not None  # checked when the spec was made
-        visual = self.spec.rule.count(kind, sizes.get(name, MediaSize()))
+        visual = self.spec.rule.count(kind, sizes_of(number).get(name, MediaSize()))
         if visual.num_runs != 1:
             raise SampleError("medium in several runs", f"{name!r} has {visual.num_runs}")
-        return layout.of_patches(kind, visual.num_visual, visual.grid)
+        return self.layout.of_patches(kind, visual.num_visual, visual.grid)
 
     def _write(
         self, sample: Sample, assembled: Assembled, writer: TokenWriter, tally: Tally
@@ -236,7 +231,7 @@ class _Worker:
         except SampleError as error:
             tally.skip(sample.key, error)
             return
-        # Each block of a long document is a sample of its own in the books.
+        # Each block of a long document is a sample of its own in the counts.
         tally.num_in += len(rows) - 1
         for row in rows:
             writer.append(row)

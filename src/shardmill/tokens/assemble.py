@@ -1,10 +1,9 @@
-"""Pieces to rows: all texts of a batch are encoded in one call, then each row is put together.
+"""Pieces of a template to token rows.
 
-Rows that are too long: fail, drop with a reason, cut text only, or split into blocks.
-
-Media are never cut: an image stays whole with its delimiters, or the sample is dropped.
-
-A user's own function after tokenization: 'package.module:function', row in, row out.
+`prepare` lays out the media of a sample, `assemble` encodes the texts of a batch of samples in one
+call and puts their rows together. A row that is too long is then handled by a policy (`fit`, see
+`model.overlong`) or becomes blocks (`split_blocks`); media are never cut. A user's own function may
+have the last word on each row (`load_hook`).
 """
 
 from __future__ import annotations
@@ -13,19 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import accumulate, pairwise
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError, UnitFailed
+from shardmill.model.overlong import Overlong, cut_row
 from shardmill.model.sample import Sample
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
 from shardmill.tokens.layout import Block
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer, check_text
 
-LayOut: TypeAlias = Callable[[Sample, Medium], Sequence[Block]]
+LayOut: TypeAlias = Callable[[Medium], Block]
+Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,15 +43,15 @@ class Prepared:
 
     sample: Sample
     pieces: list[Piece]
-    blocks: list[Sequence[Block]]
+    blocks: list[Block]
 
 
 def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> Prepared:
     """Lay out the media and check the text; whatever is wrong with the sample is found here."""
-    blocks: list[Sequence[Block]] = []
+    blocks: list[Block] = []
     for piece in pieces:
         if isinstance(piece, Medium):
-            blocks.append(lay_out(sample, piece))
+            blocks.append(lay_out(piece))
         elif isinstance(piece, Text):
             for content, _ in piece.parts:
                 check_text(content)
@@ -58,7 +59,7 @@ def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> Prepared:
 
 
 def assemble(batch: Sequence[Prepared], tokenizer: TextTokenizer) -> list[Assembled]:
-    """Return the rows of a batch."""
+    """Return the rows of a batch; encoding many texts at once is what makes tokenizers fast."""
     texts = [t for item in batch for p in item.pieces if isinstance(p, Text) for t in _texts(p)]
     encoded = iter(tokenizer.encode_batch(texts))
     rows = []
@@ -102,25 +103,24 @@ class _Row:
             self._learn(loss, end - done)
             done = end
 
-    def add_medium(self, piece: Medium, blocks: Sequence[Block]) -> None:
-        """Append the block of a medium, or one for each of its runs."""
-        for block in blocks:
-            before = block.before[:0] if piece.bare else block.before
-            after = block.after[:0] if piece.bare else block.after
-            self.add(before, piece.loss_on_start)
-            self.media.append(
-                MediaSpan(
-                    name=piece.segment.media,
-                    kind=piece.segment.kind,
-                    position=self.length,
-                    num_tokens=len(block.body),
-                    grid=block.grid,
-                    before=len(before),
-                    after=len(after),
-                )
+    def add_medium(self, piece: Medium, block: Block) -> None:
+        """Append the block of a medium."""
+        before = block.before[:0] if piece.bare else block.before
+        after = block.after[:0] if piece.bare else block.after
+        self.add(before, piece.loss_on_start)
+        self.media.append(
+            MediaSpan(
+                name=piece.segment.media,
+                kind=piece.segment.kind,
+                position=self.length,
+                num_tokens=len(block.body),
+                grid=block.grid,
+                before=len(before),
+                after=len(after),
             )
-            self.add(block.body, piece.loss and block.can_be_learned)
-            self.add(after, piece.loss)
+        )
+        self.add(block.body, piece.loss and block.can_be_learned)
+        self.add(after, piece.loss)
 
     def finish(self, sample: Sample) -> Assembled:
         """Return the row."""
@@ -187,9 +187,6 @@ def _token_at(position: int, starts: list[int], *, starts_learning: bool) -> int
     return after - 1 if straddles and starts_learning and after > 0 else after
 
 
-Overlong: TypeAlias = Literal["fail", "drop", "cut"]
-
-
 def fit(assembled: Assembled, max_length: int | None, overlong: Overlong) -> TokenRow:
     """Return the row if it has at most `max_length` tokens, else what the policy says."""
     row = assembled.row
@@ -200,20 +197,11 @@ def fit(assembled: Assembled, max_length: int | None, overlong: Overlong) -> Tok
         raise UnitFailed(f"sample {row.key} has {found}: raise max_length, or drop or cut it")
     if overlong == "drop":
         raise SampleError("too long", found)
-    return cut_text(assembled, max_length)
-
-
-def cut_text(assembled: Assembled, max_length: int) -> TokenRow:
-    """Return the row without the ends of its last texts; control tokens and media stay."""
-    row, excess = assembled.row, len(assembled.row.ids) - max_length
-    keep = np.ones(len(row.ids), np.bool_)
-    for start, length in reversed(assembled.texts):
-        cut = min(length, excess)
-        keep[start + length - cut : start + length] = False
-        excess -= cut
-    if excess > 0:
-        raise SampleError("too long", f"{max_length + excess} tokens remain without any text")
-    return _kept(row, keep)
+    # Control tokens hold a chat together, so that only the texts between them may go.
+    is_fixed = np.ones(len(row.ids), np.bool_)
+    for start, length in assembled.texts:
+        is_fixed[start : start + length] = False
+    return cut_row(row, max_length, is_fixed)
 
 
 def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
@@ -234,7 +222,11 @@ def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
             key=row.key if number == 0 else f"{row.key}~{number}",
             ids=row.ids[start:end],
             loss=spans_of(mask[start:end]),
-            media=tuple(_moved(m, -start) for m in row.media if start <= m.start and m.end <= end),
+            media=tuple(
+                replace(span, position=span.position - start)
+                for span in row.media
+                if start <= span.start and span.end <= end
+            ),
             continues=number > 0,
         )
         for number, (start, end) in enumerate(pairwise(bounds))
@@ -251,25 +243,11 @@ def _block_end(row: TokenRow, start: int, block_size: int) -> int:
     return end
 
 
-def _kept(row: TokenRow, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> TokenRow:
-    removed = np.cumsum(~keep)
-    return replace(
-        row,
-        ids=row.ids[keep],
-        loss=spans_of(mask_of(row.loss, len(row.ids))[keep]),
-        media=tuple(_moved(m, -int(removed[m.start])) for m in row.media),
-    )
-
-
-def _moved(span: MediaSpan, by: int) -> MediaSpan:
-    return replace(span, position=span.position + by)
-
-
-Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
-
-
 def load_hook(path: str) -> Hook:
-    """Return the function; it may raise `SampleError` to leave a sample out."""
+    """Return the function that 'package.module:function' names: row and sample in, row out.
+
+    It may raise `SampleError` to leave a sample out.
+    """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
         raise ConfigError(f"hook {path!r} is not of the form 'package.module:function'")

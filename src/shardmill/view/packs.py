@@ -21,11 +21,12 @@ from shardmill.formats.exported import open_reader
 from shardmill.formats.packed import packed_documents, packed_row, parse_packed
 from shardmill.formats.reader import Part, Reader, Record
 from shardmill.model.lengths import LengthTable
+from shardmill.model.overlong import cut_row
 from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, no_spans
-from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
+from shardmill.pack.build import num_stored_packs, stored_rows
 from shardmill.pack.layout import lay_out
 from shardmill.pack.order import EpochOrder
 from shardmill.storage.path import UrlPath

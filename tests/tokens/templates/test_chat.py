@@ -35,8 +35,8 @@ MARKED = """\
 {%- endfor %}"""
 
 
-def image_block(*_: object) -> list[Block]:
-    return [Block(np.array([7]), np.array([9, 9]), np.array([8]), (1, 1, 2))]
+def image_block(*_: object) -> Block:
+    return Block(np.array([7]), np.array([9, 9]), np.array([8]), (1, 1, 2))
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:

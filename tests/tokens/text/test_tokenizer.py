@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.tokens.text.tokenizer import (
+    PROBES,
     Engine,
     Ragged,
     TextTokenizer,
     check_text,
     choose_engine,
+    joined,
     load_once,
+    probe_texts,
     ragged,
 )
 
@@ -102,3 +108,23 @@ def test_half_a_surrogate_pair_is_no_text() -> None:
     assert check_text("a\x00é😀") == "a\x00é😀"
     with pytest.raises(SampleError, match=r"character 1 is U\+D83D"):
         check_text("a\ud83d")
+
+
+def test_the_probe_speaks_many_scripts() -> None:
+    names = {unicodedata.name(c, "NONE").split()[0] for c in "".join(PROBES)}
+    wanted = {"LATIN", "CYRILLIC", "GREEK", "HEBREW", "ARABIC", "DEVANAGARI", "THAI", "CJK"}
+    assert wanted | {"HANGUL", "HIRAGANA", "KATAKANA", "GEORGIAN", "ETHIOPIC", "TAMIL"} <= names
+    assert "" in PROBES and any("\x00" in text for text in PROBES)
+    assert any("<s><s>" in text for text in probe_texts(["<s>"]))
+
+
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=5), max_size=8))
+def test_lists_come_back(lists: list[list[int]]) -> None:
+    found = ragged(lists)
+    assert len(found) == len(lists)
+    assert [ids.tolist() for ids in found] == lists
+    assert [found[i].tolist() for i in range(len(found))] == lists
+    assert found.lengths.tolist() == [len(ids) for ids in lists]
+    assert found.same(ragged(lists))
+    assert found.same(joined(found))
+    assert not found.same(ragged([*lists, []]))

@@ -31,11 +31,11 @@ from shardmill.formats.adapters.unidisc.write import (
 from shardmill.formats.format import ExportInput, open_input
 from shardmill.formats.reader import is_code
 from shardmill.formats.rows import TokenBatch
+from shardmill.model.overlong import cut_row, kept_tokens
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import cut_row, num_stored_packs, stored_rows
-from shardmill.pack.overlong import keep_places
+from shardmill.pack.build import num_stored_packs, stored_rows
 from shardmill.pack.plan import plan_packs
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
@@ -239,7 +239,7 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
         int(place) + int(start)
         for row, start, stay in zip(rows, bounds, kept)
         if stay
-        for place in keep_places(np.array(row, bool), min(width, len(row)))
+        for place in kept_tokens(np.array(row, bool), min(width, len(row)))
     ]
     assert found == wanted
 
