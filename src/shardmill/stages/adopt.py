@@ -1,16 +1,14 @@
-"""Adopt: tokens that another program made become token shards, and nothing is computed again.
+"""Adopt: tokens or codes that another program made become shards, and nothing is computed again.
 
-A part of the foreign data is a unit. What the format has no place for is not made up: records
-without documents stay one row, and everything is learned where nothing says what is. A foreign file
-that is what the ids of its part become, byte for byte, gets a second name in the shard: nothing is
-copied.
+`AdoptTokens` takes a part of foreign data as a unit. What the format has no place for is not made
+up: records without documents stay one row, and everything is learned where nothing says what is. A
+foreign file that is what the ids of its part become, byte for byte, gets a second name in the
+shard: nothing is copied.
 
-Adopt codes: those that samples carry in a field become code shards, and nothing is encoded.
-
-Liquid's rows hold codes as JSON text, which every reader parses in every epoch; as a code shard
-they are 16 bits each, mapped, and joined by key like those of `shardmill codes`. Where a sample has
-codes but no image any more, the image is named after the field, and `tokenize` puts it in front
-of the text.
+`AdoptCodes` takes codes that samples carry in a field. Liquid's rows hold them as JSON text, which
+every reader parses in every epoch; as a code shard they are 16 bits each, mapped, and joined by key
+like those of `shardmill codes`. Where a sample has codes but no image any more, the image is named
+after the field, and `tokenize` puts it in front of the text.
 """
 
 from __future__ import annotations

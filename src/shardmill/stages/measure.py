@@ -1,10 +1,9 @@
 """Measure: sample shards become length tables for a model that takes pixels.
 
 Reads the documents and the sizes in the index, never a medium. Text is counted by the tokenizer
-and its chat template, media by the model's visual rule, so the number is the one that the model's
-processor arrives at. One unit a shard; `merge_lengths` joins the tables into one file.
-
-Collects the rows of one shard's length table: text is encoded in batches, not one by one.
+and its chat template, many samples in one call, media by the model's visual rule, so the number is
+the one that the model's processor arrives at. One unit a shard; `merge_lengths` joins the tables
+into one file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Image codes that exist already: where the codes of a sample's images come from.
+"""Where the codes of a sample's images come from, when it is tokenized.
 
-A code source is a frozen dataclass; `open` yields a live `CodeReader`. `FieldCodes` reads them from
-the sample itself: a list of numbers, JSON text of one, or a `.npy` or `.json` member.
-
-Code shards as a source of codes for tokenization: joined by key and medium, never re-encoded.
+A code source is a frozen dataclass; `open` yields a live `CodeReader`. `FieldCodes` reads codes
+from the sample itself: a list of numbers, JSON text of one, or a `.npy` or `.json` member.
+`ShardCodes` joins code shards by key and medium, so that images are encoded once however often they
+are tokenized.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
-"""A chat with images as a model's processor writes it, without looking at a pixel.
+"""How many tokens a sample has for a model that takes pixels, without looking at a pixel.
 
-The chat template marks each medium, the visual rule says what the processor puts there. What comes
-out is the processor's text with each run of visual tokens written once, and the runs' lengths.
+Exact: `ChatWriter` writes a sample as the model's processor would. The chat template marks each
+medium, the visual rule says what the processor puts there, and `TextCounter` counts the text. A
+processor hands the whole rendered chat to its tokenizer, which finds control tokens by their text
+(those that stand in a user's text, too), and adds what its post-processor adds unless the template
+began with it. The ids are never needed, only how many.
 
-Lengths without a tokenizer: a third of the bytes, and 500 tokens for a medium of unknown size.
-
-A marked fallback: a table of estimates is not exact, and the planner gives it headroom. Bytes of
-UTF-8 rather than characters, so that a Chinese character counts as one token and an English text
-as a third of its letters. A row's own `_text_tokens` is believed for its text, its
-`mm_inputs_meta` for the sizes of its media where the index has none.
-
-Counts rendered text as a model's processor does: control tokens in it are control tokens.
-
-A processor hands the whole rendered chat to its tokenizer, which finds the control tokens of the
-template by their text (and those that stand in a user's text, too), and adds what its
-post-processor adds unless the template began with it. The ids are never needed, only how many.
+Estimated, and marked so, where there is no tokenizer: a third of the bytes, and 500 tokens for a
+medium of unknown size. Bytes of UTF-8 rather than characters, so that a Chinese character counts as
+one token and an English text as a third of its letters. A row's own `_text_tokens` is believed for
+its text, its `mm_inputs_meta` for the sizes of its media where the index has none.
 """
 
 from __future__ import annotations

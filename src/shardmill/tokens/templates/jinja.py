@@ -1,15 +1,12 @@
-"""Chat templates: Jinja in a sandbox, with what Hugging Face chat templates may use.
+"""Chat templates: Jinja in a sandbox, and which characters of a rendered chat the assistant said.
 
-`{% generation %}` blocks mark what the assistant says; here they put two marks around it, so that
-the spans come from the rendering itself.
+Templates may use what those of Hugging Face may. One with `{% generation %}` blocks marks what the
+assistant says: two marks are put around it, and the spans come from the rendering itself. For any
+other, each answer is replaced by one private character and the chat is rendered again: what differs
+is where the answer went.
 
-Which characters of a rendered chat the assistant said, taken from the rendering.
-
-A template with `{% generation %}` blocks says so itself. For any other, each answer is replaced by
-one private character and the chat is rendered again: what differs is where the answer went.
-
-    rendered   ...assistant\nBlue.<|im_end|>\n
-    replaced   ...assistant\nX<|im_end|>\n        -> the answer is "Blue.", its end <|im_end|>
+    rendered   ...assistant\\nBlue.<|im_end|>\\n
+    replaced   ...assistant\\nX<|im_end|>\\n        -> the answer is "Blue.", its end <|im_end|>
 
 An answer with tool calls is replaced as a whole, so that the calls are part of what was said.
 """

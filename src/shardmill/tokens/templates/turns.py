@@ -1,16 +1,12 @@
-"""Conversations for Megatron without role markers: bos, then each turn, answers end with eos.
+"""Conversations and captions without role markers: bos, then each turn, answers end with eos.
 
-    bos question answer eos question answer eos     learned: each answer with its eos
+    turns      bos question answer eos question answer eos      learned: each answer with its eos
+    captions   bos [frame] ... [frame] caption eos              learned: caption, eos
+               bos [frame]#0 ... [frame]#1000 caption eos       with marks behind the frames
+               bos [frame] caption eos [frame] caption eos      clips, each with its caption
 
-Every turn is encoded on its own, as the pipelines do that concatenate such rows to 8k.
-
-Media ask, and what is said of them answers: captions of videos without role markers.
-
-    bos [frame] ... [frame] caption eos            learned: caption, eos
-    bos [frame]#0 ... [frame]#1000 caption eos     with marks behind the frames
-    bos [frame] caption eos [frame] caption eos    clips of one video, each with its caption
-
-A document that has roles already is said as it is, like the template `turns`.
+Every turn is encoded on its own, as the pipelines do that concatenate such rows to 8k. In captions,
+media ask and what is said of them answers; a document that has roles is said as in `turns`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Text tokenizers: a reference library decides the ids, a fast engine may stand in for it.
 
 User text never becomes a control token: it is encoded by encoders that do not know them. Control
-tokens come from templates only, by their name (`specials`). A fast engine is used after it gave
-the ids of the reference on the probe texts; if it does not, a warning says so and the reference
-encodes. No tokenizer is ever downloaded: a tokenizer is a local path, or the bundled one.
+tokens come from templates only, by their name (`specials`). A fast engine is used after it gave the
+ids of the reference on the probe texts (many scripts, spaces, digits, emoji, control characters);
+if it does not, a warning says so and the reference encodes. No tokenizer is ever downloaded: a
+tokenizer is a local path, or the bundled one.
 
-A short text that tells tokenizers apart: scripts, spaces, digits, emoji, control characters.
-
-Many lists of ids as one flat array and its bounds: list i is ids[bounds[i] : bounds[i + 1]].
+A batch of ids is `Ragged`: one flat array and its bounds, list i is ids[bounds[i] : bounds[i + 1]].
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ pixels than what fitted. On a GPU the kernels of a shape that comes again and ag
 replayed, so that nothing waits for Python. A recording holds the memory of its batch, so there are
 only a few, and they go first when the memory runs out.
 
-Which device a process works on: one process a GPU, without anyone handing them out.
-
-Each process locks a file named after a GPU; the lock ends with the process, however it ends.
+One process works on one GPU, without anyone assigning them: each locks a file named after a GPU,
+and the lock ends with the process, however it ends.
 """
 
 from __future__ import annotations

@@ -5,11 +5,9 @@ pass from the stream to the operand of the next convolution. Each level of the e
 `Format`: what the matrix units multiply (`operand`), and what lies in memory between the layers
 (`stream`). Sums, norms and residuals are computed in fp32 in every format.
 
-What each layer of the fused encoder multiplies and stores, for a precision by name.
-
-fp32 is the reference and runs on plain layers. In fp16 all levels multiply and store fp16, except
-that the last vectors, whose distances decide, are kept in fp32. Keeping the coarse levels in fp32
-as well was measured (docs/recipes-codes.md): it changes less than 0.01 % of the codes.
+In fp16 all levels multiply and store fp16, except that the last vectors, whose distances decide,
+are kept in fp32. Keeping the coarse levels in fp32 as well was measured (docs/recipes-codes.md): it
+changes less than 0.01 % of the codes.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """The network, written once: which layers follow which, over whatever computes them.
 
-`Layers` is the arithmetic: plain torch in fp32 (plain.py), or fused kernels on a GPU (fused.py).
-An activation is whatever the layers pass to each other. Weights are named as in shape.py.
+`Layers` is the arithmetic: plain torch (`PlainLayers`), or fused kernels on a GPU (`fused`). An
+activation is whatever the layers pass to each other. Weights are named as in `weights`.
 
-The layers in plain torch, channels first: the reference that every faster way is measured by.
-
-In fp32 the operations and their order are those of transformers' ChameleonVQVAE, so that the codes
-are the same to the last one.
-
-The nearest codebook entry, in fp32 and in slices, so that distances never fill the memory.
-
-Distances are |z|^2 + |e|^2 - 2 z.e, in this order of operations, and the first of equal ones wins:
-what transformers computes. A slice of 8,192 positions and 8,192 codes is 256 MiB.
+The plain layers are the reference that every faster way is measured by: in fp32 their operations
+and order are those of transformers' ChameleonVQVAE, so that the codes are the same to the last one.
+The nearest codebook entry is found in fp32 and in slices, so that distances never fill the memory:
+|z|^2 + |e|^2 - 2 z.e, in this order, and the first of equal ones wins, as in transformers.
 """
 
 from __future__ import annotations

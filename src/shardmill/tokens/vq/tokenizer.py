@@ -1,9 +1,8 @@
-"""A live tokenizer: pixels in, codes out, and back, on one device in one precision.
+"""Image tokenizers: frozen specs that name weights, and the live tokenizers that they load.
 
-Image tokenizers as plugins: frozen specs that name weights and load them.
-
-`fingerprint` ties a spec to the values of its weights: it is part of every digest, and weights
-whose values are others are refused when they load. `pinned` fills it in.
+A live tokenizer makes codes of pixels, and pixels of codes, on one device in one precision. The
+`fingerprint` of a spec ties it to the values of its weights: it is part of every digest, and
+weights whose values are others are refused when they load. `pinned` fills it in.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Loads the weights of VQ tokenizers safely, whatever their layout, and names them canonically.
+"""Loads the weights of VQ tokenizers safely, whatever their layout, under the names of VQGAN.
 
 A path is a file (`.ckpt`, `.pt`, `.pth`, `.safetensors`) or a folder with one of `vqgan.ckpt`,
 `model.safetensors`, `model.safetensors.index.json` or a single file of those endings. Pickles are
 read with torch's weights-only unpickler, which builds tensors and nothing else.
 
-Names of weights in other layouts, renamed to those of the original VQGAN.
-
-Hugging Face's Chameleon has the original names under a prefix such as `model.vqmodel.`. LlamaGen
-numbers where VQGAN names: `conv_blocks.{level}.res.{i}`, `mid.{0,1,2}`; its decoder counts levels
-from the coarsest.
-
-The architecture of a convolutional VQ tokenizer as numbers, and the tensors it must have.
-
-Names of tensors are those of the original VQGAN: `encoder.down.{level}.block.{i}.conv1.weight`,
-`decoder.up.{level}...` with level 0 the finest, `mid.{block_1,attn_1,block_2}`. Other layouts are
-renamed to these (see layouts.py), so that there is one network and one list of what it needs.
+Names are those of the original VQGAN: `encoder.down.{level}.block.{i}.conv1.weight`,
+`decoder.up.{level}...` with level 0 the finest, `mid.{block_1,attn_1,block_2}`. Hugging Face's
+Chameleon has them under a prefix such as `model.vqmodel.`. LlamaGen numbers where VQGAN names:
+`conv_blocks.{level}.res.{i}`, `mid.{0,1,2}`; its decoder counts levels from the coarsest.
 """
 
 from __future__ import annotations

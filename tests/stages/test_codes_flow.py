@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shardmill.errors import SampleError
 from shardmill.media.image.geometry import Native
 from shardmill.stages import encode as stages
-from shardmill.stages.encode import Flow
+from shardmill.stages.codes import ImageFlow
 from shardmill.tokens.vq.encode import BatchEncoder
 
 Image = pytest.importorskip("PIL.Image")
@@ -50,13 +50,13 @@ def tokenizer() -> FirstByte:
 
 
 @pytest.fixture(scope="module")
-def flow(tokenizer: FirstByte) -> Iterator[Flow]:
+def flow(tokenizer: FirstByte) -> Iterator[ImageFlow]:
     """A flow that gathers three sizes at a time and keeps little memory."""
     before = torch.get_num_threads()
     limits = pytest.MonkeyPatch()
     limits.setattr(stages, "MAX_GATHERING", 3)
     limits.setattr(stages, "MAX_FREE", 2)
-    flow = Flow(
+    flow = ImageFlow(
         Native(factor=4),
         BatchEncoder(tokenizer, "cpu"),
         num_threads=3,
@@ -74,7 +74,7 @@ kinds = st.sampled_from([0, 1, 2, 3, 4, "text", "cut"])
 
 @given(plan=st.lists(kinds, max_size=40))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_outcomes_are_in_order_and_complete(flow: Flow, plan: list[Any]) -> None:
+def test_outcomes_are_in_order_and_complete(flow: ImageFlow, plan: list[Any]) -> None:
     images = []
     for number, kind in enumerate(plan):
         content = png(number, SIZES[kind] if isinstance(kind, int) else SIZES[0])
@@ -94,14 +94,14 @@ def test_outcomes_are_in_order_and_complete(flow: Flow, plan: list[Any]) -> None
 
 
 def test_the_last_batch_goes_without_most_of_its_empty_places(
-    flow: Flow, tokenizer: FirstByte
+    flow: ImageFlow, tokenizer: FirstByte
 ) -> None:
     tokenizer.batches.clear()
     flow.encode([png(number, SIZES[0]) for number in range(11)])
     assert tokenizer.batches == [5, 5, 1]
 
 
-def test_a_failing_device_stops_the_flow_and_the_next_one_works(flow: Flow) -> None:
+def test_a_failing_device_stops_the_flow_and_the_next_one_works(flow: ImageFlow) -> None:
     class Broken:
         def launch(self, pixels: Any) -> Any:
             raise RuntimeError("gone")
