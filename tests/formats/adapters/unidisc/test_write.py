@@ -31,7 +31,8 @@ from shardmill.formats.adapters.unidisc.write import (
 from shardmill.formats.format import ExportInput, open_input
 from shardmill.formats.reader import is_code
 from shardmill.formats.rows import TokenBatch
-from shardmill.model.overlong import cut_row, kept_tokens
+from shardmill.model import overlong
+from shardmill.model.overlong import cut_row
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
@@ -239,7 +240,7 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
         int(place) + int(start)
         for row, start, stay in zip(rows, bounds, kept)
         if stay
-        for place in kept_tokens(np.array(row, bool), min(width, len(row)))
+        for place in overlong.kept_tokens(np.array(row, bool), min(width, len(row)))
     ]
     assert found == wanted
 
