@@ -284,6 +284,6 @@ def test_foreign_tars_come_near_from_a_store(tmp_path: Path, store_url: str) -> 
         assert copies.wait(60)
         objects.delete([f"{store_url}/{n:06d}.tar" for n in range(3)])
         stream = SampleStream(
-            open_samples(tmp_path / "index", copies.folder), batch_size=4, copy=True
+            open_samples(tmp_path / "index", staged_dir=copies.folder), batch_size=4, copy=True
         )
         assert [dict(s.members) for b in stream for s in b] == expected
