@@ -20,9 +20,9 @@ from packing_lengths import draw
 
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
-from shardmill.pack.balance import balance
+from shardmill.pack.balance import Halving
 from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
-from shardmill.pack.loops import load_engine
+from shardmill.pack.loops import load_loops
 from shardmill.pack.order import EpochOrder
 from shardmill.pack.plan import plan_packs
 from shardmill.pack.report import straggler
@@ -91,7 +91,7 @@ def speed() -> str:
     for num in (100_000, 1_000_000, 10_000_000):
         visual, attention = rng.integers(0, 30_000, num), rng.integers(10**6, 10**9, num)
         start = time.process_time()
-        order = balance(visual, attention, block=512, key=1, engine=load_engine())
+        order = Halving().order(visual, attention, block=512, key=1, loops=load_loops())
         middle = time.process_time()
         table = length_table(np.ones(8, np.int32))
         plan = plan_packs(table, PackSpec(capacity=1))

@@ -23,28 +23,28 @@ from packing_lengths import SETS, draw
 NUM = 1_000_000
 
 
-def shardmill(data: str, capacity: int, method: str, engine: str = "compiled") -> Work:
+def shardmill(data: str, capacity: int, method: str, loops: str = "compiled") -> Work:
     """From lengths to packs of rows, without ordering them, as the peers do."""
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.loops import block_order, load_engine
+    from shardmill.pack.loops import block_order, load_loops
     from shardmill.pack.plan import choose, count_lengths
 
     lengths = draw(data, capacity, NUM)[0]
-    loops = load_engine(engine)  # type: ignore[arg-type]
-    spec = PackSpec(capacity=capacity, method=method)  # type: ignore[arg-type]
+    chosen = load_loops(loops)  # type: ignore[arg-type]
+    spec = PackSpec(capacity=capacity, method=method)
 
     def work() -> int:
         histogram = count_lengths(lengths, capacity)
-        patterns = choose(histogram, capacity, spec, loops).patterns
-        rows = loops.sort_rows(lengths, *block_order(len(lengths), 1), histogram)
-        loops.deal_rows(patterns, rows, histogram)
+        patterns = choose(histogram, capacity, spec, chosen).patterns
+        rows = chosen.sort_rows(lengths, *block_order(len(lengths), 1), histogram)
+        chosen.deal_rows(patterns, rows, histogram)
         return len(lengths)
 
     work()
     return work
 
 
-def shardmill_plan(data: str, capacity: int, engine: str) -> Work:
+def shardmill_plan(data: str, capacity: int, loops: str) -> Work:
     """The whole plan: checked, packed with the best method, ordered for balance."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
@@ -54,7 +54,7 @@ def shardmill_plan(data: str, capacity: int, engine: str) -> Work:
     table = length_table(tokens, num_visual=visual)
 
     def work() -> int:
-        plan_packs(table, PackSpec(capacity=capacity), engine=engine)  # type: ignore[arg-type]
+        plan_packs(table, PackSpec(capacity=capacity), loops=loops)  # type: ignore[arg-type]
         return NUM
 
     work()
@@ -79,9 +79,9 @@ def speed(name: str, capacity: int) -> str:
     at: dict[str, Any] = {"data": name, "capacity": capacity}
     contest.add("shardmill histogram", __file__, "shardmill", **at, method="histogram")
     contest.add("shardmill window", __file__, "shardmill", **at, method="window")
-    plain: dict[str, Any] = {**at, "engine": "plain"}
+    plain: dict[str, Any] = {**at, "loops": "plain"}
     contest.add("shardmill window, no numba", __file__, "shardmill", **plain, method="window")
-    contest.add("shardmill plan, both and order", __file__, "shardmill_plan", **at, engine="auto")
+    contest.add("shardmill plan, both and order", __file__, "shardmill_plan", **at, loops="auto")
     contest.add("shardmill plan, no numba", __file__, "shardmill_plan", **plain)
     contest.add("NeMo greedy_knapsack", __file__, "peer", **at, packer="nemo")
     contest.add("LLaMA-Factory, buffer 1000", __file__, "peer", **at, packer="llama_factory")
@@ -123,7 +123,7 @@ def quality() -> str:
 
 
 def _bound(lengths: np.ndarray, capacity: int) -> int:
-    from shardmill.pack.plan import lower_bound
+    from shardmill.pack.fit import lower_bound
 
     return lower_bound(np.bincount(lengths, minlength=capacity + 1), capacity)
 
@@ -173,15 +173,15 @@ def huge(num: int) -> str:
     """Return time and memory above the input for many samples, in this process."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.loops import block_order, load_engine
+    from shardmill.pack.loops import block_order, load_loops
     from shardmill.pack.plan import choose, count_lengths, plan_packs
 
-    loops = load_engine("compiled")
+    loops = load_loops("compiled")
     plan_packs(length_table([5, 6, 7]), PackSpec(capacity=9))
     tokens = np.resize(draw("vlm", 8192, 2_000_000)[0], num)
     lines = ["| | CPU s | wall s | peak above the input |", "|---|---:|---:|---:|"]
     for method in ("histogram", "window"):
-        spec = PackSpec(capacity=8192, method=method)  # type: ignore[arg-type]
+        spec = PackSpec(capacity=8192, method=method)
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
         before, cpu, wall = _memory("VmRSS"), cpu_seconds(), time.perf_counter()
         histogram = count_lengths(tokens, 8192)

@@ -148,6 +148,17 @@ FORMATS: Table = {
     "litdata": "shardmill.formats.litdata:LitDataFormat",
 }
 
+PACKERS: Table = {
+    "auto": "shardmill.pack.fit:FewestPacks",
+    "histogram": "shardmill.pack.fit:BestFit",
+    "window": "shardmill.pack.fit:WindowFit",
+}
+
+BALANCERS: Table = {
+    "halving": "shardmill.pack.balance:Halving",
+    "shuffled": "shardmill.pack.balance:Shuffled",
+}
+
 ENGINES: Table = {
     "local": "shardmill.run.local:Local",
     "slurm": "shardmill.run.slurm:Slurm",
@@ -169,6 +180,8 @@ TABLES: Mapping[str, Table] = {
     "frames": FRAME_SAMPLERS,
     "visual": VISUAL_RULES,
     "format": FORMATS,
+    "packer": PACKERS,
+    "balancer": BALANCERS,
     "engine": ENGINES,
 }
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.pack import loops as engine
-from shardmill.pack.loops import NO_LIMIT, PLAIN, block_order, load_engine
+from shardmill.pack.loops import NO_LIMIT, PLAIN, block_order, load_loops
 
 NAMES = ("plain", "compiled")
 lengths_and_capacity = st.integers(1, 300).flatmap(
@@ -29,7 +29,7 @@ def histogram_of(lengths: np.ndarray, capacity: int) -> np.ndarray:
 def test_best_fit(given_lengths: tuple[np.ndarray, int], limit: int) -> None:
     histogram = histogram_of(*given_lengths)
     plain, compiled = (
-        load_engine(name).best_fit(histogram, given_lengths[1], limit) for name in NAMES
+        load_loops(name).best_fit(histogram, given_lengths[1], limit) for name in NAMES
     )
     for name in ("run_length", "run_count", "run_starts", "repeats"):
         np.testing.assert_array_equal(getattr(plain, name), getattr(compiled, name))
@@ -42,7 +42,7 @@ def test_fill_window(
 ) -> None:
     lengths, capacity = given_lengths
     answers = [
-        load_engine(name).fill_window(lengths, capacity, window, blind, limit, flush)
+        load_loops(name).fill_window(lengths, capacity, window, blind, limit, flush)
         for name in NAMES
     ]
     for plain, compiled in zip(*answers):
@@ -58,14 +58,14 @@ def test_sort_and_deal_rows(given_lengths: tuple[np.ndarray, int], block_rows: i
     histogram[0] = 0
     blocks, _ = block_order(-(-len(lengths) // block_rows), 5)
     patterns = PLAIN.best_fit(histogram, capacity, NO_LIMIT)
-    rows = [load_engine(n).sort_rows(lengths, blocks, block_rows, histogram) for n in NAMES]
+    rows = [load_loops(n).sort_rows(lengths, blocks, block_rows, histogram) for n in NAMES]
     np.testing.assert_array_equal(*rows)
-    members = [load_engine(n).deal_rows(patterns, rows[0], histogram) for n in NAMES]
+    members = [load_loops(n).deal_rows(patterns, rows[0], histogram) for n in NAMES]
     np.testing.assert_array_equal(*members)
 
 
 def test_without_numba_the_plain_loops_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_engine.cache_clear()
+    load_loops.cache_clear()
     monkeypatch.setattr(engine, "find_spec", lambda _: None)
-    assert load_engine("auto") is PLAIN
-    load_engine.cache_clear()
+    assert load_loops("auto") is PLAIN
+    load_loops.cache_clear()

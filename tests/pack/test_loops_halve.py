@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmill.pack.loops import load_engine
+from shardmill.pack.loops import load_loops
 
 
 @pytest.mark.parametrize("name", ["plain", "compiled"])
@@ -16,7 +16,7 @@ def test_rows_are_split_on_the_cost_that_decides(name: str, middle: int) -> None
     by_visual = np.take_along_axis(rows, np.argsort(visual[rows], axis=1), axis=1)
     by_attention = np.take_along_axis(rows, np.argsort(attention[rows], axis=1), axis=1)
     is_left = np.zeros(8, np.bool_)
-    load_engine(name).halve(by_visual, by_attention, np.array([False, True]), middle, is_left)
+    load_loops(name).halve(by_visual, by_attention, np.array([False, True]), middle, is_left)
     assert not is_left.any()
     for row, cost in ((0, visual), (1, attention)):
         left = by_visual[row, :middle]

@@ -20,7 +20,7 @@ def plan_of(num_packs: int, block: int = 512) -> PackPlan:
     return plan_packs(
         length_table(np.full(num_packs, 7, np.int32)),
         PackSpec(capacity=7, block=block, method="histogram"),
-        engine="plain",
+        loops="plain",
     )
 
 

@@ -53,7 +53,7 @@ def aligned(plan: PackPlan, table: LengthTable, pack: int) -> np.ndarray:
 def test_each_sample_is_packed_or_dropped_once_and_packs_fit(
     table: LengthTable, spec: PackSpec
 ) -> None:
-    plan = plan_packs(table, spec, engine="plain")
+    plan = plan_packs(table, spec, loops="plain")
     assert sorted([*plan.members.tolist(), *plan.dropped.tolist()]) == list(range(len(table)))
     room = spec.capacity if table.exact else int(spec.capacity * (1 - spec.headroom))
     for pack in range(len(plan)):
@@ -71,7 +71,7 @@ def test_each_sample_is_packed_or_dropped_once_and_packs_fit(
 @settings(max_examples=60, deadline=None)
 @given(table=tables(), spec=specs)
 def test_compiled_and_plain_plans_are_equal(table: LengthTable, spec: PackSpec) -> None:
-    plain, compiled = (plan_packs(table, spec, engine=name) for name in ("plain", "compiled"))
+    plain, compiled = (plan_packs(table, spec, loops=name) for name in ("plain", "compiled"))
     for name in ("members", "starts", "balanced", "dropped", "drop_reason", "cut_rows"):
         np.testing.assert_array_equal(getattr(plain, name), getattr(compiled, name))
     assert (plain.method, plain.why, plain.counts) == (
@@ -103,7 +103,7 @@ def test_plain_and_compiled_agree_on_real_lengths() -> None:
     tokens, visual = draw("img", 4096, 70_000)
     table = length_table(tokens, num_visual=visual)
     plain, compiled = (
-        plan_packs(table, PackSpec(capacity=4096), engine=name) for name in ("plain", "compiled")
+        plan_packs(table, PackSpec(capacity=4096), loops=name) for name in ("plain", "compiled")
     )
     np.testing.assert_array_equal(plain.members, compiled.members)
     np.testing.assert_array_equal(plain.balanced, compiled.balanced)
@@ -147,7 +147,7 @@ def test_failing_on_an_overlong_sample_names_it() -> None:
 
 def test_window_smaller_than_a_pack_is_refused() -> None:
     with pytest.raises(ConfigError, match="window of 4 samples holds less than one pack"):
-        plan_packs(length_table([10] * 50), PackSpec(capacity=100, window=4))
+        plan_packs(length_table([10] * 50), PackSpec(capacity=100, method="auto,window=4"))
 
 
 def test_headroom_may_not_eat_the_alignment() -> None:

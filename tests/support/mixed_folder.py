@@ -53,7 +53,7 @@ def make_mixed(folder: Path, count: int = 16) -> Mixed:
     shards = [rows[i : i + PER_SHARD] for i in range(0, count, PER_SHARD)]
     tokens = write_token_folder(folder / "tokens", shards, SPACE)
     table = token_lengths(tokens)
-    plan = plan_packs(table, PackSpec(capacity=3000, block=4), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=3000, block=4), loops="plain")
     write_plan(folder / "plan", plan)
     stage = Materialize(tokens_dir=tokens, plan_path=folder / "plan", packs_per_shard=2)
     assert run_stage(stage, folder / "packs", workers=0).complete

@@ -37,7 +37,7 @@ def make_packed(folder: Path) -> Made:
     rng = random.Random(0)
     rows = [token_row(number, rng.randint(1, 60)) for number in range(500)]
     table = lengths_of(rows)
-    plan = plan_packs(table, PackSpec(capacity=128, block=16), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=128, block=16), loops="plain")
     write_plan(folder / "plan.bin", plan)
     write_lengths(folder / "lengths.bin", table)
     tokens = write_rows(folder / "tokens", rows)

@@ -124,12 +124,12 @@ def test_a_length_that_was_not_planned_is_a_fault(made: Made, tmp_path: Path) ->
 
 def test_estimates_need_only_fit(made: Made) -> None:
     guess = length_table([len(row.ids) + 3 for row in made.rows], exact=False)
-    plan = plan_packs(guess, PackSpec(capacity=128, headroom=0.0), engine="plain")
+    plan = plan_packs(guess, PackSpec(capacity=128, headroom=0.0), loops="plain")
     packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=guess)
     seen = [row for number in range(len(packs)) for row in packs[number].pack.samples.tolist()]
     assert sorted(seen) == list(range(500))
     low = length_table([max(1, len(row.ids) // 2) for row in made.rows], exact=False)
-    plan = plan_packs(low, PackSpec(capacity=128, headroom=0.0), engine="plain")
+    plan = plan_packs(low, PackSpec(capacity=128, headroom=0.0), loops="plain")
     packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=low, max_faults=500)
     assert all(len(packs[n].pack.input_ids) <= 128 for n in range(len(packs)))
     assert packs.faults()
@@ -137,7 +137,7 @@ def test_estimates_need_only_fit(made: Made) -> None:
 
 
 def test_planned_cuts_are_made(made: Made) -> None:
-    plan = plan_packs(made.table, PackSpec(capacity=40, overlong="cut"), engine="plain")
+    plan = plan_packs(made.table, PackSpec(capacity=40, overlong="cut"), loops="plain")
     for lengths in (None, made.table):
         packs = PackedDataset(plan, TokenReader.open(made.tokens), lengths=lengths)
         longest = max(len(packs[n].pack.input_ids) for n in range(len(packs)))
@@ -146,7 +146,7 @@ def test_planned_cuts_are_made(made: Made) -> None:
 
 
 def test_the_alignment_of_the_plan_is_used(made: Made) -> None:
-    plan = plan_packs(made.table, PackSpec(capacity=128, alignment=8), engine="plain")
+    plan = plan_packs(made.table, PackSpec(capacity=128, alignment=8), loops="plain")
     packs = PackedDataset(plan, TokenReader.open(made.tokens), pad_id=1)
     assert all((packs[n].pack.layout.padded % 8 == 0).all() for n in range(len(packs)))
 

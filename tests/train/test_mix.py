@@ -32,7 +32,7 @@ def numbers_of(packs: list[TrainPack]) -> list[int]:
 @pytest.fixture(scope="module")
 def mix(made: Made) -> Mix:
     reader = TokenReader.open(made.tokens)
-    small = plan_packs(made.table, PackSpec(capacity=600), engine="plain")
+    small = plan_packs(made.table, PackSpec(capacity=600), loops="plain")
     sources = {"a": PackedDataset(made.plan_path, reader), "b": PackedDataset(small, reader)}
     return Mix(sources, WEIGHTS)
 

@@ -65,9 +65,9 @@ def test_the_digest_depends_on_lengths_spec_and_files() -> None:
     table = length_table(np.arange(1, 50))
     files = {"bin": FileEntry("shards/a.bin", 1, "aa")}
     shards = (ShardEntry("a", 49, files),)
-    plan = plan_packs(table, PackSpec(capacity=64), engine="plain")
-    other_spec = plan_packs(table, PackSpec(capacity=65), engine="plain")
-    other_data = plan_packs(length_table(np.arange(1, 51)), PackSpec(capacity=64), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=64), loops="plain")
+    other_spec = plan_packs(table, PackSpec(capacity=65), loops="plain")
+    other_data = plan_packs(length_table(np.arange(1, 51)), PackSpec(capacity=64), loops="plain")
     other_files = (ShardEntry("a", 49, {"bin": FileEntry("shards/a.bin", 1, "bb")}),)
     digests = {
         plan_digest(plan, shards),
@@ -76,7 +76,7 @@ def test_the_digest_depends_on_lengths_spec_and_files() -> None:
         plan_digest(other_data, shards),
     }
     assert len(digests) == 4
-    again = plan_packs(table, PackSpec(capacity=64), engine="plain")
+    again = plan_packs(table, PackSpec(capacity=64), loops="plain")
     assert plan_digest(again, shards) == plan_digest(plan, shards)
 
 

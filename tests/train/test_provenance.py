@@ -48,7 +48,7 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
     folder = write_sample_folder(
         tmp_path / "s", [[(s, {}) for s in samples[:3]], [(s, {}) for s in samples[3:]]]
     )
-    plan = plan_packs(length_table([5] * 6), PackSpec(capacity=10), engine="plain")
+    plan = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
     (pack,) = packs_of_step(plan, Split(), LoaderState(), 1, open_finder(folder))
     for row, source in zip(pack.rows, pack.documents):
         content = Path(source.path).read_bytes()[source.offset : source.offset + source.num_bytes]
@@ -63,6 +63,6 @@ def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
     assert (pack.pack, pack.rows) == (-1, [])
     with pytest.raises(ConfigError, match="from 0"):
         packs_of_step(made.plan, split, LoaderState(), -1)
-    other = plan_packs(length_table([5] * 6), PackSpec(capacity=10), engine="plain")
+    other = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
     with pytest.raises(ConfigError, match="packs 6 samples, the data has 500"):
         packs_of_step(other, Split(), LoaderState(), 0, open_finder(made.tokens))

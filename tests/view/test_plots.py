@@ -44,7 +44,7 @@ def test_a_plan_waits_less_than_a_shuffle() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(10, 500, 4000)
     table = length_table(lengths, num_visual=(lengths * rng.random(4000)).astype(np.int32))
-    plan = plan_packs(table, PackSpec(capacity=1024), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=1024), loops="plain")
     priced = price_plan(plan, table)
     assert sum(pack_plots(priced, table)["fill"]["series"][0]["counts"]) == len(plan)
     drawn = step_plots(priced, 16)

@@ -13,10 +13,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import orjson
-
 from shardmill.errors import ConfigError
-from shardmill.model.codec import build, from_plain
+from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.plugins import ENGINES, Table
 from shardmill.run.engine import Engine
 from shardmill.storage.path import as_path
@@ -29,8 +27,6 @@ Plugin: TypeAlias = str | Mapping[str, Any] | object
 
 Spec = TypeVar("Spec")
 
-# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
-COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
@@ -52,24 +48,6 @@ def many(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def parse_plugin(text: str) -> dict[str, Any]:
-    """'aspect_ratio,max_ratio=2' -> {"kind": "aspect_ratio", "max_ratio": 2}.
-
-    Values are JSON where they can be read as such, and text otherwise.
-    """
-    kind, *fields = COMMA.split(text)
-    plain: dict[str, Any] = {"kind": kind.strip()}
-    for field in fields:
-        name, equals, value = field.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
-        try:
-            plain[name.strip()] = orjson.loads(value.strip())
-        except orjson.JSONDecodeError:
-            plain[name.strip()] = value.strip()
-    return plain
 
 
 def to_table(value: Plugin, *, where: str) -> dict[str, Any]:

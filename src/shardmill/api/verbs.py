@@ -368,8 +368,8 @@ def plan(
     max_documents: int | None = None,
     max_packs: int | None = None,
     headroom: float = 0.05,
-    method: Literal["auto", "window", "histogram"] = "auto",
-    window: int | None = None,
+    method: str = "auto",
+    balance: str = "halving",
     block: int = 512,
     seed: int = 0,
     epoch: int = 0,
@@ -378,8 +378,10 @@ def plan(
     """Plan packs from the lengths of tokens, or from those that `measure` counted.
 
     Writes one file, which is refused for any other data than the lengths it was made from. A file
-    that is there already stays: it is this plan, or `ConfigError` says what differs. `model` is the
-    shape of the model for the prices of the report: "layers=32,hidden=4096".
+    that is there already stays: it is this plan, or `ConfigError` says what differs. `method` and
+    `balance` name how packs are filled and ordered ("window,window=512", or your own
+    "package.module:Class"). `model` is the shape of the model for the prices of the report:
+    "layers=32,hidden=4096".
 
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
     """
@@ -398,7 +400,7 @@ def plan(
         max_packs=max_packs,
         headroom=headroom,
         method=method,
-        window=window,
+        balance=balance,
         block=block,
         seed=seed,
         epoch=epoch,

@@ -40,7 +40,7 @@ def print_report(plan: PackPlan, table: LengthTable, report: PlanReport) -> None
             ("fill", f"{100 * (1 - report.padding):.3f} % of all places hold a token"),
             ("padding", f"{100 * report.padding:.3f} %{_alignment(report)}"),
             ("lower bound", f"{report.lower_bound:,} packs: {ratio:.6f} x the bound"),
-            ("method", f"{METHODS[plan.method]}: {plan.why.partition(': ')[2]}"),
+            ("method", f"{METHODS.get(plan.method, plan.method)}: {plan.why.partition(': ')[2]}"),
             ("tokens", f"{report.num_tokens:,}, of which visual {_share(report)}"),
             ("documents", "{} to {} a pack, {:.1f} on average".format(*_documents(report))),
             ("lengths", "exact" if table.exact else f"estimates, headroom {plan.spec.headroom:g}"),
@@ -157,12 +157,19 @@ ANOTHER_FILE = "Plan into another file, or remove this one"
 )
 @click.option(
     "--method",
-    type=click.Choice(["auto", "window", "histogram"]),
+    metavar="KIND[,FIELD=VALUE]",
     default="auto",
     show_default=True,
-    help="auto takes what needs the fewest packs, and says why.",
+    help="auto, window, histogram, or your own package.module:Class; auto takes what needs the "
+    "fewest packs, and says why.",
 )
-@click.option("--window", type=click.IntRange(1), help="Samples from which a pack is chosen.")
+@click.option(
+    "--balance",
+    metavar="KIND[,FIELD=VALUE]",
+    default="halving",
+    show_default=True,
+    help="halving, shuffled, or your own package.module:Class.",
+)
 @click.option(
     "--block",
     type=click.IntRange(1),

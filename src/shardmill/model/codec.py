@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import types
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,9 +20,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import orjson
+
 from shardmill.errors import ConfigError
 from shardmill.plugins import Table, resolve, resolve_stored, stored_names
 from shardmill.storage.path import as_path
+
+# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
+COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 
@@ -115,6 +121,24 @@ def build(table: Table, plain: Mapping[str, Any], *, where: str = "spec") -> Any
     if not isinstance(kind, str):
         raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
     return from_plain({**plain, "kind": resolve(table, kind)}, where=where)
+
+
+def parse_plugin(text: str) -> dict[str, Any]:
+    """'aspect_ratio,max_ratio=2' -> {"kind": "aspect_ratio", "max_ratio": 2}.
+
+    Values are JSON where they can be read as such, and text otherwise.
+    """
+    kind, *fields = COMMA.split(text)
+    plain: dict[str, Any] = {"kind": kind.strip()}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
+        try:
+            plain[name.strip()] = orjson.loads(value.strip())
+        except orjson.JSONDecodeError:
+            plain[name.strip()] = value.strip()
+    return plain
 
 
 def stored_kind(cls: type) -> str | None:

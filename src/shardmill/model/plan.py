@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.overlong import Overlong
+from shardmill.plugins import BALANCERS, PACKERS, resolve
 
-Method = Literal["auto", "histogram", "window"]
 MAX_CAPACITY = 1 << 22
 
 
@@ -29,10 +28,10 @@ class PackSpec:
     2 x cp_size). A sample longer than a pack makes the plan fail, is dropped with a reason, or has
     text cut from its end; media are never cut. `max_packs` keeps a fair sample of the packs.
     `headroom` is the share of the capacity that is left free when the lengths are estimates; exact
-    lengths need none. `window` is the number of samples from which a pack is chosen, None to let
-    the planner widen it as needed. `block` packs of like cost stay together in every order: a power
-    of two, and at least the number of packs in a step. Another `epoch` gives the same documents
-    other neighbours.
+    lengths need none. `method` names the packer and `balance` the balancer, with their fields:
+    "auto", "window,window=512", "package.module:Class,field=value". `block` packs of like cost stay
+    together in every order: a power of two, and at least the number of packs in a step. Another
+    `epoch` gives the same documents other neighbours.
     """
 
     capacity: int
@@ -41,8 +40,8 @@ class PackSpec:
     max_documents: int | None = None
     max_packs: int | None = None
     headroom: float = 0.05
-    method: Method = "auto"
-    window: int | None = None
+    method: str = "auto"
+    balance: str = "halving"
     block: int = 512
     seed: int = 0
     epoch: int = 0
@@ -54,7 +53,7 @@ class PackSpec:
             raise ConfigError(
                 f"alignment must be 1..capacity ({self.capacity}), got {self.alignment}"
             )
-        for name in ("max_documents", "max_packs", "window"):
+        for name in ("max_documents", "max_packs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
@@ -63,8 +62,8 @@ class PackSpec:
             raise ConfigError(f"headroom must be at least 0 and below 1, got {self.headroom}")
         if self.block < 1 or self.block & (self.block - 1):
             raise ConfigError(f"block must be a power of two, got {self.block}")
-        if self.method not in ("auto", "histogram", "window"):
-            raise ConfigError(f"method must be auto, histogram or window, got {self.method!r}")
+        resolve(PACKERS, self.method.partition(",")[0])
+        resolve(BALANCERS, self.balance.partition(",")[0])
         if self.overlong not in ("fail", "drop", "cut"):
             raise ConfigError(f"overlong must be fail, drop or cut, got {self.overlong!r}")
 

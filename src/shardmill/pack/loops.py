@@ -36,8 +36,9 @@ a sample of length l is `reach |= reach >> l`, and the pack is full when bit 0 i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -78,6 +79,15 @@ class Patterns:
         """The sum over the runs of each pattern."""
         total = np.concatenate([[0], np.cumsum(values)])
         return np.asarray(total[self.run_starts[1:]] - total[self.run_starts[:-1]])
+
+    @classmethod
+    def of(cls, packs: Iterable[Sequence[int]]) -> Patterns:
+        """Return the patterns of packs that are lists of lengths; equal packs become one."""
+        repeats = Counter(tuple(sorted(pack, reverse=True)) for pack in packs)
+        ends = np.cumsum([len(pack) for pack in repeats], dtype=np.int64)
+        lengths = [length for pack in repeats for length in pack]
+        patterns = single_runs(np.array(lengths, np.int32), ends, 1)
+        return replace(patterns, repeats=np.array(list(repeats.values()), np.int64))
 
 
 def single_runs(items: NDArray[np.int32], ends: NDArray[np.int64], repeats: int) -> Patterns:
@@ -386,7 +396,7 @@ def _largest_first(waiting: list[int], capacity: int, max_documents: int) -> lis
     return sorted(chosen)
 
 
-EngineName = Literal["auto", "compiled", "plain"]
+LoopsName = Literal["auto", "compiled", "plain"]
 NO_LIMIT = 2**31 - 1
 
 Lengths = NDArray[np.int32]
@@ -394,7 +404,7 @@ Histogram = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Loops:
     """The five loops of planning."""
 
     name: str
@@ -405,16 +415,16 @@ class Engine:
     halve: Callable[[Packs, Packs, NDArray[np.bool_], int, NDArray[np.bool_]], None]
 
 
-PLAIN = Engine("plain", best_fit, fill_window, sort_rows, deal_rows, halve)
+PLAIN = Loops("plain", best_fit, fill_window, sort_rows, deal_rows, halve)
 
 
 @cache
-def load_engine(name: EngineName = "auto") -> Engine:
-    """Return the engine of this name; "auto" is the compiled one if numba is installed."""
+def load_loops(name: LoopsName = "auto") -> Loops:
+    """Return the loops of this name; "auto" is the compiled ones if numba is installed."""
     if name == "plain" or (name == "auto" and find_spec("numba") is None):
         return PLAIN
     compiled = import_module("shardmill.pack.compiled")
-    return Engine(
+    return Loops(
         "compiled",
         compiled.best_fit,
         compiled.fill_window,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.pack.fit import BLIND_MEANS
 from shardmill.pack.loops import NO_LIMIT, choose
 from shardmill.pack.overlong import TOO_LONG
-from shardmill.pack.plan import BLIND_MEANS
 
 
 class StreamPlanner:

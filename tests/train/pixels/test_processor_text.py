@@ -72,7 +72,7 @@ def test_other_processors_serve_images(make: Any, tmp_path: Path) -> None:
         is_visual = modality_of(row.media, len(row.ids)) > 0
         assert np.array_equal(is_visual, np.isin(row.ids, reader.asked.visual_ids()))
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=300), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=300), loops="plain")
     packs = PackedDataset(plan, reader, lengths=table, max_faults=0)
     items = [packs[number] for number in range(len(packs))]
     assert sum(len(item.pack.samples) for item in items) == len(reader)

@@ -57,14 +57,14 @@ def test_what_was_measured_is_what_the_processor_makes(reader: Any, tmp_path: Pa
     measured, found = open_lengths(tmp_path / "m" / "lengths.bin"), lengths_by(reader)
     assert np.array_equal(measured.num_tokens, found.num_tokens)
     assert np.array_equal(measured.num_visual, found.num_visual)
-    plan = plan_packs(measured, PackSpec(capacity=192), engine="plain")
+    plan = plan_packs(measured, PackSpec(capacity=192), loops="plain")
     packs = PackedDataset(plan, reader, lengths=measured, max_faults=0)
     assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
 
 def test_packs_have_the_images_of_their_documents(reader: Any) -> None:
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=192), loops="plain")
     packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL(), max_faults=0)
     patch = reader.processor.image_processor.patch_size
     assert patch == 14
@@ -82,7 +82,7 @@ def test_packs_have_the_images_of_their_documents(reader: Any) -> None:
 
 def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=int(table.num_tokens.max())), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=int(table.num_tokens.max())), loops="plain")
     packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL())
     dummy = dummy_image(reader.processor)
     bare = next(packs[n] for n in range(len(packs)) if not packs[n].pack.media)
@@ -108,7 +108,7 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
 
 def test_an_empty_batch_of_packs_still_runs_the_tower(reader: Any) -> None:
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=192), loops="plain")
     packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL())
     batch = Collate(dummy=dummy_image(reader.processor))([packs[-1]])
     assert len(batch["image_grid_thw"]) == 1
@@ -118,7 +118,7 @@ def test_an_empty_batch_of_packs_still_runs_the_tower(reader: Any) -> None:
 
 def test_a_broken_image_is_left_out(reader: Any, tmp_path: Path) -> None:
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=192), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=192), loops="plain")
     folder = write_pixel_folder(tmp_path / "samples")
     broken = PixelReader.open(folder, reader.processor)
     number = next(n for n in range(len(table)) if len(reader.samples[n].media) == 1)

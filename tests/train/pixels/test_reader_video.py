@@ -121,7 +121,7 @@ def test_planned_lengths_are_built_lengths(folder: Path, family: str, tmp_path: 
     assert np.array_equal(measured.num_tokens, found.num_tokens)
     assert np.array_equal(measured.num_visual, found.num_visual)
     assert np.array_equal(measured.num_fixed, found.num_fixed)
-    plan = plan_packs(measured, PackSpec(capacity=700), engine="plain")
+    plan = plan_packs(measured, PackSpec(capacity=700), loops="plain")
     packs = PackedDataset(plan, reader, lengths=measured, max_faults=0)
     assert sum(len(packs[n].pack.samples) for n in range(len(packs))) == len(reader)
 
@@ -130,7 +130,7 @@ def test_planned_lengths_are_built_lengths(folder: Path, family: str, tmp_path: 
 def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> None:
     reader = PixelReader.open(folder, film_processor(family))
     table = lengths_by(reader)
-    plan = plan_packs(table, PackSpec(capacity=700), engine="plain")
+    plan = plan_packs(table, PackSpec(capacity=700), loops="plain")
     packs = PackedDataset(plan, reader, max_faults=0)
     model = tiny_model(family).model
     for number in range(len(packs)):
@@ -150,7 +150,7 @@ def test_positions_of_films_are_the_models_own(folder: Path, family: str) -> Non
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_batch_counts_films_not_runs(folder: Path, family: str) -> None:
     reader = PixelReader.open(folder, film_processor(family))
-    plan = plan_packs(lengths_by(reader), PackSpec(capacity=700), engine="plain")
+    plan = plan_packs(lengths_by(reader), PackSpec(capacity=700), loops="plain")
     packs = PackedDataset(plan, reader, max_faults=0)
     chosen = [packs[number] for number in range(2)]
     batch = Collate(media_dtype=torch.bfloat16)(chosen)
