@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +21,7 @@ from shardmill.sources.part import Row
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.shapes.shape import Shape
 from shardmill.sources.shapes.text import DocumentShape
-from shardmill.stages.assemble import Assembler
+from shardmill.stages.assemble import Assembler, jsonable
 
 
 def row(fields: Mapping[str, Any], **more: Any) -> Row:
@@ -77,11 +80,23 @@ def test_a_row_nested_deeper_than_the_stack_is_a_reject(kind: str, wrap: Any) ->
 
 
 NAMES = ["image", "images", "video", "text", "caption", "conversations", "messages", "text_list"]
+
+
 NAMES += ["image_info", "segments", "origin", "extra", "image_path", "data_type", "system"]
+
+
 INNER = ["from", "value", "role", "content", "type", "text", "image", "path", "bytes", "url"]
+
+
 INNER += ["matched_text_index", "image_name", "turn", "time_s", "media", "source", "row"]
+
+
 WORDS = ["human", "gpt", "user", "assistant", "<image>", "a <video> b", "image", "text", "../x.jpg"]
+
+
 WORDS += ["gone.jpg", "data:image/png;base64,AAAA", "x.tar::y", "x.lmdb::y", "\0", "pipe:ls", "::"]
+
+
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -94,6 +109,8 @@ values = st.recursive(
     ),
     max_leaves=12,
 )
+
+
 rows = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
 
 
@@ -107,3 +124,58 @@ def test_any_row_is_a_sample_or_a_reject(fields: dict[str, Any], kind: str) -> N
         return
     again = parse_sample("k", {name: memoryview(content) for name, content in members.items()})
     assert again.document == found.sample.document
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.datetimes()
+    | st.decimals()
+)
+
+
+json_values = st.recursive(
+    leaves, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(), v, max_size=3)
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_whatever_arrow_gives_can_be_stored(fields: dict[str, object]) -> None:
+    stored = jsonable(fields)
+    assert orjson.loads(orjson.dumps(stored)) == stored
+
+
+def test_values_that_json_does_not_know() -> None:
+    fields = {
+        "when": datetime(2024, 1, 2, 3, 4),
+        "day": date(2024, 1, 2),
+        "long": timedelta(seconds=90),
+        "price": Decimal("1.50"),
+        "nan": float("nan"),
+        "raw": b"x",
+        "big": 1 << 70,
+        "inner": {"raw": b"x", "n": 1},
+    }
+    assert jsonable(fields) == {
+        "when": "2024-01-02T03:04:00",
+        "day": "2024-01-02",
+        "long": 90.0,
+        "price": "1.50",
+        "nan": None,
+        "big": str(1 << 70),
+        "inner": {"n": 1},
+    }
+
+
+def test_what_cannot_be_stored_is_a_reject() -> None:
+    deep: object = 1
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(SampleError, match="nested too deep"):
+        jsonable({"a": deep})
+    with pytest.raises(SampleError, match="a field holds a object"):
+        jsonable({"a": object()})

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import dictionaries, integers
+from mixed_folder import Mixed, make_mixed
 from samples_for_tests import store_samples
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
-from shardmill.stages.diff import FolderDiff, diff_folders
+from shardmill.run.runner import run_stage
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.tar.index import hash_keys
+from shardmill.stages.diff import FolderDiff, diff_folders, fingerprint_shard, mix_of_shard
+from shardmill.stages.index import IndexTars
+from shardmill.stages.inputs import ContentShard, files_of, open_content
 
 contents = dictionaries(integers(0, 9), integers(0, 2), min_size=1, max_size=8)
 
@@ -94,3 +100,35 @@ def test_folders_of_two_kinds_are_refused(tmp_path: Path) -> None:
     tokens = write_token_folder(tmp_path / "b", [[TokenRow(key="k0", ids=np.arange(2))]])
     with pytest.raises(ConfigError, match=r"holds samples and .* tokens"):
         diff_folders(samples, tokens)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+    return make_mixed(tmp_path_factory.mktemp("mixed"), 8)
+
+
+def opened(folder: Path) -> list[ContentShard]:
+    return [open_content(files_of(folder, shard)) for shard in open_manifest(folder).shards]
+
+
+@pytest.mark.parametrize("name", ["samples", "codes", "tokens"])
+def test_rows_have_the_hash_of_their_key_and_a_content(mixed: Mixed, name: str) -> None:
+    parts = [fingerprint_shard(shard) for shard in opened(getattr(mixed, name))]
+    keys = [row.key for row in mixed.rows]
+    found = np.concatenate([part.keys for part in parts])
+    assert found.tolist() == hash_keys([key.encode() for key in keys]).tolist()
+    if name != "codes":  # of which several samples have none
+        contents = np.concatenate([part.content for part in parts])
+        assert len(np.unique(contents, axis=0)) == len(keys)
+
+
+def test_the_mix_is_read_from_indexes(mixed: Mixed) -> None:
+    mix = mix_of_shard(opened(mixed.tokens)[0])
+    assert mix["source0", "samples"] == 3
+    assert mix["source1", "tokens"] == sum(len(row.ids) for row in mixed.rows[1:6:2])
+
+
+def test_tars_that_were_only_indexed_have_sizes_for_content(mixed: Mixed, tmp_path: Path) -> None:
+    stage = IndexTars(tars=(str(mixed.samples / "shards"),))
+    run_stage(stage, tmp_path / "index", workers=0)
+    assert fingerprint_shard(opened(tmp_path / "index")[0]).content.any(axis=1).all()

@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from make_media import clip, encode, image, pixels
+from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
-from shardmill.model.sample import Sample
+from shardmill.model.sample import Document, MediaSize, Sample, Segment
+from shardmill.model.stage import Unit
 from shardmill.run.runner import run_stage
 from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_index
@@ -29,7 +31,7 @@ from shardmill.sources.filters import TextLength
 from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.tables.table import TableSource
-from shardmill.stages.ingest import Ingest
+from shardmill.stages.ingest import Ingest, ShardNames, open_earlier
 
 
 @pytest.fixture
@@ -110,8 +112,8 @@ def test_pairs_become_shards_with_sizes_in_the_index(tmp_path: Path, photos: Pat
         "samples|with images": 8,
         "media|images": 8,
         "source|pairs": 8,
-        "text chars|<=16": 8,
-        "text chars|sum": 72,
+        "text chars|<=8": 8,
+        "text chars|sum": 56,
         "pixels|<=2048": 8,
         "pixels|sum": sum((40 + n) * 30 for n in range(8)),
     }
@@ -402,3 +404,75 @@ def test_a_huge_line_does_not_fill_the_memory(tmp_path: Path) -> None:
     count, *words, grown_kb = done.stdout.split()
     assert [count, *words] == ["3", "row", "too", "long", "after"]
     assert int(grown_kb) < 64 * 1024
+
+
+PHOTO = image("JPEG", 40, 30, 1)
+
+
+def make(number: int) -> tuple[Sample, dict[str, MediaSize]]:
+    shown = Segment(kind="image", media="jpg")
+    said = Segment(kind="text", text=f"number {number}")
+    sample = Sample(key=f"k{number}", document=Document((shown, said)), media={"jpg": PHOTO})
+    return sample, {"jpg": MediaSize(width=40, height=30)}
+
+
+def files_of(folder: Path) -> list[dict[str, Path]]:
+    shards = sorted((folder / "shards").glob("*.tar"))
+    return [{"tar": tar, "idx": tar.with_suffix(".idx")} for tar in shards]
+
+
+def test_samples_of_all_shards_are_found(tmp_path: Path) -> None:
+    folder = write_sample_folder(tmp_path / "out", [[make(0), make(1)], [make(2)]])
+    with open_earlier(files_of(folder)) as earlier:
+        for number in range(3):
+            found = earlier.find(f"k{number}")
+            assert found is not None
+            sample, sizes = make(number)
+            assert found.sample.document == sample.document
+            assert bytes(found.sample.media["jpg"]) == PHOTO
+            assert found.sizes["jpg"] == sizes["jpg"]
+        assert earlier.find("k3") is None
+
+
+def test_what_is_damaged_or_gone_is_not_found(tmp_path: Path) -> None:
+    folder = write_sample_folder(tmp_path / "out", [[make(0), make(1)], [make(2)]])
+    files = files_of(folder)
+    content = bytearray(files[0]["tar"].read_bytes())
+    content[content.index(PHOTO) + len(PHOTO) // 2] ^= 0xFF
+    files[0]["tar"].write_bytes(content)
+    files[1]["tar"].unlink()
+    with open_earlier([*files, {"idx": files[0]["idx"]}]) as earlier:
+        assert earlier.find("k0") is None and earlier.find("k2") is None
+        assert earlier.find("k1") is not None
+    with open_earlier(()) as nothing:
+        assert nothing.find("k1") is None
+
+
+def names(pattern: str, count: int = 3) -> list[str]:
+    unit = Unit(name="000042", input={"start": 500}, num_samples=100)
+    return [ShardNames(pattern).of_unit(unit, machine=7)(split) for split in range(count)]
+
+
+def test_patterns() -> None:
+    assert names("{unit:06d}") == ["000042", "000042-001", "000042-002"]
+    assert names("cc-{unit}-{tar:02d}.tar") == ["cc-42-00", "cc-42-01", "cc-42-02"]
+    assert names("shard-{machine}-{start}-{end}-{tar}.tar", 1) == ["shard-7-500-600-0"]
+
+
+def test_names_of_splits_sort_in_order() -> None:
+    assert names("{unit:06d}", 30) == sorted(names("{unit:06d}", 30))
+
+
+def test_rows_are_counted_only_if_they_are_named() -> None:
+    assert ShardNames("{start}-{end}").needs_range
+    assert not ShardNames("{unit}").needs_range
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "x", "{machine}", "{unit}/x", "../{unit}", ".{unit}", "{unit", "{unit!q}"]
+    + ["{user}-{unit}", "{}", "{unit.real.__class__}", "{unit:s}", "{unit} x"],
+)
+def test_what_would_not_do_as_a_file_name_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="name "):
+        ShardNames(pattern)

@@ -23,7 +23,8 @@ from shardmill.shards.samples import open_samples
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.index import IndexTars
-from shardmill.stages.remove import RemoveSamples
+from shardmill.stages.inputs import files_of, open_content
+from shardmill.stages.remove import RemoveSamples, read_keys, rows_with_keys, whole_key
 from shardmill.stages.statistics import count_sample
 
 SIZE = MediaSize(width=30, height=20)
@@ -138,3 +139,31 @@ def test_tars_that_lie_elsewhere_are_not_touched(tmp_path: Path) -> None:
     stage = RemoveSamples(input_dir=tmp_path / "index", keys_path=tmp_path / "keys.txt")
     with pytest.raises(ConfigError, match="tars that lie elsewhere"):
         list(stage.units())
+
+
+def test_a_line_is_a_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a/b\n\n c \nd\twhy it goes\r\ncat.jpg\n", "utf-8")
+    assert read_keys(tmp_path / "keys") == {"a/b", "c", "d", "cat_jpg"}
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff"])
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(ConfigError, match="keys"):
+        read_keys(tmp_path / "keys")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("a", "a"), ("a~1", "a"), ("a~12", "a"), ("a~x", None), ("b", None), ("b~2", "b~2")],
+)
+def test_a_key_means_its_blocks_too(name: str, key: str | None) -> None:
+    assert whole_key(name, {"a", "b~2"}) == key
+
+
+def test_rows_of_tokens_are_found_with_their_blocks(tmp_path: Path) -> None:
+    names = ["x-1", "x-2", "x-2~1", "x-3"]
+    rows = [TokenRow(key=name, ids=np.arange(2)) for name in names]
+    folder = write_token_folder(tmp_path / "t", [rows])
+    (shard,) = open_manifest(folder).shards
+    assert rows_with_keys(open_content(files_of(folder, shard)), {"x-2", "x-9"}) == [1, 2]

@@ -19,10 +19,10 @@ _SHELVES: dict[str, tuple[list[Sample], MediaSize | None]] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoreSamples:
-    """A stage that writes the samples of a shelf."""
+    """A stage that writes samples that a test gave it."""
 
     version: ClassVar[int] = 1
-    content: ClassVar[str] = "other"
+    content: ClassVar[str] = "samples"
 
     shelf: str
     per_shard: int

@@ -43,8 +43,7 @@ from shardmill.stages.same import ORDER, Comparison, compare
 
 if TYPE_CHECKING:
     from shardmill.model.space import TokenSpace
-    from shardmill.stages.check.content import ContentReport, ShardReport
-    from shardmill.stages.check.samples import DecodeReport
+    from shardmill.stages.check.content import ContentReport, DecodeReport, ShardReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +202,7 @@ MAX_PRINTED = 20
 
 def decode_images(folder: Path, count: int, workers: int) -> DecodeReport:
     """Decode so many images of a folder of samples."""
-    from shardmill.stages.check.samples import check_decoding
+    from shardmill.stages.check.content import check_decoding
 
     return check_decoding(folder, count, workers=workers)
 

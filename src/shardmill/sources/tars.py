@@ -1,10 +1,8 @@
 """WebDataset tars as a source: each sample of a tar is a row, a tar is a part.
 
-How members become fields is said in rowfields.py; which members are one sample, with the interleave
-rule `K.json` + `K-i.ext`, in io/grouping.py. A tar that is cut off or damaged stops its unit with
-the offset; a sample that cannot be addressed is a reject.
-
-The members of a WebDataset sample as fields of a row.
+Which members are one sample, with the interleave rule `K.json` + `K-i.ext`, is decided by
+`shards.tar.grouping`. A tar that is cut off or damaged stops its unit with the offset; a sample
+that cannot be addressed is a reject. The members of a sample become fields of a row:
 
     json                  merged into the row
     txt, caption, text    the field `text`
@@ -37,79 +35,6 @@ from shardmill.storage.path import as_path
 TEXTS = ("txt", "caption", "text")
 NUMBERS = ("cls", "cls2", "index", "inx", "id")
 OTHER_TEXTS = ("html", "htm", "md", "prompt", "url", "key", "lang", "transcript")
-
-
-def row_fields(
-    key: str, members: Mapping[str, memoryview]
-) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Return the fields of a sample and its media by all the names they may be called by."""
-    fields: dict[str, Any] = {}
-    exts: dict[str, list[str]] = {}
-    for ext, content in members.items():
-        kind = media_kind(ext)
-        if kind is not None:
-            exts.setdefault(kind, []).append(ext)
-        elif ext == "json":
-            fields = {**json_object(bytes(content), "member 'json'"), **fields}
-        else:
-            _add_field(fields, ext, bytes(content))
-    media = _by_every_name(key, {ext: members[ext] for all_ in exts.values() for ext in all_})
-    if "segments" not in fields:
-        for name, found in exts.items():
-            _name_media(fields, name, found, media)
-    return fields, media
-
-
-def _add_field(fields: dict[str, Any], ext: str, content: bytes) -> None:
-    if ext in TEXTS:
-        fields["text"] = _decode(ext, content).strip("\r\n")
-    elif ext in NUMBERS:
-        text = _decode(ext, content).strip()
-        fields[ext] = int(text) if text.removeprefix("-").isdecimal() else text
-    elif ext in OTHER_TEXTS:
-        fields[ext] = _decode(ext, content)
-    else:
-        fields.setdefault("other_members", []).append(ext)
-
-
-def _decode(ext: str, content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        detail = f"member {ext!r}: byte {error.start}: {error.reason}"
-        raise SampleError("not UTF-8", detail) from error
-
-
-def _by_every_name(key: str, media: dict[str, memoryview]) -> dict[str, memoryview]:
-    base = key.rpartition("/")[2]
-    named: dict[str, memoryview] = {}
-    for ext, content in media.items():
-        for name in (f"{key}.{ext}", f"{key}-{ext}", f"{base}.{ext}", f"{base}-{ext}"):
-            named[name] = named[name.removesuffix(f".{ext.rpartition('.')[2]}")] = content
-    return {**named, **media}
-
-
-def _name_media(
-    fields: dict[str, Any], kind: str, exts: list[str], media: Mapping[str, memoryview]
-) -> None:
-    """Let the fields of a kind name the members, unless they do so already."""
-    one, many = kind, f"{kind}s"
-    given = fields.get(one) or fields.get(many)
-    named = given if isinstance(given, list) else [given]
-    if given and all(isinstance(name, str) and name in media for name in named):
-        return
-    fields.pop(one, None)
-    fields.pop(many, None)
-    ordered = sorted(exts, key=_number) if all(_number(ext) >= 0 for ext in exts) else exts
-    fields[one if len(exts) == 1 else many] = ordered[0] if len(exts) == 1 else ordered
-
-
-def _number(ext: str) -> int:
-    # "10.jpg" comes after "2.jpg", though writers that sort names put it before.
-    head = ext.partition(".")[0]
-    return int(head) if head.isdecimal() else -1
-
-
 MAX_SAMPLE_BYTES = 1 << 31
 ROWS_AHEAD = 32
 
@@ -252,3 +177,74 @@ def _count(url: str, interleaved: bool) -> int:
 
 def _stamp(url: str) -> list[int]:
     return size_and_time(as_path(url))
+
+
+def row_fields(
+    key: str, members: Mapping[str, memoryview]
+) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """Return the fields of a sample and its media by all the names they may be called by."""
+    fields: dict[str, Any] = {}
+    exts: dict[str, list[str]] = {}
+    for ext, content in members.items():
+        kind = media_kind(ext)
+        if kind is not None:
+            exts.setdefault(kind, []).append(ext)
+        elif ext == "json":
+            fields = {**json_object(bytes(content), "member 'json'"), **fields}
+        else:
+            _add_field(fields, ext, bytes(content))
+    media = _by_every_name(key, {ext: members[ext] for all_ in exts.values() for ext in all_})
+    if "segments" not in fields:
+        for name, found in exts.items():
+            _name_media(fields, name, found, media)
+    return fields, media
+
+
+def _add_field(fields: dict[str, Any], ext: str, content: bytes) -> None:
+    if ext in TEXTS:
+        fields["text"] = _decode(ext, content).strip("\r\n")
+    elif ext in NUMBERS:
+        text = _decode(ext, content).strip()
+        fields[ext] = int(text) if text.removeprefix("-").isdecimal() else text
+    elif ext in OTHER_TEXTS:
+        fields[ext] = _decode(ext, content)
+    else:
+        fields.setdefault("other_members", []).append(ext)
+
+
+def _decode(ext: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        detail = f"member {ext!r}: byte {error.start}: {error.reason}"
+        raise SampleError("not UTF-8", detail) from error
+
+
+def _by_every_name(key: str, media: dict[str, memoryview]) -> dict[str, memoryview]:
+    base = key.rpartition("/")[2]
+    named: dict[str, memoryview] = {}
+    for ext, content in media.items():
+        for name in (f"{key}.{ext}", f"{key}-{ext}", f"{base}.{ext}", f"{base}-{ext}"):
+            named[name] = named[name.removesuffix(f".{ext.rpartition('.')[2]}")] = content
+    return {**named, **media}
+
+
+def _name_media(
+    fields: dict[str, Any], kind: str, exts: list[str], media: Mapping[str, memoryview]
+) -> None:
+    """Let the fields of a kind name the members, unless they do so already."""
+    one, many = kind, f"{kind}s"
+    given = fields.get(one) or fields.get(many)
+    named = given if isinstance(given, list) else [given]
+    if given and all(isinstance(name, str) and name in media for name in named):
+        return
+    fields.pop(one, None)
+    fields.pop(many, None)
+    ordered = sorted(exts, key=_number) if all(_number(ext) >= 0 for ext in exts) else exts
+    fields[one if len(exts) == 1 else many] = ordered[0] if len(exts) == 1 else ordered
+
+
+def _number(ext: str) -> int:
+    # "10.jpg" comes after "2.jpg", though writers that sort names put it before.
+    head = ext.partition(".")[0]
+    return int(head) if head.isdecimal() else -1

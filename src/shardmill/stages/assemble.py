@@ -1,6 +1,7 @@
-"""From a row to a sample: its document is shaped, its media are fetched and their headers read.
+"""From a row to a sample: its shape makes a document, its media are fetched and probed.
 
-What a row holds besides its document, as values that JSON can store.
+Rows are begun some way ahead of the one that is written, so that several downloads are under way
+at a time. Fields that the document does not use are kept as `extra`, as values that JSON can store.
 """
 
 from __future__ import annotations
@@ -21,68 +22,27 @@ from shardmill.sources.keys import key_from_value
 from shardmill.sources.media.fetch import LOCATIONS, Content, Fetcher, describe
 from shardmill.sources.part import Row
 from shardmill.sources.shapes.shape import RowDocument, RowSegment, Shape
-
-MAX_DEPTH = 64
-LARGEST = 1 << 63
-
-
-def jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as JSON values; bytes are left out, dates become text, NaN None."""
-    return {str(k): _value(v, 1) for k, v in fields.items() if not isinstance(v, bytes)}
-
-
-def _value(value: Any, depth: int) -> Any:
-    if value is None or isinstance(value, bool | str):
-        return value
-    if depth > MAX_DEPTH:
-        raise SampleError("nested too deep", f"more than {MAX_DEPTH} levels in a field")
-    if isinstance(value, int):
-        return value if -LARGEST <= value < LARGEST else str(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(k): _value(v, depth + 1) for k, v in value.items() if not _is_bytes(v)}
-    if isinstance(value, list | tuple):
-        return [_value(item, depth + 1) for item in value if not _is_bytes(item)]
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return str(value)
-    kind = type(value).__name__
-    raise SampleError("cannot be stored", f"a field holds a {kind}: {value!r:.100}")
-
-
-def _is_bytes(value: object) -> bool:
-    return isinstance(value, bytes | bytearray | memoryview)
-
+from shardmill.stages.inputs import SizedSample
 
 ROWS_AHEAD = 256
 BYTES_AHEAD = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """A sample and the sizes of its media by their names."""
-
-    sample: Sample
-    sizes: Mapping[str, MediaSize]
+MAX_DEPTH = 64  # of a field that is stored
+LARGEST = 1 << 63  # integers beyond it are stored as text
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A row whose shape is known, its problem, or its sample if that is known already.
+    """A row and its document, its problem, or its sample if an earlier try has stored it.
 
-    `num_coming` of its media are on their way.
+    `num_coming` of its media are being downloaded.
     """
 
     row: Row
-    found: RowDocument | SampleError | Assembled
+    found: RowDocument | SampleError | SizedSample
     num_coming: int = 0
 
 
-Find: TypeAlias = Callable[[str], Assembled | None]
+Find: TypeAlias = Callable[[str], SizedSample | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +53,7 @@ class Assembler:
     fetcher: Fetcher
     key: str | None
 
-    def assemble(self, row: Row) -> Assembled:
+    def assemble(self, row: Row) -> SizedSample:
         """Return the sample of a row, or raise the `SampleError` that makes it a reject."""
         return self.complete(self.begin(row))
 
@@ -131,39 +91,39 @@ class Assembler:
         except SampleError as problem:
             return Begun(row, problem)
 
-    def complete(self, begun: Begun) -> Assembled:
+    def complete(self, begun: Begun) -> SizedSample:
         """Return the sample of a row that was begun, or raise the `SampleError`."""
         if isinstance(begun.found, SampleError):
             raise begun.found
-        if isinstance(begun.found, Assembled):
+        if isinstance(begun.found, SizedSample):
             return begun.found
         with _row_to_blame():
             return self._assemble(begun.row, begun.found)
 
     def _begin(self, row: Row, find: Find) -> Begun:
-        shaped = self.shape.shape(row.fields)
-        if not shaped.segments:
+        document = self.shape.shape(row.fields)
+        if not document.segments:
             raise SampleError("empty document", "it has neither text nor media")
         known = find(self._key_of(row))
         # Another row may have the same key, and have been the one that was kept.
-        if known is not None and known.sample.origin == (shaped.origin or row.origin):
+        if known is not None and known.sample.origin == (document.origin or row.origin):
             return Begun(row, known)
-        media = [segment.media for segment in shaped.segments if segment.kind != "text"]
-        return Begun(row, shaped, sum(self.fetcher.announce(medium, row) for medium in media))
+        media = [segment.media for segment in document.segments if segment.kind != "text"]
+        return Begun(row, document, sum(self.fetcher.announce(medium, row) for medium in media))
 
-    def _assemble(self, row: Row, shaped: RowDocument) -> Assembled:
+    def _assemble(self, row: Row, document: RowDocument) -> SizedSample:
         media = _Media(
-            self.fetcher, row, sum(segment.kind != "text" for segment in shaped.segments)
+            self.fetcher, row, sum(segment.kind != "text" for segment in document.segments)
         )
-        segments = tuple(media.segments(shaped.segments))
+        segments = tuple(media.segments(document.segments))
         sample = Sample(
             key=self._key_of(row),
             document=Document(segments),
             media=media.contents,
-            origin=shaped.origin or row.origin,
-            extra=jsonable({**shaped.extra, **media.infos()}),
+            origin=document.origin or row.origin,
+            extra=jsonable({**document.extra, **media.infos()}),
         )
-        return Assembled(sample, media.sizes)
+        return SizedSample(sample, media.sizes)
 
     def _key_of(self, row: Row) -> str:
         if self.key is None:
@@ -221,3 +181,35 @@ class _Media:
             info = {k: v for k, v in segment.media.items() if k not in LOCATIONS}
             self.described |= {name: info} if info else {}
         return name
+
+
+def jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields as JSON values; bytes are left out, dates become text, NaN None."""
+    return {str(k): _value(v, 1) for k, v in fields.items() if not isinstance(v, bytes)}
+
+
+def _value(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if depth > MAX_DEPTH:
+        raise SampleError("nested too deep", f"more than {MAX_DEPTH} levels in a field")
+    if isinstance(value, int):
+        return value if -LARGEST <= value < LARGEST else str(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _value(v, depth + 1) for k, v in value.items() if not _is_bytes(v)}
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value if not _is_bytes(item)]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    kind = type(value).__name__
+    raise SampleError("cannot be stored", f"a field holds a {kind}: {value!r:.100}")
+
+
+def _is_bytes(value: object) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)

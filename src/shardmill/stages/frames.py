@@ -2,23 +2,18 @@
 
 A video is read from its tar piece by piece, and only what the chosen frames need of it. A sample
 with a video that cannot be read is a reject with its reason; samples without videos pass unchanged.
-
-Puts frames into a document where its video stood; everything else that it says stays.
+Frames go where the video stood; everything else that the document says stays:
 
     [video] "A dog runs."       ->  [0.jpg 0.8 s] [1.jpg 2.4 s] "A dog runs."
     with marks "#{at}"          ->  [0.jpg] "#250" [1.jpg] "#750" "A dog runs."
     interleaved, text at 2 s    ->  [0.jpg 0.8 s] "A dog runs." [1.jpg 2.4 s]
 
-Media are numbered anew in the order of the document, so the tenth frame is `9.jpg`; `extra.frames`
+Media are numbered again in the order of the document, so the tenth frame is `9.jpg`; `extra.frames`
 lists, in order, each frame's number in its video, its type (I, P or B) and its place on the scale.
 
-Lists of frames that others took: the images of a document that follow each other.
-
-They are a video of which each frame is a key frame, at a given rate or at the times that their
-segments have, so that every sampler that needs no decoding can choose among them. The chosen
-images stay as they are, and those that are not chosen go.
-
-A sample as it lies in its tar: the document is read at once, a medium when it is needed.
+Images that follow each other can be treated as a video that others took frames of: each is a key
+frame, at a given rate or at the time that its segment has, so that every sampler that needs no
+decoding can choose among them. The chosen images stay as they are, the others go.
 """
 
 from __future__ import annotations
@@ -44,6 +39,7 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleShard, SampleWriter, parse_sample
 from shardmill.shards.tar.names import Layout
 from shardmill.stages.inputs import (
+    SizedSample,
     media_sizes,
     open_unit,
     sample_inputs,
@@ -54,6 +50,185 @@ from shardmill.stages.statistics import count_sample
 from shardmill.storage.blob import Blob
 
 MARK_FIELDS = ("at", "time_s", "number", "type")
+MIN_FRAMES = 2  # that make a list
+THOUSANDTHS = 1000  # of a second, the ticks of a list
+NO_MEDIA = ("json", "txt")
+MAX_FRAMES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFrames:
+    """The spec of taking frames.
+
+    A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
+    `mark` is a text to write behind each frame, from {at}, {time_s}, {number} and {type}, where
+    {at} runs from 0 at the first frame to `time_scale` at the last. `interleave` puts frames
+    between the texts that follow a video by their times. With `list_fps`, images that follow each
+    other are a video, at that rate if their segments have no times. A video of which more than
+    `max_frames` are chosen is rejected: the images of a sample are held in memory.
+    """
+
+    version: ClassVar[int] = 1
+    content: ClassVar[str] = "samples"
+
+    input_dir: Path
+    sampler: FrameSampler
+    images: ImageFormat = field(default_factory=ImageFormat)
+    clip_s: tuple[float, float] | None = None
+    mark: str = ""
+    time_scale: int = 1000
+    interleave: bool = False
+    max_frames: int = MAX_FRAMES
+    layout: Layout = "dashed"
+    list_fps: float | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        check_mark(self.mark)
+        for name in ("time_scale", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        if self.clip_s is not None and not 0 <= self.clip_s[0] < self.clip_s[1]:
+            raise ConfigError(f"clip_s must be start < end in seconds, got {self.clip_s}")
+        if self.list_fps is not None and not self.list_fps > 0:
+            raise ConfigError(f"list_fps must be positive, got {self.list_fps}")
+        if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
+            raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard of samples."""
+        return sample_units(self.input_dir, self.limit)
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Yield the work; nothing heavy is needed."""
+        yield self._work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprint of the input's manifest."""
+        return sample_inputs(self.input_dir)
+
+    def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        with (
+            open_unit(self.input_dir, unit) as shard,
+            SampleWriter(draft, lambda _: unit.name, layout=self.layout) as writer,
+        ):
+            sizes_of = media_sizes(shard.index)
+            limit = unit.input.get("limit", len(shard))
+            assert isinstance(limit, int)
+            for number in range(limit):
+                with tally.sample(shard.index.keys[number]):
+                    stored = StoredSample.read(shard, number)
+                    sample, sizes = self._frame(stored, sizes_of(number))
+                    writer.add(sample, sizes)
+                    count_sample(tally, sample, sizes)
+
+    def _frame(self, stored: StoredSample, sizes: Mapping[str, MediaSize]) -> SizedSample:
+        segments = stored.sample.document.segments
+        videos = [place for place, segment in enumerate(segments) if segment.kind == "video"]
+        if isinstance(self.sampler, WholeVideo):
+            if self.sampler.check:
+                self._check(stored, [segments[place] for place in videos])
+            return SizedSample(stored.with_media(), sizes)
+        lists = [] if self.list_fps is None else list(find_lists(segments))
+        if not videos and not lists:
+            return SizedSample(stored.with_media(), sizes)
+        frames = {place: self._frames_of(stored, segments[place]) for place in videos}
+        sample = stored.with_media(without={segments[place].media for place in videos})
+        for places in lists:
+            frames |= self._chosen(stored, sample, sizes, places)
+        return put_frames(sample, sizes, frames, mark=self.mark, interleave=self.interleave)
+
+    def _check(self, stored: StoredSample, videos: list[Segment]) -> None:
+        for segment in videos:
+            with named(segment.media), open_video(stored.part(segment.media)) as video:
+                look_at(video, self.sampler, segment.time_s)
+
+    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FrameImage]:
+        sampler = sampler_for(self.sampler, stored.info(segment.media))
+        part, clip = stored.part(segment.media), segment.time_s or self.clip_s
+        with named(segment.media), open_video(part) as video:
+            converter = FrameConverter(self.images.long_side, video.stream.sample_aspect_ratio)
+            table = look_at(video, sampler, clip)
+            numbers = self._numbers(sampler, table)
+            encoded = decode_each(
+                video, table, numbers, lambda frame: converter.encode(frame, self.images)
+            )
+        images = [EncodedMedium(*made, self.images.format) for made in encoded]
+        return describe_frames(table, numbers, images, self.time_scale)
+
+    def _chosen(
+        self, stored: StoredSample, sample: Sample, sizes: Mapping[str, MediaSize], places: range
+    ) -> dict[int, list[FrameImage]]:
+        """Return the chosen frames of a list at its last place, and none at the others."""
+        assert self.list_fps is not None
+        listed = sample.document.segments[places.start : places.stop]
+        sampler = sampler_for(self.sampler, stored.info(listed[0].media))
+        table = list_table(listed, self.list_fps)
+        numbers = self._numbers(sampler, table)
+        names = [listed[number].media for number in numbers if stored.part(listed[number].media)]
+        images = [EncodedMedium(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
+        frames = describe_frames(table, numbers, images, self.time_scale)
+        return {place: [] for place in places} | {places[-1]: frames}
+
+    def _numbers(self, sampler: FrameSampler, table: VideoTable) -> FrameNumbers:
+        numbers = table.numbers_at(sampler.times(table))
+        if len(numbers) > self.max_frames:
+            detail = f"{len(numbers)} chosen, the limit is {self.max_frames}"
+            raise SampleError("too many frames", detail)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSample:
+    """A sample as it lies in its tar: the document is read at once, a medium when it is needed."""
+
+    sample: Sample
+    blob: Blob
+    places: Mapping[str, BlobPart]
+
+    @classmethod
+    def read(cls, shard: SampleShard, number: int) -> StoredSample:
+        """Read the document of a sample; one that has none is a `SampleError`."""
+        members = shard.index.members(number)
+        places = {m.ext: BlobPart(shard.blob, m.offset, m.size) for m in members}
+        json = places.get("json")
+        raw = {}
+        if json is not None:
+            raw["json"] = memoryview(shard.blob.read(json.offset, json.num_bytes))
+        return cls(parse_sample(shard.index.keys[number], raw), shard.blob, places)
+
+    def part(self, name: str) -> BlobPart:
+        """Return where a medium lies."""
+        if name not in self.places:
+            raise SampleError("missing media", f"{self.sample.key!r} has no medium {name!r}")
+        return self.places[name]
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Return what the row said of a medium, or of all."""
+        infos = self.sample.extra.get("media_info")
+        info = infos.get(name) if isinstance(infos, Mapping) else None
+        return {**self.sample.extra, **(info if isinstance(info, Mapping) else {})}
+
+    def with_media(self, without: Collection[str] = ()) -> Sample:
+        """Return the sample with the contents of its media, read in one request."""
+        parts = {
+            name: part
+            for name, part in self.places.items()
+            if name not in NO_MEDIA and name not in without
+        }
+        views = self.blob.view_all([(part.offset, part.num_bytes) for part in parts.values()])
+        return replace(self.sample, media=dict(zip(parts, views)))
 
 
 class EncodedMedium(NamedTuple):
@@ -73,14 +248,6 @@ class FrameImage:
     number: int
     type: str
     at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Framed:
-    """A sample whose videos are frames, and the sizes of its media by their new names."""
-
-    sample: Sample
-    sizes: Mapping[str, MediaSize]
 
 
 def check_mark(mark: str) -> None:
@@ -116,7 +283,7 @@ def put_frames(
     *,
     mark: str = "",
     interleave: bool = False,
-) -> Framed:
+) -> SizedSample:
     """Return the sample in which each segment whose place is in `frames` became those frames."""
     building = _Building(sample, sizes, mark)
     segments, place = sample.document.segments, 0
@@ -201,7 +368,7 @@ class _Building:
             text = self._mark.format(time_s=frame.time_s, **about)
             self._segments.append(replace(shown, kind="text", media="", text=text))
 
-    def finish(self) -> Framed:
+    def finish(self) -> SizedSample:
         """Return the sample; what its row said of media goes with their new names."""
         extra = {**self._old.extra, "frames": self._frames}
         infos = extra.get("media_info")
@@ -210,16 +377,12 @@ class _Building:
         sample = replace(
             self._old, document=Document(tuple(self._segments)), media=self._media, extra=extra
         )
-        return Framed(sample, self._sizes)
+        return SizedSample(sample, self._sizes)
 
     def _add(self, medium: EncodedMedium) -> str:
         name = f"{len(self._media)}.{medium.ext}"
         self._media[name], self._sizes[name] = medium.content, medium.size
         return name
-
-
-MIN_FRAMES = 2
-THOUSANDTHS = 1000
 
 
 def find_lists(segments: Sequence[Segment]) -> Iterator[range]:
@@ -247,186 +410,6 @@ def list_table(segments: Sequence[Segment], fps: float) -> VideoTable:
 
 def _speaker_and_kind(segment: Segment) -> tuple[str, str | None, int]:
     return segment.kind, segment.role, segment.turn
-
-
-NO_MEDIA = ("json", "txt")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSample:
-    """A sample without the contents of its media, and where they lie."""
-
-    sample: Sample
-    blob: Blob
-    places: Mapping[str, BlobPart]
-
-    @classmethod
-    def read(cls, shard: SampleShard, number: int) -> StoredSample:
-        """Read the document of a sample; one that has none is a `SampleError`."""
-        members = shard.index.members(number)
-        places = {m.ext: BlobPart(shard.blob, m.offset, m.size) for m in members}
-        json = places.get("json")
-        raw = {}
-        if json is not None:
-            raw["json"] = memoryview(shard.blob.read(json.offset, json.num_bytes))
-        return cls(parse_sample(shard.index.keys[number], raw), shard.blob, places)
-
-    def part(self, name: str) -> BlobPart:
-        """Return where a medium lies."""
-        if name not in self.places:
-            raise SampleError("missing media", f"{self.sample.key!r} has no medium {name!r}")
-        return self.places[name]
-
-    def info(self, name: str) -> dict[str, Any]:
-        """Return what the row said of a medium, or of all."""
-        infos = self.sample.extra.get("media_info")
-        info = infos.get(name) if isinstance(infos, Mapping) else None
-        return {**self.sample.extra, **(info if isinstance(info, Mapping) else {})}
-
-    def with_media(self, without: Collection[str] = ()) -> Sample:
-        """Return the sample with the contents of its media, read in one request."""
-        parts = {
-            name: part
-            for name, part in self.places.items()
-            if name not in NO_MEDIA and name not in without
-        }
-        views = self.blob.view_all([(part.offset, part.num_bytes) for part in parts.values()])
-        return replace(self.sample, media=dict(zip(parts, views)))
-
-
-MAX_FRAMES = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFrames:
-    """The spec of taking frames.
-
-    A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
-    `mark` is a text to write behind each frame, from {at}, {time_s}, {number} and {type}, where
-    {at} runs from 0 at the first frame to `time_scale` at the last. `interleave` puts frames
-    between the texts that follow a video by their times. With `list_fps`, images that follow each
-    other are a video, at that rate if their segments have no times. A video of which more than
-    `max_frames` are chosen is rejected: the images of a sample are held in memory.
-    """
-
-    version: ClassVar[int] = 1
-    content: ClassVar[str] = "samples"
-
-    input_dir: Path
-    sampler: FrameSampler
-    images: ImageFormat = field(default_factory=ImageFormat)
-    clip_s: tuple[float, float] | None = None
-    mark: str = ""
-    time_scale: int = 1000
-    interleave: bool = False
-    max_frames: int = MAX_FRAMES
-    layout: Layout = "dashed"
-    list_fps: float | None = None
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        check_mark(self.mark)
-        for name in ("time_scale", "max_frames"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
-        if self.clip_s is not None and not 0 <= self.clip_s[0] < self.clip_s[1]:
-            raise ConfigError(f"clip_s must be start < end in seconds, got {self.clip_s}")
-        if self.list_fps is not None and not self.list_fps > 0:
-            raise ConfigError(f"list_fps must be positive, got {self.list_fps}")
-        if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
-            raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
-
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
-
-    def units(self) -> Iterator[Unit]:
-        """Yield a unit for each shard of samples."""
-        return sample_units(self.input_dir, self.limit)
-
-    @contextmanager
-    def open(self) -> Iterator[Work]:
-        """Yield the work; nothing heavy is needed."""
-        yield self._work
-
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the input's manifest."""
-        return sample_inputs(self.input_dir)
-
-    def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
-        with (
-            open_unit(self.input_dir, unit) as shard,
-            SampleWriter(draft, lambda _: unit.name, layout=self.layout) as writer,
-        ):
-            sizes_of = media_sizes(shard.index)
-            limit = unit.input.get("limit", len(shard))
-            assert isinstance(limit, int)
-            for number in range(limit):
-                with tally.sample(shard.index.keys[number]):
-                    framed = self._frame(StoredSample.read(shard, number), sizes_of(number))
-                    writer.add(framed.sample, framed.sizes)
-                    count_sample(tally, framed.sample, framed.sizes)
-
-    def _frame(self, stored: StoredSample, sizes: Mapping[str, MediaSize]) -> Framed:
-        segments = stored.sample.document.segments
-        videos = [place for place, segment in enumerate(segments) if segment.kind == "video"]
-        if isinstance(self.sampler, WholeVideo):
-            if self.sampler.check:
-                self._check(stored, [segments[place] for place in videos])
-            return Framed(stored.with_media(), sizes)
-        lists = [] if self.list_fps is None else list(find_lists(segments))
-        if not videos and not lists:
-            return Framed(stored.with_media(), sizes)
-        frames = {place: self._frames_of(stored, segments[place]) for place in videos}
-        sample = stored.with_media(without={segments[place].media for place in videos})
-        for places in lists:
-            frames |= self._chosen(stored, sample, sizes, places)
-        return put_frames(sample, sizes, frames, mark=self.mark, interleave=self.interleave)
-
-    def _check(self, stored: StoredSample, videos: list[Segment]) -> None:
-        for segment in videos:
-            with named(segment.media), open_video(stored.part(segment.media)) as video:
-                look_at(video, self.sampler, segment.time_s)
-
-    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FrameImage]:
-        sampler = sampler_for(self.sampler, stored.info(segment.media))
-        part, clip = stored.part(segment.media), segment.time_s or self.clip_s
-        with named(segment.media), open_video(part) as video:
-            converter = FrameConverter(self.images.long_side, video.stream.sample_aspect_ratio)
-            table = look_at(video, sampler, clip)
-            numbers = self._numbers(sampler, table)
-            encoded = decode_each(
-                video, table, numbers, lambda frame: converter.encode(frame, self.images)
-            )
-        images = [EncodedMedium(*made, self.images.format) for made in encoded]
-        return describe_frames(table, numbers, images, self.time_scale)
-
-    def _chosen(
-        self, stored: StoredSample, sample: Sample, sizes: Mapping[str, MediaSize], places: range
-    ) -> dict[int, list[FrameImage]]:
-        """Return the chosen frames of a list at its last place, and none at the others."""
-        assert self.list_fps is not None
-        listed = sample.document.segments[places.start : places.stop]
-        sampler = sampler_for(self.sampler, stored.info(listed[0].media))
-        table = list_table(listed, self.list_fps)
-        numbers = self._numbers(sampler, table)
-        names = [listed[number].media for number in numbers if stored.part(listed[number].media)]
-        images = [EncodedMedium(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
-        frames = describe_frames(table, numbers, images, self.time_scale)
-        return {place: [] for place in places} | {places[-1]: frames}
-
-    def _numbers(self, sampler: FrameSampler, table: VideoTable) -> FrameNumbers:
-        numbers = table.numbers_at(sampler.times(table))
-        if len(numbers) > self.max_frames:
-            detail = f"{len(numbers)} chosen, the limit is {self.max_frames}"
-            raise SampleError("too many frames", detail)
-        return numbers
 
 
 @contextmanager

@@ -30,7 +30,10 @@ REMOTE_HEAD_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexTars:
-    """The spec: tars by path, folder, glob, braces or url. `interleaved` as in io/grouping.py."""
+    """The spec: tars by path, folder, glob, braces or url.
+
+    `interleaved` groups `K.json` with `K-0.jpg`, `K-1.jpg`, ... (see `shards.tar.grouping`).
+    """
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "samples"
@@ -40,7 +43,7 @@ class IndexTars:
     media_sizes: bool = False
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
+        """Return the tars."""
         return {"raw": self.tars}
 
     def units(self) -> Iterator[Unit]:
@@ -75,7 +78,7 @@ class IndexTars:
         try:
             walk = walk_tar(blob)
             grouped = group_members(walk, interleaved=self.interleaved)
-            _keep_books(grouped, tally)
+            _count(grouped, tally)
             if self.media_sizes:
                 _read_sizes(blob, grouped.rows, tally)
             path = draft.file(unit.name, "idx")
@@ -100,7 +103,7 @@ def _stamp(url: str) -> list[Plain]:
     return [blob.num_bytes] if is_remote(url) else [blob.num_bytes, Path(url).stat().st_mtime_ns]
 
 
-def _keep_books(grouped: Grouped, tally: Tally) -> None:
+def _count(grouped: Grouped, tally: Tally) -> None:
     tally.num_in += grouped.num_samples
     tally.num_kept += len(grouped.rows)
     for key, problem in grouped.bad:

@@ -2,14 +2,6 @@
 
 For each row: its shape makes a document, its media are fetched and their headers read, the filters
 look at it, and it is written. Whatever is wrong with one row is a reject with its reason.
-
-The samples of a unit's earlier try, found by key, so that they need not be fetched again.
-
-Names of shards from a pattern, such as "{unit:06d}" or "shard-{machine}-{start}-{end}-{tar}".
-
-{unit} is the number of the unit, {start} and {end} the rows it covers, {tar} the number of the
-shard in its unit (more than one only with a byte limit), {machine} a number that the user chose.
-A pattern needs {unit} or {start}, or two units would write one file.
 """
 
 from __future__ import annotations
@@ -39,101 +31,14 @@ from shardmill.sources.media.download import downloads_a_host
 from shardmill.sources.media.fetch import MAX_MEDIA_BYTES, open_fetcher
 from shardmill.sources.part import ROWS_PER_PART, Part, Row, Source
 from shardmill.sources.shapes.shape import Shape
-from shardmill.stages.assemble import Assembled, Assembler
-from shardmill.stages.inputs import media_sizes
+from shardmill.stages.assemble import Assembler
+from shardmill.stages.inputs import SizedSample, media_sizes
 from shardmill.stages.statistics import count_sample
 
 LOW_HALF = (1 << 64) - 1
 SizesOf: TypeAlias = Callable[[int], Mapping[str, MediaSize]]
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierSamples:
-    """The samples of shards that an earlier try has written."""
-
-    shards: tuple[tuple[SampleShard, SizesOf], ...]
-
-    def find(self, key: str) -> Assembled | None:
-        """Return the sample with this key, None if it is not here or not as it was written."""
-        for shard, sizes_of in self.shards:
-            number = shard.find(key)
-            if number is not None:
-                with suppress(SampleError):
-                    return _read(shard, sizes_of, number, key)
-        return None
-
-
-@contextmanager
-def open_earlier(files: Sequence[Mapping[str, Path]]) -> Iterator[EarlierSamples]:
-    """Open the shards of an earlier try; those that cannot be read count as not there."""
-    with ExitStack() as opened:
-        shards = []
-        for roles in files:
-            with suppress(FormatError, KeyError):
-                shard = open_shard(str(roles["tar"]), roles["idx"])
-                shards.append((opened.enter_context(shard), media_sizes(shard.index)))
-        yield EarlierSamples(tuple(shards))
-
-
-def _read(shard: SampleShard, sizes_of: SizesOf, number: int, key: str) -> Assembled | None:
-    sample = parse_sample(key, shard.raw(number))
-    found = content_hash(sample)
-    # A crash may have left the tar of one try beside the index of another.
-    if shard.index.column("content")[number].tolist() != [found >> 64, found & LOW_HALF]:
-        return None
-    return Assembled(sample, sizes_of(number))
-
-
-FIELDS = ("unit", "machine", "start", "end", "tar")
-SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardNames:
-    """A checked pattern."""
-
-    pattern: str
-
-    def __post_init__(self) -> None:
-        try:
-            used = self._fields()
-            name = self._format(dict.fromkeys(FIELDS, 1))
-        except (ValueError, KeyError, IndexError) as error:
-            raise ConfigError(f"name {self.pattern!r} is not a pattern: {error}") from error
-        unknown = sorted(used - set(FIELDS))
-        if unknown or not used & {"unit", "start"}:
-            fields = ", ".join(f"{{{field}}}" for field in FIELDS)
-            raise ConfigError(f"name {self.pattern!r} must use {{unit}} or {{start}}, of {fields}")
-        if not SAFE.fullmatch(name):
-            raise ConfigError(f"name {self.pattern!r} gives {name!r}, which is no plain file name")
-
-    @property
-    def needs_range(self) -> bool:
-        """Whether the pattern names the rows, so that they must be counted."""
-        return bool(self._fields() & {"start", "end"})
-
-    def of_unit(self, unit: Unit, machine: int) -> Callable[[int], str]:
-        """Return the function that names the shards of a unit, 0 for the first."""
-        start = unit.input.get("start", 0)
-        assert isinstance(start, int)
-        values = {
-            "unit": int(unit.name),
-            "machine": machine,
-            "start": start,
-            "end": start + (unit.num_samples or 0),
-        }
-
-        def name_of(split: int) -> str:
-            name = self._format({**values, "tar": split})
-            return name if split == 0 or "tar" in self._fields() else f"{name}-{split:03d}"
-
-        return name_of
-
-    def _fields(self) -> set[str]:
-        return {field for _, field, _, _ in Formatter().parse(self.pattern) if field is not None}
-
-    def _format(self, values: dict[str, int]) -> str:
-        return self.pattern.removesuffix(".tar").format_map(values)
+NAME_FIELDS = ("unit", "machine", "start", "end", "tar")
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +143,7 @@ class Ingest:
         ):
             for begun in assembler.begin_all(rows, earlier.find):
                 with tally.sample(begun.row.key):
-                    found = assembler.complete(begun)
-                    sample, sizes = found.sample, found.sizes
+                    sample, sizes = assembler.complete(begun)
                     if sample.key in keys:
                         raise SampleError("duplicate key", f"{sample.key!r} is in this unit twice")
                     for filter in self.filters:
@@ -247,3 +151,93 @@ class Ingest:
                     writer.add(sample, sizes)
                     keys.add(sample.key)
                     count_sample(tally, sample, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNames:
+    """Names of shards from a pattern, such as "{unit:06d}" or "shard-{start}-{end}-{tar}".
+
+    {unit} is the number of the unit, {start} and {end} the rows it covers, {tar} the number of the
+    shard in its unit (more than one only with a byte limit), {machine} a number that the user
+    chose. A pattern needs {unit} or {start}, or two units would write one file.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        try:
+            used = self._fields()
+            name = self._format(dict.fromkeys(NAME_FIELDS, 1))
+        except (ValueError, KeyError, IndexError) as error:
+            raise ConfigError(f"name {self.pattern!r} is not a pattern: {error}") from error
+        unknown = sorted(used - set(NAME_FIELDS))
+        if unknown or not used & {"unit", "start"}:
+            fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
+            raise ConfigError(f"name {self.pattern!r} must use {{unit}} or {{start}}, of {fields}")
+        if not SAFE_NAME.fullmatch(name):
+            raise ConfigError(f"name {self.pattern!r} gives {name!r}, which is no plain file name")
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether the pattern names the rows, so that they must be counted."""
+        return bool(self._fields() & {"start", "end"})
+
+    def of_unit(self, unit: Unit, machine: int) -> Callable[[int], str]:
+        """Return the function that names the shards of a unit, 0 for the first."""
+        start = unit.input.get("start", 0)
+        assert isinstance(start, int)
+        values = {
+            "unit": int(unit.name),
+            "machine": machine,
+            "start": start,
+            "end": start + (unit.num_samples or 0),
+        }
+
+        def name_of(split: int) -> str:
+            name = self._format({**values, "tar": split})
+            return name if split == 0 or "tar" in self._fields() else f"{name}-{split:03d}"
+
+        return name_of
+
+    def _fields(self) -> set[str]:
+        return {field for _, field, _, _ in Formatter().parse(self.pattern) if field is not None}
+
+    def _format(self, values: dict[str, int]) -> str:
+        return self.pattern.removesuffix(".tar").format_map(values)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSamples:
+    """The samples of a unit's earlier try, found by key: they need not be fetched again."""
+
+    shards: tuple[tuple[SampleShard, SizesOf], ...]
+
+    def find(self, key: str) -> SizedSample | None:
+        """Return the sample with this key, None if it is not here or not as it was written."""
+        for shard, sizes_of in self.shards:
+            number = shard.find(key)
+            if number is not None:
+                with suppress(SampleError):
+                    return _read(shard, sizes_of, number, key)
+        return None
+
+
+@contextmanager
+def open_earlier(files: Sequence[Mapping[str, Path]]) -> Iterator[EarlierSamples]:
+    """Open the shards of an earlier try; those that cannot be read count as not there."""
+    with ExitStack() as opened:
+        shards = []
+        for roles in files:
+            with suppress(FormatError, KeyError):
+                shard = open_shard(str(roles["tar"]), roles["idx"])
+                shards.append((opened.enter_context(shard), media_sizes(shard.index)))
+        yield EarlierSamples(tuple(shards))
+
+
+def _read(shard: SampleShard, sizes_of: SizesOf, number: int, key: str) -> SizedSample | None:
+    sample = parse_sample(key, shard.raw(number))
+    found = content_hash(sample)
+    # A crash may have left the tar of one try beside the index of another.
+    if shard.index.column("content")[number].tolist() != [found >> 64, found & LOW_HALF]:
+        return None
+    return SizedSample(sample, sizes_of(number))

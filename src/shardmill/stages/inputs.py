@@ -1,34 +1,52 @@
-"""Sample shards as the input of a stage: a unit for each, opened by its files."""
+"""Finished shards as the input of a stage: a unit for each, opened by its files.
+
+Most stages read sample shards (`sample_units`, `open_unit`); those that take what there is, such as
+`remove` and `diff`, open a shard of samples, codes or tokens with `open_content`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import xxhash
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import Plain
-from shardmill.model.sample import MediaSize
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Unit
+from shardmill.shards.codes import ROLE as CODES
+from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleShard
 from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
+from shardmill.shards.tokens.shard import TokenShard, open_token_shard
 from shardmill.storage.blob import open_blob
 
 MANIFEST_NAME = "manifest.json"
+ContentShard: TypeAlias = ShardIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
+
+
+class SizedSample(NamedTuple):
+    """A sample, and the size of each of its media by name: what a shard stores."""
+
+    sample: Sample
+    sizes: Mapping[str, MediaSize]
 
 
 def sample_units(
     folder: Path, limit: int | None, more: Mapping[str, Plain] | None = None
 ) -> Iterator[Unit]:
     """Yield a unit for each shard in the order of the manifest, up to `limit` samples in all."""
+    manifest = open_manifest(folder)
+    if manifest.content != "samples":
+        raise ConfigError(f"{folder} holds {manifest.content}, no samples")
     left = limit
-    for shard in open_manifest(folder).shards:
-        if "idx" not in shard.files or "spans" in shard.files:
-            raise ConfigError(f"{folder}: shard {shard.name} holds no samples")
+    for shard in manifest.shards:
         files: dict[str, Plain] = {r: [e.path, e.checksum] for r, e in shard.files.items()}
         input: dict[str, Plain] = {"files": files, **(more or {})}
         count = shard.num_samples
@@ -83,6 +101,26 @@ def open_unit(folder: Path, unit: Unit) -> SampleShard:
     if url is None:
         raise FormatError("names no tar, and none lies beside it", path=paths["idx"])
     return SampleShard(open_blob(url), index)
+
+
+def files_of(folder: Path, shard: ShardEntry) -> dict[str, Path]:
+    """Return role -> path of the files of a shard."""
+    return {role: folder / entry.path for role, entry in shard.files.items()}
+
+
+def open_content(files: Mapping[str, Path]) -> ContentShard:
+    """Open a shard of samples (its index), codes or tokens; all of them have `keys`.
+
+    Files that are none of these, such as those of an export, are a `ConfigError`.
+    """
+    if "spans" in files:
+        return open_token_shard({role: files[role] for role in TOKEN_ROLES})
+    if CODES in files:
+        return open_codes(files[CODES])
+    if "idx" in files:
+        return open_index(files["idx"])
+    names = ", ".join(sorted(path.name for path in files.values()))
+    raise ConfigError(f"a shard of {names} holds no samples, codes or tokens")
 
 
 def media_sizes(index: ShardIndex) -> Callable[[int], dict[str, MediaSize]]:

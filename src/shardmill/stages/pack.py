@@ -1,19 +1,14 @@
-"""Materialize: the packs of a plan become shards on disk, in the order in which they are trained.
+"""Pack: the packs of a plan become shards on disk, in the order in which they are trained.
 
-"megatron" writes token shards, "tar" writes WebDataset tars; `packwrite` states their content.
-Every document keeps its own begin and end tokens. The tokens written are the tokens planned, or the
-unit fails.
-
-The two forms of packs on disk.
-
-Token shards: `.bin` and `.idx` in which each pack is a document and its samples are the sequences,
-with the spans beside them. Tars, for each pack:
+"megatron" writes token shards: `.bin` and `.idx` in which each pack is a document and its samples
+are the sequences, with the spans beside them. "tar" writes WebDataset tars, for each pack:
 
     K.json    {"input_ids", "loss_mask", "lengths", "keys", "image", "media"}
     K-0.jpg   the images and videos, if the folder of samples is given; "image" lists 0, 1, ...
 
 `lengths` are those of the documents, in order; `media` says where the tokens of each medium lie,
-and how many delimiters stand before and after them.
+and how many delimiters stand before and after them. Every document keeps its own begin and end
+tokens. The tokens written are the tokens planned, or the unit fails.
 """
 
 from __future__ import annotations
@@ -63,85 +58,6 @@ class NumberedPacks:
 
 
 Write: TypeAlias = Callable[[NumberedPacks, TokenSpace, Unit, Draft, Tally], None]
-
-
-def write_tokens(
-    packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
-) -> None:
-    """Write packs as one token shard."""
-    about = {"packs": True, "first": packs.first}
-    with TokenWriter(lambda role: draft.file(unit.name, role), space, about) as writer:
-        for _, rows in packs:
-            for row in as_pack(rows):
-                with tally.sample(row.key):
-                    writer.append(row)
-            tally.count("packs")
-    draft.finish(unit.name, num_samples=writer.num_rows)
-
-
-def tar_writer(samples: SampleDataset | None) -> Write:
-    """Return the function that writes packs as one tar, with the media of `samples` if given."""
-
-    def write(
-        packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
-    ) -> None:
-        index = IndexRows()
-        with TarWriter(draft.file(unit.name, "tar")) as tar:
-            for key, rows in packs:
-                with tally.sample(key):
-                    members = _members(build_pack(rows, BuildSpec()), rows, samples)
-                    start, planned = tar.add(key, members, "dashed")
-                    index.add(key, start, planned.exts, planned.offsets, planned.sizes)
-                    index.describe((), 0, 0, "")
-            end = tar.num_bytes
-        index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
-        draft.finish(unit.name, num_samples=len(index))
-
-    return write
-
-
-def _members(
-    pack: Pack, rows: Sequence[TokenRow], samples: SampleDataset | None
-) -> list[tuple[str, Content]]:
-    media = [] if samples is None else _media(rows, samples)
-    content = {
-        "input_ids": pack.input_ids,
-        "loss_mask": pack.loss_mask.astype(np.uint8),
-        "lengths": pack.layout.lengths,
-        "keys": pack.keys,
-        "image": [ext.partition(".")[0] for ext, _ in media],
-        "media": [
-            {
-                "name": medium.span.name,
-                "kind": medium.span.kind,
-                "document": medium.document,
-                "position": medium.span.position,
-                "num_tokens": medium.span.num_tokens,
-                "grid": medium.span.grid,
-                "before": medium.span.before,
-                "after": medium.span.after,
-            }
-            for medium in pack.media
-        ],
-    }
-    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
-    return [("json", orjson.dumps(content, option=options)), *media]
-
-
-def _media(rows: Sequence[TokenRow], samples: SampleDataset) -> list[tuple[str, Content]]:
-    # A row that was split off a longer one has its key with ~1, ~2 added.
-    keys = [row.key.partition("~")[0] for row in rows if row.media]
-    numbers = samples.find_all(keys)
-    found: list[tuple[str, Content]] = []
-    for row, number in zip((row for row in rows if row.media), numbers.tolist()):
-        if number < 0:
-            raise ConfigError(f"sample {row.key!r} is not in {samples.folder}")
-        raw = samples.raw(number)
-        for span in row.media:
-            if span.name not in raw:
-                raise ConfigError(f"sample {row.key!r} has no medium {span.name!r}")
-            found.append((f"{len(found)}.{span.name.rpartition('.')[2]}", raw[span.name]))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,3 +144,82 @@ def _space(tokens: TokenDataset) -> TokenSpace:
     space = tokens.space
     assert space is not None, "a plan with packs has rows, and rows have a space"
     return space
+
+
+def write_tokens(
+    packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
+) -> None:
+    """Write packs as one token shard."""
+    about = {"packs": True, "first": packs.first}
+    with TokenWriter(lambda role: draft.file(unit.name, role), space, about) as writer:
+        for _, rows in packs:
+            for row in as_pack(rows):
+                with tally.sample(row.key):
+                    writer.append(row)
+            tally.count("packs")
+    draft.finish(unit.name, num_samples=writer.num_rows)
+
+
+def tar_writer(samples: SampleDataset | None) -> Write:
+    """Return the function that writes packs as one tar, with the media of `samples` if given."""
+
+    def write(
+        packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
+    ) -> None:
+        index = IndexRows()
+        with TarWriter(draft.file(unit.name, "tar")) as tar:
+            for key, rows in packs:
+                with tally.sample(key):
+                    members = _members(build_pack(rows, BuildSpec()), rows, samples)
+                    start, planned = tar.add(key, members, "dashed")
+                    index.add(key, start, planned.exts, planned.offsets, planned.sizes)
+                    index.describe((), 0, 0, "")
+            end = tar.num_bytes
+        index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
+        draft.finish(unit.name, num_samples=len(index))
+
+    return write
+
+
+def _members(
+    pack: Pack, rows: Sequence[TokenRow], samples: SampleDataset | None
+) -> list[tuple[str, Content]]:
+    media = [] if samples is None else _media(rows, samples)
+    content = {
+        "input_ids": pack.input_ids,
+        "loss_mask": pack.loss_mask.astype(np.uint8),
+        "lengths": pack.layout.lengths,
+        "keys": pack.keys,
+        "image": [ext.partition(".")[0] for ext, _ in media],
+        "media": [
+            {
+                "name": medium.span.name,
+                "kind": medium.span.kind,
+                "document": medium.document,
+                "position": medium.span.position,
+                "num_tokens": medium.span.num_tokens,
+                "grid": medium.span.grid,
+                "before": medium.span.before,
+                "after": medium.span.after,
+            }
+            for medium in pack.media
+        ],
+    }
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+    return [("json", orjson.dumps(content, option=options)), *media]
+
+
+def _media(rows: Sequence[TokenRow], samples: SampleDataset) -> list[tuple[str, Content]]:
+    # A row that was split off a longer one has its key with ~1, ~2 added.
+    keys = [row.key.partition("~")[0] for row in rows if row.media]
+    numbers = samples.find_all(keys)
+    found: list[tuple[str, Content]] = []
+    for row, number in zip((row for row in rows if row.media), numbers.tolist()):
+        if number < 0:
+            raise ConfigError(f"sample {row.key!r} is not in {samples.folder}")
+        raw = samples.raw(number)
+        for span in row.media:
+            if span.name not in raw:
+                raise ConfigError(f"sample {row.key!r} has no medium {span.name!r}")
+            found.append((f"{len(found)}.{span.name.rpartition('.')[2]}", raw[span.name]))
+    return found

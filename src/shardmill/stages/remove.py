@@ -6,18 +6,14 @@ and the checksums show which shards are the very files of before. OUT/removal.js
 
     {"asked": n, "removed": samples, "shards_rewritten": n, "shards_linked": n, "not_there": [key]}
 
-A list of keys in a text file, and the rows of a shard that have one of them.
-
-One key a line; empty lines and what follows a tab are passed over. A dot means `_`, because no key
-has one and `ingest --key` stores "cat.jpg" as "cat_jpg". A key also means the rows that a long
-sample was cut into: `K` means `K~1`, `K~2`, ... too.
-
-Which folders near one were made from it: their specs name it as their input.
+The list is a text file with one key a line; empty lines and what follows a tab are passed over. A
+dot means `_`, because no key has one and `ingest --key` stores "cat.jpg" as "cat_jpg". A key also
+means the rows that a long sample was cut into: `K` means `K~1`, `K~2`, ... too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,72 +21,27 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError
-from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE as CODES
-from shardmill.shards.codes import open_codes, write_codes
-from shardmill.shards.columns import Strings
+from shardmill.shards.codes import CodeShard, write_codes
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.tar.cut import cut_tar
-from shardmill.shards.tar.index import hash_keys, open_index
-from shardmill.shards.tokens.shard import ROLES, open_token_shard
+from shardmill.shards.tar.index import hash_keys
+from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.inputs import sample_inputs
+from shardmill.stages.inputs import ContentShard, files_of, open_content, sample_inputs
 from shardmill.stages.statistics import count_shard
 from shardmill.storage.atomic import link_or_copy, write_file
 from shardmill.storage.text import dump_page, parse_json
 
-
-def read_keys(path: Path) -> set[str]:
-    """Return the keys of a file; one without any is a `ConfigError`."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the keys in {path}: {error}") from error
-    keys = {line.partition("\t")[0].strip().replace(".", "_") for line in lines} - {""}
-    if not keys:
-        raise ConfigError(f"{path} names no keys")
-    return keys
-
-
-def rows_with_keys(folder: Path, shard: ShardEntry, keys: set[str]) -> list[int]:
-    """Return the rows of a shard of samples, codes or tokens that these keys mean, in order."""
-    files = {role: folder / entry.path for role, entry in shard.files.items()}
-    if "spans" in files:
-        names: Iterable[str] = open_token_shard({role: files[role] for role in ROLES}).keys
-        return [row for row, name in enumerate(names) if whole_key(name, keys) is not None]
-    if CODES in files:
-        codes = open_codes(files[CODES])
-        return _hashed_rows(codes.keys, codes.arrays["hash"], codes.arrays["hash_order"], keys)
-    if "idx" in files:
-        index = open_index(files["idx"])
-        return _hashed_rows(index.keys, index.arrays["hash"], index.arrays["hash_order"], keys)
-    raise ConfigError(f"{folder}: shard {shard.name} holds no samples, codes or tokens")
-
-
-def whole_key(name: str, keys: set[str]) -> str | None:
-    """Return the key that a row's name means, None if it is none of these."""
-    if name in keys:
-        return name
-    head, mark, number = name.rpartition("~")
-    return head if mark and number.isdecimal() and head in keys else None
-
-
-def _hashed_rows(
-    names: Strings, hashes: NDArray[np.uint64], order: NDArray[np.uint32], keys: set[str]
-) -> list[int]:
-    # Few keys of a shard are looked at as text: only those whose hash is among the wanted ones.
-    wanted = hash_keys([key.encode("utf-8", "surrogateescape") for key in keys])
-    rows = order[np.isin(hashes, wanted)].tolist()
-    return sorted(row for row in rows if names[row] in keys)
-
-
 REASON = "removed on request"
 SUMMARY_NAME = "removal.json"
 LINKED, REWRITTEN = "shards|linked", "shards|rewritten"
+LEVELS_BELOW = 2  # of the folders beside one, where what was made from it is looked for
+MAX_FOLDERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +71,7 @@ class RemoveSamples:
                     f"{self.input_dir} only points at tars that lie elsewhere: ingest them to have "
                     "shards that can be written again"
                 )
-            rows = rows_with_keys(self.input_dir, shard, keys)
+            rows = rows_with_keys(open_content(files_of(self.input_dir, shard)), keys)
             yield Unit(
                 name=shard.name,
                 input={
@@ -183,24 +134,21 @@ def _rewrite(
     files: Mapping[str, Path], rows: list[int], unit: Unit, draft: Draft, tally: Tally
 ) -> None:
     new = {role: draft.file(unit.name, role) for role in files}
-    if "spans" in files:
-        names = _rewrite_tokens(files, set(rows), new)
-    elif CODES in files:
-        names = _rewrite_codes(files[CODES], set(rows), new[CODES])
-    else:
-        index = open_index(files["idx"])
-        keep = np.ones(len(index), np.bool_)
-        keep[rows] = False
-        names = [index.keys[row] for row in rows]
-        cut_tar(files["tar"], files["idx"], keep, new["tar"], new["idx"])
-    for name in names:
-        tally.skip(name, Filtered(REASON, f"from shard {unit.name}"))
+    shard = open_content(files)
+    match shard:
+        case TokenShard():
+            _rewrite_tokens(shard, set(rows), new)
+        case CodeShard():
+            _rewrite_codes(shard, set(rows), new[CODES])
+        case index:
+            keep = np.ones(len(index), np.bool_)
+            keep[rows] = False
+            cut_tar(files["tar"], files["idx"], keep, new["tar"], new["idx"])
+    for row in rows:
+        tally.skip(shard.keys[row], Filtered(REASON, f"from shard {unit.name}"))
 
 
-def _rewrite_tokens(
-    files: Mapping[str, Path], rows: set[int], new: Mapping[str, Path]
-) -> list[str]:
-    shard = open_token_shard({role: files[role] for role in ROLES})
+def _rewrite_tokens(shard: TokenShard, rows: set[int], new: Mapping[str, Path]) -> None:
     about = shard.spans.meta.get("about")
     is_first_gone = False
     with TokenWriter(new.__getitem__, shard.space, about or {}) as writer:
@@ -212,20 +160,43 @@ def _rewrite_tokens(
             # What is left of a pack or document begins anew if its first row is gone.
             writer.append(replace(row, continues=row.continues and not is_first_gone))
             is_first_gone = False
-    return [shard.keys[row] for row in sorted(rows)]
 
 
-def _rewrite_codes(path: Path, rows: set[int], new_path: Path) -> list[str]:
-    shard = open_codes(path)
+def _rewrite_codes(shard: CodeShard, rows: set[int], new_path: Path) -> None:
     kept = ((shard.keys[n], shard.images(n)) for n in range(len(shard)) if n not in rows)
     known = {"num_codes", "factor"}
     about = {name: value for name, value in shard.arrays.meta.items() if name not in known}
     write_codes(new_path, kept, num_codes=shard.num_codes, factor=shard.factor, about=about)
-    return [shard.keys[row] for row in sorted(rows)]
 
 
-LEVELS_BELOW = 2
-MAX_FOLDERS = 10_000
+def read_keys(path: Path) -> set[str]:
+    """Return the keys of a file; one without any is a `ConfigError`."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the keys in {path}: {error}") from error
+    keys = {line.partition("\t")[0].strip().replace(".", "_") for line in lines} - {""}
+    if not keys:
+        raise ConfigError(f"{path} names no keys")
+    return keys
+
+
+def rows_with_keys(shard: ContentShard, keys: set[str]) -> list[int]:
+    """Return the rows of a shard of samples, codes or tokens that these keys mean, in order."""
+    if isinstance(shard, TokenShard):
+        return [row for row, name in enumerate(shard.keys) if whole_key(name, keys) is not None]
+    # Few keys of a shard are looked at as text: only those whose hash is among the wanted ones.
+    wanted = hash_keys([key.encode("utf-8", "surrogateescape") for key in keys])
+    rows = shard.arrays["hash_order"][np.isin(shard.arrays["hash"], wanted)].tolist()
+    return sorted(row for row in rows if shard.keys[row] in keys)
+
+
+def whole_key(name: str, keys: set[str]) -> str | None:
+    """Return the key that a row's name means, None if it is none of these."""
+    if name in keys:
+        return name
+    head, mark, number = name.rpartition("~")
+    return head if mark and number.isdecimal() and head in keys else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +227,7 @@ def find_downstream(folder: Path) -> Downstream:
 
 
 def _folders_below(parent: Path, levels: int) -> Iterator[Path]:
-    """Yield the folders in a folder, then those in them; a stage's own are its shards and books."""
+    """Yield the folders in a folder, then those in them; a stage's own are no inputs of others."""
     try:
         folders = sorted(path for path in parent.iterdir() if _may_hold_more(path))
     except OSError:  # not for us to read

@@ -1,6 +1,8 @@
-"""The statistics of kept samples that a person asks for first; `status` adds them up.
+"""Statistics of what was kept: of a sample as it is written, or of a finished shard as a whole.
 
-The statistics of a finished shard, from its index alone: the names that its own stage uses.
+Both use the same names, so that `status` and the page can add them up: "samples|with images",
+"media|images", "missing|text", "source|NAME", and the histograms "text chars", "pixels" and
+"video seconds" (see `Tally.observe`).
 """
 
 from __future__ import annotations
@@ -14,22 +16,18 @@ from numpy.typing import NDArray
 
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Tally
-from shardmill.shards.codes import ROLE as CODES
-from shardmill.shards.codes import CodeShard, open_codes
-from shardmill.shards.tar.index import ShardIndex, open_index
-from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
+from shardmill.shards.codes import CodeShard
+from shardmill.shards.tar.index import ShardIndex
+from shardmill.shards.tokens.shard import TokenShard
 from shardmill.sources.part import media_kind
+from shardmill.stages.inputs import open_content
 
 SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}
 COUNTED = {"image": "images", "video": "videos", "audio": "audio clips"}
 
 
 def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-    """Count a kept sample: its kind, its media, the length of its text, its source.
-
-    Names are "samples|with images", "media|images", "missing|text", "source|NAME"; the
-    histograms are "text chars", "pixels" and "video seconds".
-    """
+    """Count a kept sample: its kind, its media, the length of its text, its source."""
     kinds = [segment.kind for segment in sample.document.segments]
     for kind, words in SAMPLES_WITH.items():
         if kind in kinds:
@@ -51,13 +49,14 @@ def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -
 
 
 def count_shard(tally: Tally, files: Mapping[str, Path]) -> None:
-    """Count what a shard of samples, codes or tokens holds."""
-    if "spans" in files:
-        _count_tokens(tally, open_token_shard({role: files[role] for role in ROLES}))
-    elif CODES in files:
-        _count_codes(tally, open_codes(files[CODES]))
-    else:
-        _count_samples(tally, open_index(files["idx"]))
+    """Count what a finished shard of samples, codes or tokens holds, from its index alone."""
+    match open_content(files):
+        case TokenShard() as tokens:
+            _count_tokens(tally, tokens)
+        case CodeShard() as codes:
+            _count_codes(tally, codes)
+        case index:
+            _count_samples(tally, index)
 
 
 def _count_tokens(tally: Tally, shard: TokenShard) -> None:

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from stages_for_tests import Lines
 
 from shardmill.errors import ShardmillError
+from shardmill.model.manifest import ShardEntry
+from shardmill.model.sample import Document, Sample, Segment
+from shardmill.model.stage import Draft
 from shardmill.run.runner import run_stage
+from shardmill.shards.commit import checksum_file
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.check.folder import check_folder, repair
+from shardmill.shards.samples import SampleWriter
+from shardmill.shards.tar.index import open_index
+from shardmill.stages.check.folder import check_folder, check_tar, find_repeated_keys, repair
 
 STAGE = Lines(num_units=6)
 
@@ -149,3 +155,82 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         check_folder(tmp_path)
     with pytest.raises(ShardmillError, match="not a dataset of shardmill"):
         open_manifest(tmp_path)
+
+
+def write_index(folder: Path, name: str, keys: list[str]) -> Path:
+    draft = Draft(folder)
+    with SampleWriter(draft, lambda _: name) as writer:
+        for key in keys:
+            writer.add(Sample(key=key, document=Document((Segment(kind="text", text=key),))))
+    return draft.file(name, "idx")
+
+
+@given(shards=st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=4))
+def test_exactly_the_keys_in_more_than_one_shard_are_found(
+    tmp_path_factory: object, shards: list[set[str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")  # type: ignore[attr-defined]
+    paths = [write_index(folder, str(i), sorted(keys)) for i, keys in enumerate(shards)]
+    everything = [key for keys in shards for key in keys]
+    repeated = {key for key in everything if everything.count(key) > 1}
+    found = list(find_repeated_keys(paths))
+    assert {repeat.key for repeat in found} == repeated
+    assert all(repeat.first_path != repeat.second_path for repeat in found)
+
+
+def write_shard(folder: Path, name: str, keys: list[str], *, text: str = "text") -> Draft:
+    draft = Draft(folder)
+    with SampleWriter(draft, lambda split: name) as writer:
+        for key in keys:
+            segment = Segment(kind="text", text=text)
+            image = Segment(kind="image", media="jpg")
+            media = {"jpg": b"\xff\xd8" + key.encode()}
+            document = Document((image, segment))
+            writer.add(Sample(key=key, document=document, media=media))
+    return draft
+
+
+def entry(folder: Path, name: str, num_samples: int, roles: str = "tar idx") -> ShardEntry:
+    files = {role: checksum_file(folder / f"{name}.{role}") for role in roles.split()}
+    return ShardEntry(name, num_samples, files)
+
+
+def test_a_tar_and_its_index_agree(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", ["x", "y-1", "y"])
+    assert list(check_tar(tmp_path, entry(tmp_path, "a", 3))) == []
+
+
+def test_other_numbers_of_samples_are_found(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", ["x", "y"])
+    [(path, what)] = check_tar(tmp_path, entry(tmp_path, "a", 3))
+    assert path == "a.idx"
+    assert what == "lists 2 samples, the tar holds 2, the receipt says 3"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "says"),
+    [(["x", "z"], "text", "other keys"), (["x", "y"], "other", "does not fit the tar")],
+)
+def test_the_index_of_another_tar_is_found(
+    tmp_path: Path, keys: list[str], text: str, says: str
+) -> None:
+    write_shard(tmp_path, "a", ["x", "y"])
+    write_shard(tmp_path, "b", keys, text=text)
+    (tmp_path / "b.idx").rename(tmp_path / "a.idx")
+    found = list(check_tar(tmp_path, entry(tmp_path, "a", 2)))
+    assert any(path == "a.idx" and says in what for path, what in found)
+
+
+@pytest.mark.parametrize("role", ["tar", "idx"])
+def test_a_file_that_is_something_else_is_named(tmp_path: Path, role: str) -> None:
+    write_shard(tmp_path, "a", ["x"])
+    shard = entry(tmp_path, "a", 1)
+    (tmp_path / f"a.{role}").write_bytes(b"GIF89a" * 400)
+    [(path, _)] = check_tar(tmp_path, shard)
+    assert path == f"a.{role}"
+
+
+def test_a_shard_without_tar_is_not_looked_at(tmp_path: Path) -> None:
+    write_shard(tmp_path, "a", ["x"])
+    assert list(check_tar(tmp_path, entry(tmp_path, "a", 7, "idx"))) == []
+    assert len(open_index(tmp_path / "a.idx")) == 1

@@ -11,7 +11,7 @@ MAX_FAULTS = 20  # of one shard; a shard that is wrong throughout need not be li
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ContentFault:
     """A sample, row or pack that is not as it should be; `key` is '' for the shard itself."""
 
     key: str
@@ -23,7 +23,7 @@ class Findings:
     """What was found in one shard."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ContentFault] = field(default_factory=list)
     num_faults: int = 0
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -34,7 +34,7 @@ class Findings:
         """Record a fault; those beyond the first few are only counted."""
         self.num_faults += 1
         if len(self.faults) < MAX_FAULTS:
-            self.faults.append(Fault(key, what))
+            self.faults.append(ContentFault(key, what))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,9 @@
 """Compares a folder with its receipts, byte by byte, and makes what is broken pending again.
 
-Everything here only reads, except `repair`, which removes receipts (and the manifest first): then
-running the stage again does just the broken units.
-
-Finds keys that two samples of a folder share: each shard is right, but the key is no name.
-
-Compares the ranges that units wrote into shared files with what they noted about them.
-
-Compares the index of a tar with the tar itself: walks the headers and looks for differences.
+The files of each unit, the index of a tar against the tar itself, the ranges that units wrote into
+shared files, and keys that two samples of a folder share. Everything here only reads, except
+`repair`, which removes receipts (and the manifest first): then running the stage again does just
+the broken units.
 """
 
 from __future__ import annotations
@@ -39,111 +35,8 @@ from shardmill.shards.tar.index import ShardIndex, open_index
 from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead
 
-
-class RepeatedKey(NamedTuple):
-    """A key, and two of the indexes that hold it."""
-
-    key: str
-    first_path: Path
-    second_path: Path
-
-
-def find_repeated_keys(index_paths: Sequence[Path]) -> Iterator[RepeatedKey]:
-    """Yield the keys that stand in more than one place; 16 bytes a sample are held."""
-    hashes = [open_index(path).arrays["hash"] for path in index_paths]
-    if not hashes:
-        return
-    owners = np.repeat(np.arange(len(hashes)), [len(some) for some in hashes])
-    joined = np.concatenate(hashes)
-    order = np.argsort(joined, kind="stable")
-    # Equal hashes are neighbours now; only there can two keys be equal.
-    for place in np.flatnonzero(joined[order][1:] == joined[order][:-1]).tolist():
-        first, second = (int(owners[order[place + i]]) for i in (0, 1))
-        wanted = int(joined[order[place]])
-        shared = _keys_with(open_index(index_paths[first]), wanted) & _keys_with(
-            open_index(index_paths[second]), wanted
-        )
-        for key in sorted(shared):
-            yield RepeatedKey(key, index_paths[first], index_paths[second])
-
-
-def _keys_with(index: ShardIndex, wanted: int) -> set[str]:
-    table, order = index.arrays["hash"], index.arrays["hash_order"]
-    start, stop = (
-        int(np.searchsorted(table, np.uint64(wanted), side)) for side in ("left", "right")
-    )
-    return {index.keys[int(order[row])] for row in range(start, stop)}
-
-
 CHUNK_BYTES = 1 << 20
-
-
-def check_ranges(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
-    """Yield (path, what is wrong) for a shard that lies in shared files."""
-    if ROLE not in shard.files:
-        return
-    path = shard.files[ROLE].path
-    try:
-        ranges = read_ranges(out_dir / path)
-    except FormatError as error:
-        yield path, error.problem
-        return
-    for part in ranges:
-        try:
-            checksum = _checksum(out_dir / part.file, part)
-        except OSError as error:
-            yield part.file, f"cannot be read: {error.strerror}"
-            continue
-        if checksum != part.checksum:
-            yield (
-                part.file,
-                f"has the checksum {checksum} in the {part.num_bytes} bytes from "
-                f"{part.offset}, {path} says {part.checksum}",
-            )
-
-
-def _checksum(path: Path, part: Range) -> str:
-    state, left = xxhash.xxh3_64(), part.num_bytes
-    with path.open("rb", buffering=0) as file:
-        file.seek(part.offset)
-        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
-            state.update(chunk)
-            left -= len(chunk)
-    return str(state.hexdigest())
-
-
 PLACES = ("start", "first", "offset", "size")
-
-
-def check_tar(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
-    """Yield (path, what is wrong) for a shard that has a tar and its index."""
-    if not {"tar", "idx"} <= shard.files.keys():
-        return
-    tar_path, index_path = shard.files["tar"].path, shard.files["idx"].path
-    try:
-        index = open_index(out_dir / index_path)
-        walked, grouped = open_foreign(str(out_dir / tar_path))
-        with walked:
-            yield from ((tar_path, str(error)) for _, error in grouped.bad)
-            yield from ((index_path, what) for what in _differences(index, walked.index, shard))
-    except FormatError as error:
-        yield tar_path if error.path.endswith(tar_path) else index_path, str(error)
-
-
-def _differences(index: ShardIndex, walked: ShardIndex, shard: ShardEntry) -> Iterator[str]:
-    if not len(index) == len(walked) == shard.num_samples:
-        yield (
-            f"lists {len(index)} samples, the tar holds {len(walked)}, the receipt says "
-            f"{shard.num_samples}"
-        )
-        return
-    if list(index.keys) != list(walked.keys):
-        yield "lists other keys than the tar"
-    for name in PLACES:
-        if not np.array_equal(index.arrays[name], walked.arrays[name]):
-            yield f"array {name!r} does not fit the tar"
-
-
 NUM_THREADS = 8
 UNITS_AHEAD = 256
 MAX_REPEATED_KEYS = 100
@@ -315,3 +208,101 @@ def _find_strangers(
             name = f"{folder}/{path.name}"
             if name not in known:
                 yield Problem("", name, "belongs to no unit: move it away, a reader may take it in")
+
+
+def check_tar(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
+    """Yield (path, what is wrong) for a shard that has a tar and its index."""
+    if not {"tar", "idx"} <= shard.files.keys():
+        return
+    tar_path, index_path = shard.files["tar"].path, shard.files["idx"].path
+    try:
+        index = open_index(out_dir / index_path)
+        walked, grouped = open_foreign(str(out_dir / tar_path))
+        with walked:
+            yield from ((tar_path, str(error)) for _, error in grouped.bad)
+            yield from ((index_path, what) for what in _differences(index, walked.index, shard))
+    except FormatError as error:
+        yield tar_path if error.path.endswith(tar_path) else index_path, str(error)
+
+
+def _differences(index: ShardIndex, walked: ShardIndex, shard: ShardEntry) -> Iterator[str]:
+    if not len(index) == len(walked) == shard.num_samples:
+        yield (
+            f"lists {len(index)} samples, the tar holds {len(walked)}, the receipt says "
+            f"{shard.num_samples}"
+        )
+        return
+    if list(index.keys) != list(walked.keys):
+        yield "lists other keys than the tar"
+    for name in PLACES:
+        if not np.array_equal(index.arrays[name], walked.arrays[name]):
+            yield f"array {name!r} does not fit the tar"
+
+
+def check_ranges(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
+    """Yield (path, what is wrong) for a shard that lies in shared files."""
+    if ROLE not in shard.files:
+        return
+    path = shard.files[ROLE].path
+    try:
+        ranges = read_ranges(out_dir / path)
+    except FormatError as error:
+        yield path, error.problem
+        return
+    for part in ranges:
+        try:
+            checksum = _checksum(out_dir / part.file, part)
+        except OSError as error:
+            yield part.file, f"cannot be read: {error.strerror}"
+            continue
+        if checksum != part.checksum:
+            yield (
+                part.file,
+                f"has the checksum {checksum} in the {part.num_bytes} bytes from "
+                f"{part.offset}, {path} says {part.checksum}",
+            )
+
+
+def _checksum(path: Path, part: Range) -> str:
+    state, left = xxhash.xxh3_64(), part.num_bytes
+    with path.open("rb", buffering=0) as file:
+        file.seek(part.offset)
+        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
+            state.update(chunk)
+            left -= len(chunk)
+    return str(state.hexdigest())
+
+
+class RepeatedKey(NamedTuple):
+    """A key, and two of the indexes that hold it."""
+
+    key: str
+    first_path: Path
+    second_path: Path
+
+
+def find_repeated_keys(index_paths: Sequence[Path]) -> Iterator[RepeatedKey]:
+    """Yield the keys that stand in more than one place; 16 bytes a sample are held."""
+    hashes = [open_index(path).arrays["hash"] for path in index_paths]
+    if not hashes:
+        return
+    owners = np.repeat(np.arange(len(hashes)), [len(some) for some in hashes])
+    joined = np.concatenate(hashes)
+    order = np.argsort(joined, kind="stable")
+    # Equal hashes are neighbours now; only there can two keys be equal.
+    for place in np.flatnonzero(joined[order][1:] == joined[order][:-1]).tolist():
+        first, second = (int(owners[order[place + i]]) for i in (0, 1))
+        wanted = int(joined[order[place]])
+        shared = _keys_with(open_index(index_paths[first]), wanted) & _keys_with(
+            open_index(index_paths[second]), wanted
+        )
+        for key in sorted(shared):
+            yield RepeatedKey(key, index_paths[first], index_paths[second])
+
+
+def _keys_with(index: ShardIndex, wanted: int) -> set[str]:
+    table, order = index.arrays["hash"], index.arrays["hash_order"]
+    start, stop = (
+        int(np.searchsorted(table, np.uint64(wanted), side)) for side in ("left", "right")
+    )
+    return {index.keys[int(order[row])] for row in range(start, stop)}

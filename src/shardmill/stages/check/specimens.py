@@ -1,11 +1,4 @@
-"""Single samples, rows and packs of a folder, with the documents and media they were made from.
-
-Packs and exports know what they were made from, and tokens know their samples.
-
-What a folder does not say of itself (tokenizer, token space, documents) is looked up there, as long
-as it is there.
-
-A few samples, rows or packs of a folder as people read them, in a folder each:
+"""A few samples, rows or packs of a folder as people read them, with what they were made from.
 
     ground_truth.txt          the documents as they were ingested
     detokenized_tokens.txt    all tokens
@@ -13,6 +6,8 @@ A few samples, rows or packs of a folder as people read them, in a folder each:
     images/                   the images and videos
 
 They are spread over the shards by arithmetic, so that the same folder always shows the same ones.
+What a folder does not say of itself (tokenizer, token space, documents) is looked up in the folders
+that it was made from, as long as they are there.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ from shardmill.shards.samples import Members, SampleDataset, open_entry, open_sa
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.part import media_kind
-from shardmill.stages.check.packs import fields_of
+from shardmill.stages.check.tars import fields_of
 from shardmill.storage.path import as_path
 from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
 

@@ -1,8 +1,4 @@
-"""Token shards against their rules: those of `checkblocks`, and lengths, sums and packs.
-
-The rows of a shard are checked some million tokens at a time; nothing is decoded.
-
-The invariants of rows of tokens, checked for many rows at once; nothing is decoded.
+"""Token shards against their rules, checked for many rows at once; nothing is decoded.
 
     every id lies in the space
     loss spans rise, do not touch, and end inside their row
@@ -10,6 +6,7 @@ The invariants of rows of tokens, checked for many rows at once; nothing is deco
     a medium is made of codes, or of one placeholder repeated, which is not learned
     all media begin and end with the same delimiters
     placeholders, codes and delimiters stand nowhere but in media, so that no block is cut in two
+    columns add up, and no row or pack is longer than it may be
 
 A grid may be in patches of which k x k make a token, and rows of codes may end with a token.
 """
@@ -32,10 +29,11 @@ Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Blame: TypeAlias = Callable[[Mask, Ints, str], None]
 UNLIKE = "has a medium that begins or ends unlike the others"
+TOKENS_AT_ONCE = 1 << 22  # bounds the memory of a check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Media:
+class MediaArrays:
     """Media of many rows: the row of each, its place among the ids, and its shape."""
 
     row: Ints
@@ -47,7 +45,7 @@ class Media:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class RowArrays:
     """Rows of tokens after each other; row i has the ids from `bounds[i]` to `bounds[i + 1]`."""
 
     ids: Ints
@@ -55,13 +53,29 @@ class Rows:
     loss_row: Ints
     loss_start: Ints
     loss_length: Ints
-    media: Media
+    media: MediaArrays
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
 
-def faults_of(rows: Rows, space: TokenSpace | None) -> dict[int, str]:
+def check_token_shard(shard: TokenShard, limits: Limits) -> Findings:
+    """Check all rows of a shard, and its packs if it holds packs."""
+    findings = Findings()
+    for numbers in _chunks(shard.lengths):
+        for number, what in faults_of(_rows(shard, numbers), shard.space).items():
+            findings.blame(shard.keys[numbers[number]], what)
+    findings.count("rows", len(shard))
+    findings.count("tokens", _sum(shard.lengths))
+    findings.count("loss tokens", _sum(shard.columns["loss_length"]))
+    findings.count("visual tokens", _sum(shard.num_visual))
+    findings.count("media", len(shard.columns["media_grid"]))
+    _check_sums(shard, findings)
+    _check_lengths(shard, limits, findings)
+    return findings
+
+
+def faults_of(rows: RowArrays, space: TokenSpace | None) -> dict[int, str]:
     """Return what is wrong with each row that is not as it should be.
 
     Without a space (packs of others) no id is known to be a code.
@@ -86,7 +100,7 @@ def faults_of(rows: Rows, space: TokenSpace | None) -> dict[int, str]:
     return dict(sorted(faults.items()))
 
 
-def _check_bodies(rows: Rows, space: TokenSpace | None, learned: Mask, blame: Blame) -> None:
+def _check_bodies(rows: RowArrays, space: TokenSpace | None, learned: Mask, blame: Blame) -> None:
     media, ids = rows.media, rows.ids
     end = media.start + media.length
     is_code = np.zeros(len(ids), np.bool_)
@@ -108,7 +122,7 @@ def _check_bodies(rows: Rows, space: TokenSpace | None, learned: Mask, blame: Bl
         _check_strays(rows, ids == patch, due, "placeholders", blame)
 
 
-def _check_delimiters(rows: Rows, text_size: int, blame: Blame) -> None:
+def _check_delimiters(rows: RowArrays, text_size: int, blame: Blame) -> None:
     """Blame media without their delimiters, and delimiters without their media."""
     media, ids = rows.media, rows.ids
     first = ids[media.start - media.before]
@@ -130,13 +144,13 @@ def _most_common(tokens: Ints) -> int:
     return int(found[counts.argmax()]) if len(found) else -1
 
 
-def _check_strays(rows: Rows, here: Mask, due: Ints, what: str, blame: Blame) -> None:
+def _check_strays(rows: RowArrays, here: Mask, due: Ints, what: str, blame: Blame) -> None:
     found = _between(here, rows.bounds[:-1], rows.bounds[1:])
     expected = np.bincount(rows.media.row, due, len(rows)).astype(np.int64)
     blame(found != expected, np.arange(len(rows)), f"has {what} outside of its media")
 
 
-def _fits_codes(media: Media, num_codes: Ints) -> Mask:
+def _fits_codes(media: MediaArrays, num_codes: Ints) -> Mask:
     cells = media.grid.prod(axis=1)
     row_ends = media.grid[:, 0] * media.grid[:, 1]
     is_whole = (media.length == cells) | (media.length == cells + row_ends)
@@ -144,7 +158,7 @@ def _fits_codes(media: Media, num_codes: Ints) -> Mask:
     return fits
 
 
-def _fits_patches(media: Media) -> Mask:
+def _fits_patches(media: MediaArrays) -> Mask:
     cells = media.grid.prod(axis=1)
     merged = cells // np.maximum(media.length, 1)
     side = np.sqrt(merged).round().astype(np.int64)
@@ -153,14 +167,14 @@ def _fits_patches(media: Media) -> Mask:
     return fits
 
 
-def _bad_loss(rows: Rows) -> Mask:
+def _bad_loss(rows: RowArrays) -> Mask:
     start, end = rows.loss_start, rows.loss_start + rows.loss_length
     bad: Mask = (rows.loss_length < 1) | (end > np.diff(rows.bounds)[rows.loss_row])
     bad[1:] |= (rows.loss_row[1:] == rows.loss_row[:-1]) & (start[1:] <= end[:-1])
     return bad
 
 
-def _learned(rows: Rows) -> Mask:
+def _learned(rows: RowArrays) -> Mask:
     starts = rows.bounds[rows.loss_row] + rows.loss_start
     steps = np.zeros(len(rows.ids) + 1, np.int64)
     np.add.at(steps, starts, 1)
@@ -169,7 +183,7 @@ def _learned(rows: Rows) -> Mask:
     return learned
 
 
-def _outside(rows: Rows) -> Mask:
+def _outside(rows: RowArrays) -> Mask:
     media = rows.media
     first, last = media.start - media.before, media.start + media.length + media.after
     bad: Mask = (first < rows.bounds[media.row]) | (last > rows.bounds[media.row + 1])
@@ -184,25 +198,6 @@ def _between(mask: Mask, start: Ints, end: Ints) -> Ints:
     np.cumsum(mask, out=sums[1:])
     between: Ints = sums[end] - sums[start]
     return between
-
-
-TOKENS_AT_ONCE = 1 << 22
-
-
-def check_token_shard(shard: TokenShard, limits: Limits) -> Findings:
-    """Check all rows of a shard, and its packs if it holds packs."""
-    findings = Findings()
-    for numbers in _chunks(shard.lengths):
-        for number, what in faults_of(_rows(shard, numbers), shard.space).items():
-            findings.blame(shard.keys[numbers[number]], what)
-    findings.count("rows", len(shard))
-    findings.count("tokens", _sum(shard.lengths))
-    findings.count("loss tokens", _sum(shard.columns["loss_length"]))
-    findings.count("visual tokens", _sum(shard.num_visual))
-    findings.count("media", len(shard.columns["media_grid"]))
-    _check_sums(shard, findings)
-    _check_lengths(shard, limits, findings)
-    return findings
 
 
 def _check_sums(shard: TokenShard, findings: Findings) -> None:
@@ -240,7 +235,7 @@ def _chunks(lengths: NDArray[np.int32]) -> Iterator[range]:
         start = stop
 
 
-def _rows(shard: TokenShard, numbers: range) -> Rows:
+def _rows(shard: TokenShard, numbers: range) -> RowArrays:
     columns = shard.columns
     bounds = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(shard.lengths[numbers.start : numbers.stop], out=bounds[1:])
@@ -253,13 +248,13 @@ def _rows(shard: TokenShard, numbers: range) -> Rows:
     def column(name: str, bounds: Ints) -> Ints:
         return columns[name][bounds[0] : bounds[-1]].astype(np.int64)
 
-    return Rows(
+    return RowArrays(
         ids=_ids(shard, numbers, bounds),
         bounds=bounds,
         loss_row=np.repeat(np.arange(len(numbers)), np.diff(loss)),
         loss_start=column("loss_start", loss),
         loss_length=column("loss_length", loss),
-        media=Media(
+        media=MediaArrays(
             row=row,
             start=bounds[row] + column("media_position", media),
             length=column("media_length", media),

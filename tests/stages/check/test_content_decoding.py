@@ -13,8 +13,8 @@ from samples_for_tests import store_samples
 
 from shardmill.errors import ConfigError
 from shardmill.shards.samples import open_samples
-from shardmill.stages.check import samples as checkdecode
-from shardmill.stages.check.samples import _spread, check_decoding
+from shardmill.stages.check import content as checks
+from shardmill.stages.check.content import _spread, check_decoding
 
 
 def image(seed: int) -> bytes:
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_image_that_is_cut_off_is_named(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkdecode, "BATCH", 2)
+    monkeypatch.setattr(checks, "BATCH", 2)
     report = check_decoding(folder, 100, workers=workers)
     assert (report.num_images, report.num_decoded, report.num_broken) == (9, 9, 2)
     samples = open_samples(folder)

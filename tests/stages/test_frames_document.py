@@ -1,19 +1,28 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_folder import write_sample_folder
 from video_tables import steady_table
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
+from shardmill.shards.samples import open_samples
 from shardmill.stages.frames import (
     EncodedMedium,
     FrameImage,
+    StoredSample,
     check_mark,
     describe_frames,
+    find_lists,
+    list_table,
     put_frames,
 )
+from shardmill.storage.blob import LocalBlob
 
 
 def frames(*times_s: float) -> list[FrameImage]:
@@ -113,3 +122,78 @@ def test_marks_are_checked() -> None:
     for mark in ("{", "{0}", "{other}", "{at:%}x{"):
         with pytest.raises(ConfigError):
             check_mark(mark)
+
+
+def image(number: int, **fields: object) -> Segment:
+    return Segment(kind="image", media=f"{number}.jpg", **fields)  # type: ignore[arg-type]
+
+
+def test_images_that_follow_each_other_in_one_turn_are_a_list() -> None:
+    text = Segment(kind="text", text="x")
+    segments = [image(0), image(1), image(2), text, image(3), text]
+    segments += [image(4, turn=1), image(5, turn=1), image(6, turn=2)]
+    assert list(find_lists(segments)) == [range(3), range(6, 8)]
+    assert list(find_lists([])) == []
+
+
+def test_frames_are_shown_at_a_rate_or_at_their_own_times() -> None:
+    table = list_table([image(n) for n in range(4)], 2.0)
+    assert table.times_s.tolist() == [0, 0.5, 1, 1.5]
+    assert (table.end_s, table.is_key.all()) == (2.0, True)
+    table = list_table([image(n, time_s=(n * n + 0.5, 99.0)) for n in range(4)], 2.0)
+    assert table.times_s.tolist() == [0.5, 1.5, 4.5, 9.5]
+
+
+def test_times_that_go_back_are_rejected() -> None:
+    with pytest.raises(SampleError, match="broken timestamps"):
+        list_table([image(n, time_s=(5.0 - n, 9.0)) for n in range(3)], 2.0)
+
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    segments = (Segment(kind="video", media="0.mp4"), Segment(kind="image", media="1.jpg"))
+    sample = Sample(
+        key="k",
+        document=Document(segments),
+        media={"0.mp4": b"v" * MEGABYTE, "1.jpg": b"image"},
+        extra={"fps": 1, "media_info": {"0.mp4": {"fps": 2}}},
+    )
+    return write_sample_folder(tmp_path / "in", [[(sample, {})]])
+
+
+def test_a_medium_is_read_only_when_it_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    read, view_all = LocalBlob.read, LocalBlob.view_all
+
+    def counted(blob: LocalBlob, offset: int, length: int) -> bytes:
+        asked.append(length)
+        return read(blob, offset, length)
+
+    def counted_all(blob: LocalBlob, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        asked.extend(length for _, length in ranges)
+        return view_all(blob, ranges)
+
+    monkeypatch.setattr(LocalBlob, "read", counted)
+    monkeypatch.setattr(LocalBlob, "view_all", counted_all)
+    stored = StoredSample.read(open_samples(folder).shard(0), 0)
+    assert stored.part("0.mp4").num_bytes == MEGABYTE
+    sample = stored.with_media(without={"0.mp4"})
+    assert {name: bytes(content) for name, content in sample.media.items()} == {"1.jpg": b"image"}
+    assert sum(asked) < 1000
+    assert set(stored.with_media().media) == {"0.mp4", "1.jpg"}
+
+
+def test_what_a_row_said_of_a_medium_comes_before_what_it_said_of_all(folder: Path) -> None:
+    stored = StoredSample.read(open_samples(folder).shard(0), 0)
+    assert stored.info("0.mp4")["fps"] == 2
+    assert stored.info("1.jpg")["fps"] == 1
+
+
+def test_a_stored_medium_that_is_not_there_is_a_reject(folder: Path) -> None:
+    with pytest.raises(SampleError, match="missing media"):
+        StoredSample.read(open_samples(folder).shard(0), 0).part("2.mp4")
