@@ -11,7 +11,7 @@ from shardmill.errors import SampleError
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
 from shardmill.tokens.assemble import assemble, prepare
-from shardmill.tokens.layout import Block
+from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
@@ -19,8 +19,8 @@ SAMPLE = Sample(key="k", document=Document(()))
 IMAGE = Segment(kind="image", media="jpg")
 
 
-def block(*_: object) -> Block:
-    return Block(np.array([100]), np.array([7, 0, 7]), np.array([101]), (1, 1, 3))
+def block(*_: object) -> MediaBlock:
+    return MediaBlock(np.array([100]), np.array([7, 0, 7]), np.array([101]), (1, 1, 3))
 
 
 def row_of(pieces: list[Piece], tokenizer: TextTokenizer) -> TokenRow:
@@ -51,7 +51,7 @@ def test_delimiters_can_be_left_out_or_learned(bundled: TextTokenizer) -> None:
 def test_placeholders_are_never_learned_but_their_delimiters_may_be(
     bundled: TextTokenizer,
 ) -> None:
-    def placeholders(*_: object) -> Block:
+    def placeholders(*_: object) -> MediaBlock:
         return replace(block(), can_be_learned=False)
 
     pieces: list[Piece] = [Medium(IMAGE, loss=True, loss_on_start=True)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from shardmill.errors import SampleError, UnitFailed
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
-from shardmill.tokens.assemble import Assembled, fit, split_blocks
+from shardmill.tokens.assemble import AssembledRow, fit, split_blocks
 
 
 @st.composite
-def assembled(draw: st.DrawFn) -> Assembled:
+def assembled(draw: st.DrawFn) -> AssembledRow:
     """Control tokens 1, texts of 2s and images of 4s between 3s, in any order."""
     ids: list[int] = []
     texts, media = [], []
@@ -42,7 +42,7 @@ def assembled(draw: st.DrawFn) -> Assembled:
     row = TokenRow(
         key="k", ids=np.array(ids, int), loss=spans_of(np.array(loss, bool)), media=tuple(media)
     )
-    return Assembled(row, texts)
+    return AssembledRow(row, texts)
 
 
 def check_media(row: TokenRow) -> None:
@@ -52,7 +52,7 @@ def check_media(row: TokenRow) -> None:
 
 
 @given(assembled(), st.integers(1, 40))
-def test_cutting_takes_text_only_and_no_more_than_needed(whole: Assembled, limit: int) -> None:
+def test_cutting_takes_text_only_and_no_more_than_needed(whole: AssembledRow, limit: int) -> None:
     row, num_text = whole.row, sum(length for _, length in whole.texts)
     if len(row.ids) <= limit:
         assert fit(whole, limit, "cut") is row
@@ -71,13 +71,13 @@ def test_cutting_takes_text_only_and_no_more_than_needed(whole: Assembled, limit
 def test_cutting_keeps_loss_with_its_tokens() -> None:
     ids = np.array([1, 2, 2, 2, 9])
     row = TokenRow(key="k", ids=ids, loss=np.array([[2, 3]]))
-    cut = fit(Assembled(row, [(1, 3)]), 4, "cut")
+    cut = fit(AssembledRow(row, [(1, 3)]), 4, "cut")
     assert cut.ids.tolist() == [1, 2, 2, 9]
     assert cut.loss.tolist() == [[2, 2]]
 
 
 @given(assembled(), st.integers(1, 12))
-def test_blocks_hold_every_token_once_in_order(whole: Assembled, size: int) -> None:
+def test_blocks_hold_every_token_once_in_order(whole: AssembledRow, size: int) -> None:
     row = whole.row
     if any(span.end - span.start > size for span in row.media):
         with pytest.raises(SampleError, match="longer than a block"):
@@ -101,10 +101,10 @@ def test_blocks_hold_every_token_once_in_order(whole: Assembled, size: int) -> N
 def test_an_exact_fill_is_not_too_long() -> None:
     row = TokenRow(key="k", ids=np.arange(8))
     for policy in ("fail", "drop", "cut"):
-        assert fit(Assembled(row, []), 8, policy) is row  # type: ignore[arg-type]
+        assert fit(AssembledRow(row, []), 8, policy) is row  # type: ignore[arg-type]
     assert split_blocks(row, 8) == [row]
     with pytest.raises(UnitFailed, match="8 tokens, at most 7"):
-        fit(Assembled(row, []), 7, "fail")
+        fit(AssembledRow(row, []), 7, "fail")
     with pytest.raises(SampleError, match="too long"):
-        fit(Assembled(row, []), 7, "drop")
-    assert fit(Assembled(row, []), None, "fail") is row
+        fit(AssembledRow(row, []), 7, "drop")
+    assert fit(AssembledRow(row, []), None, "fail") is row

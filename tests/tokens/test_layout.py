@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.space import TokenSpace
-from shardmill.tokens.codes import Codes
-from shardmill.tokens.layout import LAYOUTS, Block, ImageLayout, bind_layout
+from shardmill.tokens.layout import LAYOUTS, ImageLayout, MediaBlock, bind_layout
 
 SPACE = TokenSpace(
     text_size=100,
@@ -18,14 +18,14 @@ SPACE = TokenSpace(
     added=("boi", "eoi", "im_patch", "im_start", "im_end"),
     num_codes=8,
 )
-CODES = Codes(2, 3, np.arange(6))
+CODES = np.arange(6).reshape(2, 3)
 
 
-def flat(block: Block) -> list[list[int]]:
+def flat(block: MediaBlock) -> list[list[int]]:
     return [part.tolist() for part in (block.before, block.body, block.after)]
 
 
-def codes_block(layout: ImageLayout, codes: Codes = CODES) -> list[list[int]]:
+def codes_block(layout: ImageLayout, codes: NDArray[Any] = CODES) -> list[list[int]]:
     return flat(bind_layout(layout, SPACE, SPACE.special).of_codes(codes))
 
 

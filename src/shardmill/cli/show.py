@@ -35,7 +35,7 @@ from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.check.specimens import tokens_behind
 from shardmill.stages.codereport import find_codes, reconstruct, spread_keys
 from shardmill.storage.path import UrlPath
-from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
+from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
 
 @click.command()
@@ -215,14 +215,14 @@ def show_tokens(
 ) -> None:
     """Print the rows with these numbers or keys, or the first `count`."""
     rows = open_tokens(folder, manifest)
-    paint = open_painter(tokens_behind(folder, manifest)[1])
+    readable = open_readable(tokens_behind(folder, manifest)[1])
     numbers = [_find_row(rows, name) for name in wanted] or range(min(count, len(rows)))
     for number in numbers:
         row = rows[number]
         if as_json:
-            console.print_json({"number": number, **row_as_plain(row, paint(row))})
+            console.print_json({"number": number, **row_as_plain(row, readable(row))})
         else:
-            _print_row(number, len(rows), row, paint(row))
+            _print_row(number, len(rows), row, readable(row))
 
 
 def row_as_plain(row: TokenRow, runs: Sequence[Run]) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     click.echo("\n".join(f"    {line}" for line in painted.splitlines()))
 
 
-Paint: TypeAlias = Callable[[TokenRow], list[Run]]
+ReadableRow: TypeAlias = Callable[[TokenRow], list[Run]]
 NO_SPACE = TokenSpace(text_size=1)
 MAX_LISTED = 8
 
@@ -283,13 +283,13 @@ def show_records(
     if not total:
         console.say_empty(folder, as_json=as_json)
         return
-    painter = _painter(folder, reader)
+    readable = _readable(folder, reader)
     for number, record in _chosen(reader, parts, total, wanted, count):
         known = _only_known(record, reader)
         if as_json:
-            console.print_json({"number": number, **_as_plain(known, reader, painter)})
+            console.print_json({"number": number, **_as_plain(known, reader, readable)})
         else:
-            _print_record(f"{number:,} of {total:,}", known, reader, painter)
+            _print_record(f"{number:,} of {total:,}", known, reader, readable)
 
 
 def _chosen(
@@ -320,15 +320,15 @@ def _named(reader: Reader, parts: Sequence[Part], total: int, name: str) -> tupl
     raise ConfigError(f"no record has the key or number {name!r}: there are {total:,}{why}")
 
 
-def _painter(folder: Path, reader: Reader) -> Paint:
+def _readable(folder: Path, reader: Reader) -> ReadableRow:
     """Return how rows are painted: by the tokenizer that made them, by numbers if it is gone."""
     manifest = Ledger(folder).read_manifest()
     if manifest is not None:
         try:
-            return open_painter(tokens_behind(folder, manifest)[1])
+            return open_readable(tokens_behind(folder, manifest)[1])
         except (ShardmillError, OSError) as error:
             click.echo(f"shown as ids: {error}", err=True)
-    return lambda row: paint(row, Numbers(), reader.token_space() or NO_SPACE)
+    return lambda row: readable_runs(row, Numbers(), reader.token_space() or NO_SPACE)
 
 
 def _only_known(record: Record, reader: Reader) -> Record:
@@ -353,12 +353,12 @@ def _code_runs(row: TokenRow, space: TokenSpace) -> tuple[MediaSpan, ...]:
     )
 
 
-def _as_plain(record: Record, reader: Reader, painter: Paint) -> dict[str, Any]:
+def _as_plain(record: Record, reader: Reader, readable: ReadableRow) -> dict[str, Any]:
     if record.problem is not None:
         return {"key": record.key, "problem": str(record.problem)}
     plain: dict[str, Any] = {"key": record.key}
     if record.rows:
-        plain["documents"] = [row_as_plain(row, painter(row)) for row in record.rows]
+        plain["documents"] = [row_as_plain(row, readable(row)) for row in record.rows]
     holds = reader.holds()
     if "codes" in holds:
         plain["codes"] = [codes.tolist() for codes in record.codes]
@@ -369,7 +369,7 @@ def _as_plain(record: Record, reader: Reader, painter: Paint) -> dict[str, Any]:
     return plain
 
 
-def _print_record(number: str, record: Record, reader: Reader, painter: Paint) -> None:
+def _print_record(number: str, record: Record, reader: Reader, readable: ReadableRow) -> None:
     console.heading(record.rows[0].key if len(record.rows) == 1 else record.key)
     if record.problem is not None:
         console.facts([("record", number), ("broken", str(record.problem))])
@@ -379,7 +379,7 @@ def _print_record(number: str, record: Record, reader: Reader, painter: Paint) -
         if len(record.rows) > 1:  # some formats keep only the first key of a pack
             name = row.key or f"document {at}"
             click.secho(f"  {name}: {wording.plural(len(row.ids), 'token')}", dim=True)
-        print_runs(painter(row))
+        print_runs(readable(row))
     print_text(record.text)
 
 

@@ -177,10 +177,9 @@ class AdoptCodes:
         found = []
         for segment in reader.complete(sample).document.media("image"):
             codes = reader.codes(sample, segment.media)
-            largest = int(codes.values.max())
-            if int(codes.values.min()) < 0 or largest >= self.num_codes:
+            largest = int(codes.max())
+            if int(codes.min()) < 0 or largest >= self.num_codes:
                 detail = f"a code is {largest}, the codebook has {self.num_codes}"
                 raise SampleError("image code out of range", detail)
-            values = codes.values.astype(code_dtype(self.num_codes))
-            found.append(ImageCodes(segment.media, values.reshape(codes.height, codes.width)))
+            found.append(ImageCodes(segment.media, codes.astype(code_dtype(self.num_codes))))
         return found

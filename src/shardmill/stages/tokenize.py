@@ -32,9 +32,9 @@ from shardmill.stages.inputs import (
     shards_hold_bytes,
 )
 from shardmill.tokens.assemble import (
-    Assembled,
+    AssembledRow,
     Hook,
-    Prepared,
+    PreparedSample,
     assemble,
     fit,
     load_hook,
@@ -42,7 +42,7 @@ from shardmill.tokens.assemble import (
     split_blocks,
 )
 from shardmill.tokens.codes import CodeReader, CodeSource
-from shardmill.tokens.layout import LAYOUTS, Block, BoundLayout, ImageLayout, bind_layout
+from shardmill.tokens.layout import LAYOUTS, BoundLayout, ImageLayout, MediaBlock, bind_layout
 from shardmill.tokens.templates.template import Medium, Render, Template, control_ids
 from shardmill.tokens.text.tokenizer import (
     TextSpec,
@@ -174,8 +174,10 @@ class _Worker:
                     self._write(prepared.sample, assembled, writer, tally)
         draft.finish(unit.name, num_samples=writer.num_rows)
 
-    def _batches(self, shard: SampleShard, limit: int, tally: Tally) -> Iterator[list[Prepared]]:
-        batch: list[Prepared] = []
+    def _batches(
+        self, shard: SampleShard, limit: int, tally: Tally
+    ) -> Iterator[list[PreparedSample]]:
+        batch: list[PreparedSample] = []
         num_chars = 0
         sizes_of = media_sizes(shard.index)
         for number, (key, raw) in enumerate(shard.in_order(limit)):
@@ -203,7 +205,7 @@ class _Worker:
         sizes_of: Callable[[int], Mapping[str, MediaSize]],
         number: int,
         medium: Medium,
-    ) -> Block:
+    ) -> MediaBlock:
         if self.layout is None:
             # Looked up with the first medium: samples of text alone need no delimiters.
             find = control_ids(self.tokenizer, self.spec.space)
@@ -224,7 +226,7 @@ class _Worker:
         return self.layout.of_patches(kind, visual.num_visual, visual.grid)
 
     def _write(
-        self, sample: Sample, assembled: Assembled, writer: TokenWriter, tally: Tally
+        self, sample: Sample, assembled: AssembledRow, writer: TokenWriter, tally: Tally
     ) -> None:
         try:
             rows = self._rows(sample, assembled)
@@ -238,7 +240,7 @@ class _Worker:
             tally.num_kept += 1
             count_row(tally, row)
 
-    def _rows(self, sample: Sample, assembled: Assembled) -> list[TokenRow]:
+    def _rows(self, sample: Sample, assembled: AssembledRow) -> list[TokenRow]:
         spec = self.spec
         if spec.block_size is not None:
             rows = split_blocks(assembled.row, spec.block_size)

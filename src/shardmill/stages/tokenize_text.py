@@ -182,7 +182,7 @@ class TokenizeText:
     def _records(self, place: Mapping[str, Any], streams: Streams) -> Iterator[TableRecord]:
         number, offset, num_bytes = place.get("slice", (0, 0, None))
         if num_bytes is None:
-            streams.close()  # a whole file is read afresh
+            streams.close()  # a whole file is read from its beginning
         file = streams.at(as_path(place["path"]), offset)
         span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
         return line_records(span, number, offset, self.max_row_bytes)

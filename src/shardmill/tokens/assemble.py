@@ -21,16 +21,16 @@ from shardmill.errors import ConfigError, SampleError, UnitFailed
 from shardmill.model.overlong import Overlong, cut_row
 from shardmill.model.sample import Sample
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
-from shardmill.tokens.layout import Block
+from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer, check_text
 
-LayOut: TypeAlias = Callable[[Medium], Block]
+LayOut: TypeAlias = Callable[[Medium], MediaBlock]
 Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Assembled:
+class AssembledRow:
     """A row, and the (start, length) of its texts: what may be cut if the row is too long."""
 
     row: TokenRow
@@ -38,27 +38,27 @@ class Assembled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedSample:
     """A sample whose pieces are known and whose media are laid out; its text is still text."""
 
     sample: Sample
     pieces: list[Piece]
-    blocks: list[Block]
+    blocks: list[MediaBlock]
 
 
-def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> Prepared:
+def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> PreparedSample:
     """Lay out the media and check the text; whatever is wrong with the sample is found here."""
-    blocks: list[Block] = []
+    blocks: list[MediaBlock] = []
     for piece in pieces:
         if isinstance(piece, Medium):
             blocks.append(lay_out(piece))
         elif isinstance(piece, Text):
             for content, _ in piece.parts:
                 check_text(content)
-    return Prepared(sample, pieces, blocks)
+    return PreparedSample(sample, pieces, blocks)
 
 
-def assemble(batch: Sequence[Prepared], tokenizer: TextTokenizer) -> list[Assembled]:
+def assemble(batch: Sequence[PreparedSample], tokenizer: TextTokenizer) -> list[AssembledRow]:
     """Return the rows of a batch; encoding many texts at once is what makes tokenizers fast."""
     texts = [t for item in batch for p in item.pieces if isinstance(p, Text) for t in _texts(p)]
     encoded = iter(tokenizer.encode_batch(texts))
@@ -103,7 +103,7 @@ class _Row:
             self._learn(loss, end - done)
             done = end
 
-    def add_medium(self, piece: Medium, block: Block) -> None:
+    def add_medium(self, piece: Medium, block: MediaBlock) -> None:
         """Append the block of a medium."""
         before = block.before[:0] if piece.bare else block.before
         after = block.after[:0] if piece.bare else block.after
@@ -122,7 +122,7 @@ class _Row:
         self.add(block.body, piece.loss and block.can_be_learned)
         self.add(after, piece.loss)
 
-    def finish(self, sample: Sample) -> Assembled:
+    def finish(self, sample: Sample) -> AssembledRow:
         """Return the row."""
         row = TokenRow(
             key=sample.key,
@@ -133,7 +133,7 @@ class _Row:
             media=tuple(self.media),
             origin=sample.origin,
         )
-        return Assembled(row, self.texts)
+        return AssembledRow(row, self.texts)
 
     def _learn(self, loss: bool, count: int) -> None:
         if loss and count:
@@ -187,7 +187,7 @@ def _token_at(position: int, starts: list[int], *, starts_learning: bool) -> int
     return after - 1 if straddles and starts_learning and after > 0 else after
 
 
-def fit(assembled: Assembled, max_length: int | None, overlong: Overlong) -> TokenRow:
+def fit(assembled: AssembledRow, max_length: int | None, overlong: Overlong) -> TokenRow:
     """Return the row if it has at most `max_length` tokens, else what the policy says."""
     row = assembled.row
     if max_length is None or len(row.ids) <= max_length:

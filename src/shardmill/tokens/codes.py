@@ -28,23 +28,17 @@ ABSENT: tuple[Any, ...] = (None, "", "no", [], {})
 MAX_CODES = 1 << 24
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Codes:
-    """Local codes of one image, row by row."""
-
-    height: int
-    width: int
-    values: NDArray[Any]
-
-
 class CodeReader(Protocol):
     """A live source of codes."""
 
     def complete(self, sample: Sample) -> Sample:
         """Return the sample with a segment for each image of which only the codes are left."""
 
-    def codes(self, sample: Sample, medium: str) -> Codes:
-        """Return the codes of a medium of the sample; `SampleError` if there are none."""
+    def codes(self, sample: Sample, medium: str) -> NDArray[Any]:
+        """Return the local codes [height, width] of a medium of the sample.
+
+        A medium without codes is a `SampleError`.
+        """
 
 
 @runtime_checkable
@@ -87,7 +81,7 @@ class FieldCodes:
             return sample
         return with_images(sample, [self.field])
 
-    def codes(self, sample: Sample, medium: str) -> Codes:
+    def codes(self, sample: Sample, medium: str) -> NDArray[Any]:
         """Return the codes of a medium of the sample."""
         value = self._value(sample)
         if isinstance(value, dict):
@@ -106,15 +100,15 @@ class FieldCodes:
             return _parsed(value, self.field)
         return value
 
-    def _shaped(self, values: NDArray[Any]) -> Codes:
+    def _shaped(self, values: NDArray[Any]) -> NDArray[Any]:
         if not 0 < values.size <= MAX_CODES or values.dtype.kind not in "iu":
             raise SampleError("bad image codes", f"{values.size} values of type {values.dtype}")
         if values.ndim == 2 and self.height is None:
-            return Codes(values.shape[0], values.shape[1], values.reshape(-1))
+            return values
         height = self.height or isqrt(values.size)
         if values.size % height or (self.height is None and height * height != values.size):
             raise SampleError("bad image codes", f"{values.size} codes are no {height} rows")
-        return Codes(height, values.size // height, values.reshape(-1))
+        return values.reshape(height, -1)
 
 
 def with_images(sample: Sample, names: Sequence[str]) -> Sample:
@@ -188,13 +182,12 @@ class ShardReader:
             return sample
         return with_images(sample, [image.medium for image in images])
 
-    def codes(self, sample: Sample, medium: str) -> Codes:
+    def codes(self, sample: Sample, medium: str) -> NDArray[Any]:
         """Return the codes of a medium of the sample.
 
         One that was filtered when codes were made is filtered here, and costs no budget either.
         """
         for image in self.join.images(sample.key):
             if image.medium == medium:
-                height, width = image.codes.shape
-                return Codes(height, width, image.codes.reshape(-1))
+                return image.codes
         raise SampleError("no image codes", f"{sample.key!r} has none for {medium!r}")

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.space import TokenSpace
-from shardmill.tokens.codes import Codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ LAYOUTS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class MediaBlock:
     """The ids of one medium: `before` delimiters, the body with its grid, `after` delimiters.
 
     Placeholders say nothing of what they stand for, so they can never be learned.
@@ -89,27 +88,28 @@ class BoundLayout:
     before: NDArray[Any]
     after: NDArray[Any]
 
-    def of_codes(self, codes: Codes) -> Block:
-        """Return the block of an image's codes."""
-        rows = self.space.code_ids(codes.values).reshape(codes.height, codes.width)
+    def of_codes(self, codes: NDArray[Any]) -> MediaBlock:
+        """Return the block of an image's codes [height, width]."""
+        height, width = codes.shape
+        rows = self.space.code_ids(codes.reshape(-1)).reshape(height, width)
         if self.layout.row_end is not None:
-            ends = np.full((codes.height, 1), self.find(self.layout.row_end), rows.dtype)
+            ends = np.full((height, 1), self.find(self.layout.row_end), rows.dtype)
             rows = np.concatenate([rows, ends], axis=1)
         before = self.before
         if self.layout.grid is not None:
             first, step = self.find(self.layout.grid), self.layout.grid_step
-            sizes = [first + codes.height // step, first + codes.width // step]
+            sizes = [first + height // step, first + width // step]
             before = np.concatenate([before, np.array(sizes, before.dtype)])
-        return Block(before, rows.reshape(-1), self.after, (1, codes.height, codes.width))
+        return MediaBlock(before, rows.reshape(-1), self.after, (1, height, width))
 
-    def of_patches(self, kind: str, count: int, grid: tuple[int, int, int]) -> Block:
+    def of_patches(self, kind: str, count: int, grid: tuple[int, int, int]) -> MediaBlock:
         """Return the block of `count` placeholders."""
         patch = (self.layout.video_patch if kind == "video" else None) or self.layout.patch
         assert patch is not None
         if count < 1:
             raise SampleError("empty image", f"it has {count} tokens")
         body = np.full(count, self.find(patch), self.before.dtype)
-        return Block(self.before, body, self.after, grid, can_be_learned=False)
+        return MediaBlock(self.before, body, self.after, grid, can_be_learned=False)
 
 
 def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], int]) -> BoundLayout:

@@ -18,7 +18,7 @@ from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.tokens.assemble import assemble, prepare
-from shardmill.tokens.layout import Block
+from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.chat import Chat
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
@@ -35,8 +35,8 @@ MARKED = """\
 {%- endfor %}"""
 
 
-def image_block(*_: object) -> Block:
-    return Block(np.array([7]), np.array([9, 9]), np.array([8]), (1, 1, 2))
+def image_block(*_: object) -> MediaBlock:
+    return MediaBlock(np.array([7]), np.array([9, 9]), np.array([8]), (1, 1, 2))
 
 
 def row_of(chat: Chat, sample: Sample, tokenizer: TextTokenizer) -> TokenRow:

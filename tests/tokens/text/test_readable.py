@@ -10,7 +10,7 @@ from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.tokens.text.readable import Run, open_painter, paint
+from shardmill.tokens.text.readable import Run, open_readable, readable_runs
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=32_768, added=("boi", "eoi"), num_codes=8)
@@ -28,7 +28,7 @@ def row(tokenizer: TextTokenizer) -> TokenRow:
 
 
 def test_text_control_media_and_loss_are_marked(bundled: TextTokenizer) -> None:
-    assert paint(row(bundled), bundled, SPACE) == [
+    assert readable_runs(row(bundled), bundled, SPACE) == [
         Run("<s>", "control", False),
         Run("<boi>", "control", False),
         Run("[image jpg: 1 x 1 x 2, 2 tokens]", "media", False),
@@ -37,7 +37,7 @@ def test_text_control_media_and_loss_are_marked(bundled: TextTokenizer) -> None:
         Run(" A cat", "text", True),
         Run("</s>", "control", True),
     ]
-    assert paint(TokenRow(key="k", ids=np.array([], int)), bundled, SPACE) == []
+    assert readable_runs(TokenRow(key="k", ids=np.array([], int)), bundled, SPACE) == []
 
 
 def test_a_folder_is_painted_by_the_tokenizer_of_its_spec(bundled: TextTokenizer) -> None:
@@ -45,7 +45,7 @@ def test_a_folder_is_painted_by_the_tokenizer_of_its_spec(bundled: TextTokenizer
     books = {"stage_digest": "", "units_digest": "", "num_in": 0, "num_kept": 0}
     books |= {"skipped": {}, "stats": {}, "shards": (), "content": "tokens"}
     stage = {"tokenizer": tokenizer, "space": to_plain(SPACE)}
-    painter = open_painter(Manifest(stage=stage, **books))  # type: ignore[arg-type]
-    assert painter(row(bundled)) == paint(row(bundled), bundled, SPACE)
+    readable = open_readable(Manifest(stage=stage, **books))  # type: ignore[arg-type]
+    assert readable(row(bundled)) == readable_runs(row(bundled), bundled, SPACE)
     with pytest.raises(ConfigError, match="which tokenizer"):
-        open_painter(Manifest(stage={}, **books))  # type: ignore[arg-type]
+        open_readable(Manifest(stage={}, **books))  # type: ignore[arg-type]

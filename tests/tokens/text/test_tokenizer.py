@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from shardmill.errors import ConfigError, SampleError
 from shardmill.tokens.text.tokenizer import (
     PROBES,
-    Engine,
     Ragged,
+    TextEngine,
     TextTokenizer,
     check_text,
     choose_engine,
@@ -54,7 +54,7 @@ def changed_result(texts: Sequence[str]) -> Ragged:
 
 
 def test_the_first_engine_that_agrees_is_used() -> None:
-    good = Engine("good", lambda: lengths)
+    good = TextEngine("good", lambda: lengths)
     assert choose_engine("t", lengths, [good], ["<ctl>"])[0] == "good"
 
 
@@ -64,7 +64,7 @@ def test_the_first_engine_that_agrees_is_used() -> None:
 def test_an_engine_that_disagrees_or_fails_is_named_in_a_warning(
     build: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = Engine("bad", build)  # type: ignore[arg-type]
+    bad = TextEngine("bad", build)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):
         name, encode = choose_engine("t", lengths, [bad], ["<ctl>"])
     assert (name, encode) == ("reference", lengths)

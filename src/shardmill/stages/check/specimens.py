@@ -33,7 +33,7 @@ from shardmill.sources.keys import name_from_path
 from shardmill.sources.part import media_kind
 from shardmill.stages.check.tars import fields_of
 from shardmill.storage.path import as_path
-from shardmill.tokens.text.readable import Numbers, Run, open_painter, paint
+from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
 MAX_STEPS = 4  # an export of packs of tokens without some
 
@@ -234,9 +234,9 @@ def _take(collection: Collection, shard: int, share: float) -> Specimen | None:
 
 def _painter(manifest: Manifest, space: TokenSpace) -> Show:
     try:
-        return open_painter(manifest)
+        return open_readable(manifest)
     except ConfigError:  # packs of others: nobody says which tokenizer made them
-        return lambda row: paint(row, Numbers(), space)
+        return lambda row: readable_runs(row, Numbers(), space)
 
 
 def _write(specimen: Specimen, to_dir: Path, number: int, show: Show) -> Path:

@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 import orjson
 
-from shardmill.tokens.text.tokenizer import EncodeBatch, Engine, Ragged, joined
+from shardmill.tokens.text.tokenizer import EncodeBatch, Ragged, TextEngine, joined
 
 
-def json_engines(plain_json: str) -> list[Engine]:
+def json_engines(plain_json: str) -> list[TextEngine]:
     """Return the engines that can read a tokenizer.json."""
     return [
-        Engine("gigatoken", lambda: _gigatoken_json(plain_json)),
-        Engine("fastokens", lambda: _fastokens_json(plain_json)),
+        TextEngine("gigatoken", lambda: _gigatoken_json(plain_json)),
+        TextEngine("fastokens", lambda: _fastokens_json(plain_json)),
     ]
 
 
-def sentencepiece_engines(path: Path, reference: EncodeBatch) -> list[Engine]:
+def sentencepiece_engines(path: Path, reference: EncodeBatch) -> list[TextEngine]:
     """Return the engines that can read a sentencepiece model."""
-    return [Engine("gigatoken", lambda: _gigatoken_sentencepiece(path, reference))]
+    return [TextEngine("gigatoken", lambda: _gigatoken_sentencepiece(path, reference))]
 
 
-def tiktoken_engines(path: Path, pattern: str) -> list[Engine]:
+def tiktoken_engines(path: Path, pattern: str) -> list[TextEngine]:
     """Return the engines that can read tiktoken ranks with a pattern that they know by name."""
-    return [Engine("gigatoken", lambda: _gigatoken_tiktoken(path, pattern))]
+    return [TextEngine("gigatoken", lambda: _gigatoken_tiktoken(path, pattern))]
 
 
 def without_specials(tokenizer_json: bytes) -> str:

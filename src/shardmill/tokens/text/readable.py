@@ -39,8 +39,8 @@ class Numbers:
         return "".join(f"{token} " for token in ids)
 
 
-def open_painter(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
-    """Return the function that paints rows of a finished folder, by the tokenizer of its spec.
+def open_readable(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
+    """Return what makes runs of the rows of a finished folder, by the tokenizer of its spec.
 
     Tokens that were adopted without a tokenizer are shown by their numbers.
     """
@@ -51,12 +51,14 @@ def open_painter(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
     stored = reader.get("space") if isinstance(reader, dict) else stage.get("space")
     space = from_plain(stored, TokenSpace, where="space")
     if stage["tokenizer"] is None:
-        return lambda row: paint(row, Numbers(), space)
+        return lambda row: readable_runs(row, Numbers(), space)
     tokenizer = load_once(from_plain(stage["tokenizer"], TextSpec, where="tokenizer"))
-    return lambda row: paint(row, tokenizer, space)
+    return lambda row: readable_runs(row, tokenizer, space)
 
 
-def paint(row: TokenRow, tokenizer: TextTokenizer | Numbers, space: TokenSpace) -> list[Run]:
+def readable_runs(
+    row: TokenRow, tokenizer: TextTokenizer | Numbers, space: TokenSpace
+) -> list[Run]:
     """Return the runs of a row in order; all of them together hold every token."""
     names = {number: f"<{name}>" for name, number in space.names.items()}
     names |= {special.id: text for text, special in tokenizer.specials.items()}

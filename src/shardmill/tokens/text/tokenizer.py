@@ -172,7 +172,7 @@ def files_checksum(paths: Iterable[Path]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TextEngine:
     """A fast library: its name and how to build its encoder, which may fail."""
 
     name: str
@@ -180,7 +180,7 @@ class Engine:
 
 
 def choose_engine(
-    name: str, reference: EncodeBatch, engines: Iterable[Engine], tokens: Iterable[str]
+    name: str, reference: EncodeBatch, engines: Iterable[TextEngine], tokens: Iterable[str]
 ) -> tuple[str, EncodeBatch]:
     """Return the first engine whose ids are the reference's on every probe text, and its name.
 
@@ -219,7 +219,7 @@ def narrow_offsets(starts: Sequence[int], ids: Sequence[int]) -> tuple[NDArray[A
     return np.asarray(ids, np.uint32), list(starts)
 
 
-def _try(engine: Engine, name: str, probes: Sequence[str]) -> tuple[EncodeBatch, Ragged] | None:
+def _try(engine: TextEngine, name: str, probes: Sequence[str]) -> tuple[EncodeBatch, Ragged] | None:
     """Return an engine's encoder and what it makes of the probes; None, loudly, if it fails.
 
     Another version of its library may lack an attribute that this one has.

@@ -2,8 +2,8 @@
 
 A group norm reads the moments that the convolution before it left, so that norm and SiLU are one
 pass from the stream to the operand of the next convolution. Each level of the encoder has a
-`Format`: what the matrix units multiply (`operand`), and what lies in memory between the layers
-(`stream`). Sums, norms and residuals are computed in fp32 in every format.
+`LayerFormat`: what the matrix units multiply (`operand`), and what lies in memory between the
+layers (`stream`). Sums, norms and residuals are computed in fp32 in every format.
 
 In fp16 all levels multiply and store fp16, except that the last vectors, whose distances decide,
 are kept in fp32. Keeping the coarse levels in fp32 as well was measured (docs/recipes-codes.md): it
@@ -31,7 +31,7 @@ NEAREST_ROWS, NEAREST_CODES, NEAREST_SIZE = 128, 128, 32
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class LayerFormat:
     """What is multiplied and what is stored; fp32 operands are rounded to tf32."""
 
     operand: Any
@@ -85,7 +85,7 @@ class FusedLayers:
     """Layers over weights by name, prepared once for the formats that `format_of(name)` gives."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], format_of: Callable[[str], Format], device: Any
+        self, weights: Mapping[str, Tensor], format_of: Callable[[str], LayerFormat], device: Any
     ) -> None:
         self._format_of = format_of
         self._params = {n: fill_up(t, 0).to(device) for n, t in weights.items() if t.ndim == 1}
@@ -288,19 +288,19 @@ def round_to_tf32(tensor: Tensor) -> Tensor:
 Precision = Literal["fp32", "tf32", "fp16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
-HALF = Format(torch.float16, torch.float16)
-SINGLE = Format(torch.float32, torch.float32)
-HALF_TO_SINGLE = Format(torch.float16, torch.float32)
+HALF = LayerFormat(torch.float16, torch.float16)
+SINGLE = LayerFormat(torch.float32, torch.float32)
+HALF_TO_SINGLE = LayerFormat(torch.float16, torch.float32)
 
 
-def formats(precision: Precision) -> Callable[[str], Format]:
+def formats(precision: Precision) -> Callable[[str], LayerFormat]:
     """Return the function that gives a layer's format by the layer's name."""
     if precision == "tf32":
         return lambda name: SINGLE
     return _half
 
 
-def _half(name: str) -> Format:
+def _half(name: str) -> LayerFormat:
     if name == "encoder.conv_out":
         return HALF_TO_SINGLE
     return SINGLE if name == "quant_conv" else HALF
