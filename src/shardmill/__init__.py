@@ -20,7 +20,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shardmill.api.check import check, diff
     from shardmill.api.data import open
+    from shardmill.api.quote import quote
+    from shardmill.api.recipe import run
     from shardmill.api.verbs import (
         codes,
         export,
@@ -47,6 +50,10 @@ __version__ = "0.1.0"
 _VERBS = "ingest index filter frames codes tokenize measure plan pack export remove"
 _MODULES = {
     **dict.fromkeys(_VERBS.split(), "shardmill.api.verbs"),
+    "check": "shardmill.api.check",
+    "diff": "shardmill.api.check",
+    "run": "shardmill.api.recipe",
+    "quote": "shardmill.api.quote",
     "open": "shardmill.api.data",
     "loader": "shardmill.train.loader",
     "PackedDataset": "shardmill.train.dataset",
@@ -65,7 +72,9 @@ __all__ = [
     "SampleStream",
     "ShardmillError",
     "__version__",
+    "check",
     "codes",
+    "diff",
     "export",
     "filter",
     "frames",
@@ -76,7 +85,9 @@ __all__ = [
     "open",
     "pack",
     "plan",
+    "quote",
     "remove",
+    "run",
     "tokenize",
 ]
 

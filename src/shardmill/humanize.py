@@ -1,6 +1,8 @@
-"""Numbers as people read them: 12,345 samples, 1.4 GB, 2 min 05 s, 96.3 %."""
+"""Numbers and places as people read them: 12,345 samples, 1.4 GB, 2 min 05 s, 96.3 %."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 def count(number: float) -> str:
@@ -39,3 +41,9 @@ def duration(seconds: float) -> str:
 def percent(share: float) -> str:
     """0.9634 -> '96.3 %'."""
     return f"{100 * share:.1f} %"
+
+
+def place(path: Path) -> str:
+    """Return a path as one would type it: relative to the current folder if it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path != here and path.is_relative_to(here) else str(path)

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
-from shardmill.cli.codes import codes, make_geometry
+from shardmill.api.verbs import to_geometry
+from shardmill.cli.codes import codes
 from shardmill.errors import ConfigError
 from shardmill.media.image.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
@@ -65,9 +66,9 @@ def test_a_size_of_broken_codes_fails_with_its_reason(folder: Path) -> None:
 
 
 def test_flags_describe_a_geometry() -> None:
-    assert make_geometry(None, None) == Square()
-    assert make_geometry(None, 256) == Square(resolution=256)
-    assert make_geometry("native,factor=8", None) == Native(factor=8)
-    assert make_geometry("buckets,table=[[64,32]]", None) == Buckets(table=((64, 32),))
+    assert to_geometry(None, None) == Square()
+    assert to_geometry(None, 256) == Square(resolution=256)
+    assert to_geometry("native,factor=8", None) == Native(factor=8)
+    assert to_geometry("buckets,table=[[64,32]]", None) == Buckets(table=((64, 32),))
     with pytest.raises(ConfigError, match="resolution"):
-        make_geometry("native", 256)
+        to_geometry("native", 256)

@@ -34,9 +34,9 @@ def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
     ("format_text", "message"),
     [
         ("megatrn", "unknown kind 'megatrn': use one of .*megatron"),
-        ("megatron,prefx=x", "--format has no field 'prefx': use dtype, prefix"),
+        ("megatron,prefx=x", "format has no field 'prefx': use dtype, prefix"),
         ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
-        ("tensordict", "--format needs length"),
+        ("tensordict", "format needs length"),
         ("liquid", "holds no samples .*give the folder that ingest or filter made"),
         ("liquid-pairs", "holds no samples"),
     ],

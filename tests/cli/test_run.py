@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from shardmill.api.quote import Estimate
 from shardmill.cli.main import cli
-from shardmill.cli.quote import Estimate
 from shardmill.cli.run import print_quote
 from shardmill.shards.ledger import open_manifest
 
@@ -144,7 +144,7 @@ def test_a_quote_tells_what_binds_only_if_it_knows(
 
 def test_a_recipe_that_writes_nothing_has_no_quote(recipe: Path) -> None:
     (recipe.parent / "shards").mkdir()
-    recipe.write_text('[[step]]\nverb = "status"\nin = "shards"\n')
+    recipe.write_text('[[step]]\nverb = "check"\nin = "shards"\n')
     assert "nothing to try" in str(invoke("run", recipe, "--quote").exception)
 
 

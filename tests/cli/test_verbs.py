@@ -70,7 +70,7 @@ def test_parts_of_three_machines_make_one_folder(shardmill: Shardmill) -> None:
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b"])
 def test_a_part_that_cannot_be_is_refused(shardmill: Shardmill, part: str) -> None:
-    assert "--part" in shardmill(*PAIRS, "--part", part, code=2).stderr
+    assert "part" in shardmill(*PAIRS, "--part", part, code=2).stderr
 
 
 def test_check_finds_and_repairs_only_what_is_broken(shardmill: Shardmill, tmp_path: Path) -> None:

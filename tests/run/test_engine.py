@@ -14,7 +14,7 @@ from engines_for_tests import Queue, Threads
 from invoked import invoke, invoke_json
 from stages_for_tests import Lines, Unruly
 
-from shardmill.cli.options import parse_engine
+from shardmill.api.values import to_engine
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, to_plain
 from shardmill.plugins import ENGINES
@@ -25,9 +25,9 @@ STAGE = Lines(num_units=40, num_samples=5, sleep_s=0.02)
 
 
 def test_an_engine_from_outside_is_named_on_the_command_line() -> None:
-    assert parse_engine("engines_for_tests:Threads,threads=3") == Threads(threads=3)
+    assert to_engine("engines_for_tests:Threads,threads=3") == Threads(threads=3)
     with pytest.raises(ConfigError, match="threads must be at least 1"):
-        parse_engine("engines_for_tests:Threads,threads=0")
+        to_engine("engines_for_tests:Threads,threads=0")
 
 
 def test_a_run_is_killed_and_goes_on_to_the_bytes_of_any_other_engine(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ stand for their place wherever a path is asked for.
 from __future__ import annotations
 
 import html
-import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -171,10 +169,7 @@ class Data(Generic[Item]):
 
     @property
     def _name(self) -> str:
-        here = str(self.path)
-        if not isinstance(self.path, UrlPath) and self.path.is_relative_to(Path.cwd()):
-            here = os.path.relpath(here)
-        return f"{type(self).__name__} {here!r}"
+        return f"{type(self).__name__} {humanize.place(self.path)!r}"
 
     def _facts(self) -> Iterator[str]:
         manifest = self.manifest
@@ -283,6 +278,13 @@ class Export(Data["Record"]):
         if isinstance(self.path, UrlPath):
             raise ConfigError(f"{self.path} is an export in a store: copy it to a disk to read it")
         return open_reader(str(self.path))
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether the export is a folder of samples as any other: tars with documents and media."""
+        from shardmill.formats.own import SamplesReader
+
+        return not isinstance(self.path, UrlPath) and isinstance(self.reader, SamplesReader)
 
     @cached_property
     def _parts(self) -> list[Part]:
@@ -465,24 +467,10 @@ def open(place: Place) -> Data[Any]:
     ledger = Ledger(path)
     manifest = ledger.read_manifest()
     if manifest is not None:
-        return CONTENTS[content_of(manifest)](path)
-    if ledger.read_stage() is not None:
+        found = CONTENTS[manifest.content](path)
+        return Samples(path) if isinstance(found, Export) and found.holds_samples else found
+    if ledger.read_stage() is not None or isinstance(path, UrlPath):
         raise ShardmillError(describe_unfinished(ledger))
-    found = Export(path)
-    _ = found.reader  # which says what it cannot read, and what it could
-    return found
-
-
-def content_of(manifest: Manifest) -> str:
-    """Return what the folder of a manifest holds."""
-    stage: Any = manifest.stage
-    if isinstance(stage.get("format"), dict):
-        return "export"
-    if "tokens_dir" in stage:
-        return "packs"
-    roles = {role for shard in manifest.shards for role in shard.files}
-    if CODES in roles:
-        return "codes"
-    if "lengths" in roles:
-        return "lengths"
-    return "tokens" if "spans" in roles else "samples"
+    foreign = Export(path)
+    _ = foreign.reader  # which says what it cannot read, and what it could
+    return foreign

@@ -23,6 +23,10 @@ Made = TypeVar("Made", bound=Data[Any])
 class Runner(Protocol):
     """Runs stages in another way than an engine does: in a trial, or not at all."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it works on this machine."""
+
     def run(self, stage: Stage, out: Path, options: RunOptions) -> RunReport:
         """Return what was done in the folder `out`."""
 
@@ -63,7 +67,12 @@ class RunFailed(ShardmillError):
 
 
 def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
-    """Run a stage into a folder, and return what lies there; `RunFailed` if a unit failed."""
+    """Run a stage into a folder, and return what lies there."""
+    return made(out, run_report(stage, out, options))
+
+
+def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
+    """Run a stage into a folder, and return what was done; `RunFailed` if a unit failed."""
     where = options.get("on", "local")
     if isinstance(where, Runner):
         report = where.run(stage, to_path(out), options)
@@ -80,13 +89,13 @@ def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) ->
             )
     if report.failures:
         raise RunFailed(report)
-    return made(out, report)
+    return report
 
 
 def is_local(options: RunOptions) -> bool:
     """Say whether a run works on this machine, so that its GPUs are those that count."""
     where = options.get("on", "local")
-    return not isinstance(where, Runner) and to_engine(where).is_local
+    return where.is_local if isinstance(where, Runner) else to_engine(where).is_local
 
 
 def run_settings(options: RunOptions) -> dict[str, Any]:

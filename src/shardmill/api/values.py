@@ -22,6 +22,8 @@ from shardmill.storage.text import read_toml
 
 # A folder, a file or a url; data that a verb returned stands for its place.
 Place: TypeAlias = str | os.PathLike[str]
+# Marks an option whose place is written, so that it need not exist.
+WRITTEN = "written"
 # "kind,field=value", {"kind": ..., field: value}, or the object itself.
 Plugin: TypeAlias = str | Mapping[str, Any] | object
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
@@ -38,7 +38,11 @@ from shardmill.plugins import (
     FRAME_SAMPLERS,
     GEOMETRIES,
     IMAGE_TOKENIZERS,
+    READERS,
     SHAPES,
+    SOURCES,
+    TEMPLATES,
+    TEXT_TOKENIZERS,
     VISUAL_RULES,
 )
 from shardmill.storage.text import read_toml
@@ -56,10 +60,10 @@ def ingest(
     src: Inputs,
     out: Place,
     *,
-    source: Plugin | None = None,
-    shape: Plugin | None = None,
+    source: Annotated[Plugin | None, SOURCES] = None,
+    shape: Annotated[Plugin | None, SHAPES] = None,
     media_root: Place | None = None,
-    filter: Plugin | Sequence[Plugin] = (),
+    filter: Annotated[Plugin | Sequence[Plugin], FILTERS] = (),
     key: str | None = None,
     limit: int | None = None,
     per_shard: int | None = None,
@@ -144,7 +148,7 @@ def filter(
     src: Place,
     out: Place,
     *,
-    filter: Plugin | Sequence[Plugin] = (),
+    filter: Annotated[Plugin | Sequence[Plugin], FILTERS] = (),
     drop_duplicates: bool = False,
     **run: Unpack[RunOptions],
 ) -> Samples:
@@ -163,7 +167,7 @@ def frames(
     src: Place,
     out: Place,
     *,
-    sampler: Plugin = "uniform",
+    sampler: Annotated[Plugin, FRAME_SAMPLERS] = "uniform",
     clip: str | tuple[float, float] | None = None,
     format: Literal["jpg", "webp"] = "jpg",
     quality: int = 90,
@@ -207,10 +211,10 @@ def codes(
     src: Place,
     out: Place,
     *,
-    tokenizer: Plugin | None = None,
+    tokenizer: Annotated[Plugin | None, IMAGE_TOKENIZERS] = None,
     weights: Place | None = None,
     resolution: int | None = None,
-    geometry: Plugin | None = None,
+    geometry: Annotated[Plugin | None, GEOMETRIES] = None,
     precision: Literal["fp32", "tf32", "fp16"] | None = None,
     allow_truncated: bool = False,
     from_: str | None = None,
@@ -263,12 +267,12 @@ def tokenize(
     out: Place,
     *,
     recipe: Place | None = None,
-    from_: Plugin | None = None,
-    tokenizer: Plugin | None = None,
-    template: Plugin | None = None,
+    from_: Annotated[Plugin | None, READERS] = None,
+    tokenizer: Annotated[Plugin | None, TEXT_TOKENIZERS] = None,
+    template: Annotated[Plugin | None, TEMPLATES] = None,
     layout: str | Mapping[str, Any] | None = None,
-    codes: Plugin | Place | None = None,
-    rule: Plugin | None = None,
+    codes: Annotated[Plugin | Place | None, CODE_SOURCES] = None,
+    rule: Annotated[Plugin | None, VISUAL_RULES] = None,
     space: str | Mapping[str, Any] | None = None,
     max_length: int | None = None,
     overlong: Overlong | None = None,
@@ -318,7 +322,7 @@ def measure(
     src: Place,
     out: Place,
     *,
-    model: Plugin | Place,
+    model: Annotated[Plugin | Place, VISUAL_RULES],
     tokenizer: Place | None = None,
     template: Place | None = None,
     estimate: bool = False,
@@ -448,7 +452,7 @@ def export(
     src: Place,
     out: Place,
     *,
-    format: Plugin,
+    format: Annotated[Plugin, FORMATS],
     codes: Place | None = None,
     shards: int | None = None,
     **run: Unpack[RunOptions],

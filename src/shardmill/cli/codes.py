@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
-from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
-from shardmill.cli.running import run_and_report
-from shardmill.model.codec import build
-from shardmill.model.manifest import Manifest
+import shardmill as sm
+from shardmill import humanize
+from shardmill.api.data import Codes
+from shardmill.cli import output
+from shardmill.cli.options import PlaceType, folder_argument, limit_option, run_options
+from shardmill.cli.report import call, print_data
 from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS
 
 
 @click.command()
-@folder_argument("folder")
+@folder_argument("src", metavar="IN")
 @click.argument("out", type=PlaceType())
 @click.option(
     "--from",
-    "field",
+    "from_",
     metavar="FIELD",
     help="The samples carry codes already, such as Liquid's vqcode_512; nothing is encoded.",
 )
@@ -39,6 +37,9 @@ from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS
     metavar="KIND,weights=PATH",
     help=f"What encodes: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.",
 )
+@click.option(
+    "--weights", type=PlaceType(exists=True), help="The weights, if --tokenizer does not say."
+)
 @click.option("--resolution", type=int, help="Pixels a side of the middle square.  [default: 512]")
 @click.option(
     "--geometry",
@@ -51,91 +52,34 @@ from shardmill.plugins import GEOMETRIES, IMAGE_TOKENIZERS
     help="What a GPU multiplies.  [default: fp16 on a GPU, fp32 without]",
 )
 @click.option("--allow-truncated", is_flag=True, help="Take images whose end is missing.")
-@click.option("--limit", type=click.IntRange(0), help="Only the first N samples.")
+@limit_option
 @click.option("--threads", type=click.IntRange(1), help="Threads that decode, of each process.")
 @click.option("--device", help="Such as cuda:1 or cpu.  [default: a free GPU for each process]")
 @click.option("--print-sizes", is_flag=True, help="Print the sizes that can come out, and stop.")
 @run_options
-def codes(folder: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
+def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
     """Turn images into VQ codes, written once.
 
     \b
         shardmill codes shards codes --tokenizer chameleon,weights=vqgan --resolution 512
         shardmill codes liquid codes --from vqcode_512
     """
-    options = RunOptions.taken_from(flags)
-    if flags["field"]:
-        adopt(folder, out, flags, options)
-        return
-    if not flags["tokenizer"]:
-        raise click.UsageError("give --tokenizer to encode images, or --from a field with codes")
-    geometry = make_geometry(flags["geometry"], flags["resolution"])
     if print_sizes:
-        for width, height in geometry.sizes():
+        from shardmill.api.verbs import to_geometry
+
+        for width, height in to_geometry(flags["geometry"], flags["resolution"]).sizes():
             click.echo(f"{width} x {height}")
         return
-    _encode(folder, out, geometry, flags, options)
+    call(sm.codes, src, out, next_step=f"shardmill show {out}", report=print_codes, **flags)
 
 
-def _encode(
-    folder: Path, out: Path, geometry: Any, flags: dict[str, Any], options: RunOptions
-) -> None:
-    """Make code shards of the images of the samples."""
-    _use(flags["threads"], flags["device"])
-    from shardmill.stages.codes import EncodeImages
-    from shardmill.tokens.vq.encode import count_devices
-
-    num_devices = count_devices()
-    precision: Any = flags["precision"] or ("fp16" if num_devices else "fp32")
-    tokenizer = build(IMAGE_TOKENIZERS, parse_plugin(flags["tokenizer"]), where="--tokenizer")
-    stage = EncodeImages(
-        input_dir=folder.absolute(),
-        tokenizer=tokenizer.pinned(),
-        geometry=geometry,
-        precision=precision,
-        allow_truncated=flags["allow_truncated"],
-        limit=flags["limit"],
-    )
-    if options.workers is None and options.on.is_local:
-        options = replace(options, workers=max(1, num_devices))
-    manifest = run_and_report(stage, out, options, next_step=f"shardmill show {out}")
-    if not options.as_json:
-        print_precision(manifest, precision)
-
-
-def adopt(folder: Path, out: Path, flags: dict[str, Any], options: RunOptions) -> None:
-    """Make code shards of the codes in a field of the samples."""
-    from shardmill.stages.adopt import AdoptCodes
-    from shardmill.tokens.codes import FieldCodes
-
-    source = FieldCodes(field=flags["field"])
-    limit, num_codes = flags["limit"], flags["num_codes"]
-    stage = AdoptCodes(input_dir=folder.absolute(), codes=source, num_codes=num_codes, limit=limit)
-    run_and_report(stage, out, options, next_step=f"shardmill show {out}")
-
-
-def make_geometry(geometry: str | None, resolution: int | None) -> Any:
-    """Return the geometry that the flags describe; a resolution alone is the middle square."""
-    plain: dict[str, Any] = parse_plugin(geometry) if geometry else {"kind": "square"}
-    if resolution is not None:
-        plain["resolution"] = resolution
-    return build(GEOMETRIES, plain, where="--geometry")
-
-
-def print_precision(manifest: Manifest, precision: str) -> None:
-    """Print which share of the codes was equal to those of fp32."""
+def print_codes(made: Codes, as_json: bool) -> None:
+    """Print the run, and which share of the codes was equal to those of fp32."""
     from shardmill.stages.codes import COMPARED, EQUAL
 
-    compared = manifest.stats.get(COMPARED, 0)
-    if compared:
-        share = manifest.stats.get(EQUAL, 0) / compared
-        text = f"{100 * share:.2f} % of {wording.count(compared)} codes are those of fp32"
-        console.facts([(precision, text)])
-
-
-def _use(threads: int | None, device: str | None) -> None:
-    # Workers inherit the environment; what they run on must not be part of the spec.
-    if threads is not None:
-        os.environ["SHARDMILL_THREADS"] = str(threads)
-    if device is not None:
-        os.environ["SHARDMILL_DEVICE"] = device
+    print_data(made, as_json)
+    compared = made.manifest.stats.get(COMPARED, 0) if made.complete else 0
+    if compared and not as_json:
+        share = made.manifest.stats.get(EQUAL, 0) / compared
+        text = f"{100 * share:.2f} % of {humanize.count(compared)} codes are those of fp32"
+        output.facts([(made.spec.precision, text)])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
+import shardmill as sm
+from shardmill import humanize
+from shardmill.cli import output
 from shardmill.cli.options import folder_argument, json_option
-from shardmill.stages.diff import FolderDiff, TouchedShard, diff_folders
+from shardmill.stages.diff import FolderDiff, TouchedShard
 
 MAX_LISTED = 10
 
@@ -28,20 +29,24 @@ def diff(before: Path, after: Path, as_json: bool) -> None:
     \b
         shardmill diff shards shards-2
     """
-    found = diff_folders(before, after)
+    print_diff(sm.diff(before, after), as_json)
+
+
+def print_diff(found: FolderDiff, as_json: bool) -> None:
+    """Print what changed: samples, the mix of sources, shards."""
     if as_json:
-        console.print_json(asdict(found))
+        output.print_json(asdict(found))
         return
-    _print_samples(before, after, found)
+    _print_samples(found)
     _print_mix(found)
     _print_shards(found)
 
 
-def _print_samples(before: Path, after: Path, found: FolderDiff) -> None:
+def _print_samples(found: FolderDiff) -> None:
     if not found.added + found.removed + found.changed:
-        console.say("✓", f"{before} and {after} hold the same samples")
+        output.say("✓", "both hold the same samples")
     else:
-        console.say("→", f"from {before} to {after}", colour=console.HINT)
+        output.say("→", "they differ", colour=output.HINT)
     rows = [("samples", _change(found.num_samples))]
     if any(found.num_tokens):
         rows.append(("tokens", _change(found.num_tokens)))
@@ -52,22 +57,22 @@ def _print_samples(before: Path, after: Path, found: FolderDiff) -> None:
     ):
         if count:
             some = found.examples[what][:3]
-            rows.append((what, f"{wording.count(count)}: {', '.join(some)}{_more(count, some)}"))
-    console.facts(rows)
+            rows.append((what, f"{humanize.count(count)}: {', '.join(some)}{_more(count, some)}"))
+    output.facts(rows)
 
 
 def _print_mix(found: FolderDiff) -> None:
     mixed = [mix for mix in found.mix if mix.source]
     if not mixed:
         return
-    console.heading("mix")
-    console.table(
+    output.heading("mix")
+    output.table(
         ("source", "samples", "after", "tokens", "after"),
         [
             (
                 mix.source,
-                *(wording.count(n) for n in mix.samples),
-                *(wording.count(n) if n else "-" for n in mix.tokens),
+                *(humanize.count(n) for n in mix.samples),
+                *(humanize.count(n) if n else "-" for n in mix.tokens),
             )
             for mix in mixed
         ],
@@ -75,11 +80,11 @@ def _print_mix(found: FolderDiff) -> None:
 
 
 def _print_shards(found: FolderDiff) -> None:
-    console.heading(
-        f"{wording.plural(len({s.name for s in found.shards}), 'shard')} touched, "
+    output.heading(
+        f"{humanize.plural(len({s.name for s in found.shards}), 'shard')} touched, "
         f"{found.num_same_shards:,} the same"
     )
-    console.listed(_shard_lines(found), MAX_LISTED)
+    output.listed(_shard_lines(found), MAX_LISTED)
 
 
 def _shard_lines(found: FolderDiff) -> Iterator[str]:
@@ -97,7 +102,7 @@ def _shard_lines(found: FolderDiff) -> Iterator[str]:
 def _change(numbers: tuple[int, int]) -> str:
     before, after = numbers
     change = f", {after - before:+,}" if before != after else ""
-    return f"{wording.count(before)} before, {wording.count(after)} after{change}"
+    return f"{humanize.count(before)} before, {humanize.count(after)} after{change}"
 
 
 def _more(count: int, shown: list[str]) -> str:

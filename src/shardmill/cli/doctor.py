@@ -24,9 +24,8 @@ from typing import Literal
 
 import click
 
-from shardmill import __version__
-from shardmill import humanize as wording
-from shardmill.cli import output as console
+from shardmill import __version__, humanize
+from shardmill.cli import output
 from shardmill.cli.options import json_option
 from shardmill.machine import count_cpus
 
@@ -139,7 +138,7 @@ def _gpus() -> Iterator[Finding]:
         yield Finding("GPU", "CUDA", "bad" if seen else "missing", seen or "no GPU found", todo)
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         about = torch.cuda.get_device_properties(number)
-        text = f"{about.name}, {wording.size(about.total_memory)}"
+        text = f"{about.name}, {humanize.size(about.total_memory)}"
         yield Finding("GPU", f"GPU {number}", "good", text)
 
 
@@ -178,7 +177,7 @@ def _disks(folder: Path) -> Iterator[Finding]:
         if not path.is_dir():
             continue
         usage = shutil.disk_usage(path)
-        text = f"{wording.size(usage.free)} free of {wording.size(usage.total)}, {path}"
+        text = f"{humanize.size(usage.free)} free of {humanize.size(usage.total)}, {path}"
         if not os.access(path, os.W_OK):
             yield Finding("disks", name, "bad", text, "it cannot be written: choose another")
         elif usage.free < MIN_FREE_BYTES and name == "data":
@@ -190,7 +189,7 @@ def _disks(folder: Path) -> Iterator[Finding]:
 def _limits() -> Iterator[Finding]:
     yield Finding("limits", "CPUs", "good", f"{count_cpus()} usable of {os.cpu_count()}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield Finding("limits", "memory", "good", wording.size(memory))
+    yield Finding("limits", "memory", "good", humanize.size(memory))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft:,} (at most {hard:,})" if soft != resource.RLIM_INFINITY else "no limit"
     enough = soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES
@@ -217,7 +216,7 @@ def _output(*words: str) -> str:
     return done.stdout.strip().replace("\n", "; ") if done.returncode == 0 else ""
 
 
-MARKS = {"good": ("✓", console.GOOD), "missing": ("·", console.HINT), "bad": ("✗", console.BAD)}
+MARKS = {"good": ("✓", output.GOOD), "missing": ("·", output.HINT), "bad": ("✗", output.BAD)}
 
 
 @click.command()
@@ -232,7 +231,7 @@ def doctor(folder: Path, as_json: bool) -> None:
     findings = list(examine(folder))
     wrong = [finding for finding in findings if finding.state == "bad"]
     if as_json:
-        console.print_json({"good": not wrong, "findings": [asdict(f) for f in findings]})
+        output.print_json({"good": not wrong, "findings": [asdict(f) for f in findings]})
     else:
         _print(findings, wrong)
     if wrong:
@@ -245,15 +244,15 @@ def _print(findings: list[Finding], wrong: list[Finding]) -> None:
     for finding in findings:
         if finding.section != section:
             section = finding.section
-            console.heading(section)
+            output.heading(section)
         mark, colour = MARKS[finding.state]
-        console.say(mark, f"{finding.name.ljust(width)}  {finding.found}", colour=colour)
+        output.say(mark, f"{finding.name.ljust(width)}  {finding.found}", colour=colour)
         if finding.todo:
-            console.hint(f"{' ' * width}  {finding.todo}")
+            output.hint(f"{' ' * width}  {finding.todo}")
     click.echo()
     missing = sum(finding.state == "missing" for finding in findings)
     if wrong:
-        console.say("✗", f"{wording.plural(len(wrong), 'thing')} to mend", colour=console.BAD)
+        output.say("✗", f"{humanize.plural(len(wrong), 'thing')} to mend", colour=output.BAD)
     else:
         text = f"; {missing} optional missing" if missing else ""
-        console.say("✓", f"ready{text}")
+        output.say("✓", f"ready{text}")

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import PlaceType, RunOptions, filter_option, folder_argument, run_options
-from shardmill.cli.running import run_and_report
-from shardmill.stages.filter import FilterSamples
+import shardmill as sm
+from shardmill.cli.options import PlaceType, filter_option, folder_argument, run_options
+from shardmill.cli.report import call
 
 
 @click.command(name="filter")
-@folder_argument("folder")
+@folder_argument("src", metavar="IN")
 @click.argument("out", type=PlaceType())
 @filter_option
 @click.option(
@@ -22,8 +22,6 @@ from shardmill.stages.filter import FilterSamples
     help="Of samples with the same text and media keep the first, in the whole folder.",
 )
 @run_options
-def filter_(folder: Path, out: Path, **fields: Any) -> None:
+def filter_(src: Path, out: Path, **flags: Any) -> None:
     """Keep the samples that pass; drop duplicates."""
-    options = RunOptions.taken_from(fields)
-    stage = FilterSamples(input_dir=folder.absolute(), **fields)
-    run_and_report(stage, out, options, next_step=f"shardmill status {out}")
+    call(sm.filter, src, out, next_step=f"shardmill status {out}", **flags)

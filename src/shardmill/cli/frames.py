@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
-from shardmill.cli.running import run_and_report
-from shardmill.errors import ConfigError
-from shardmill.model.codec import build
+import shardmill as sm
+from shardmill.cli.options import PlaceType, folder_argument, limit_option, run_options
+from shardmill.cli.report import call
 from shardmill.plugins import FRAME_SAMPLERS
 
 
 @click.command()
-@folder_argument("folder")
+@folder_argument("src", metavar="IN")
 @click.argument("out", type=PlaceType())
 @click.option(
     "--sampler",
@@ -64,9 +63,9 @@ from shardmill.plugins import FRAME_SAMPLERS
     show_default=True,
     help="Frame 3 of sample K is K-3.jpg (dashed) or K.3.jpg (dotted).",
 )
-@click.option("--limit", type=click.IntRange(0), help="Only the first N samples.")
+@limit_option
 @run_options
-def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any) -> None:
+def frames(src: Path, out: Path, **flags: Any) -> None:
     """Turn videos into frames, or keep them whole.
 
     \b
@@ -74,25 +73,4 @@ def frames(folder: Path, out: Path, sampler: str, clip: str | None, **flags: Any
         shardmill frames clips frames --sampler keyframes,i_frames=8,p_frames=16 --mark '#{at}'
         shardmill frames clips frames --sampler fps,fps=2,max_frames=64
     """
-    from shardmill.media.video.frames import ImageFormat
-    from shardmill.stages.frames import SampleFrames
-
-    options = RunOptions.taken_from(flags)
-    names = ("format", "quality", "long_side")
-    stage = SampleFrames(
-        input_dir=folder.absolute(),
-        sampler=build(FRAME_SAMPLERS, parse_plugin(sampler), where="--sampler"),
-        images=ImageFormat(**{name: flags.pop(name) for name in names}),
-        clip_s=None if clip is None else parse_clip(clip),
-        **flags,
-    )
-    run_and_report(stage, out, options, next_step=f"shardmill show {out}")
-
-
-def parse_clip(text: str) -> tuple[float, float]:
-    """Return (2.5, 10.0) for '2.5,10'."""
-    try:
-        start, end = (float(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--clip must be START,END in seconds, got {text!r}") from None
-    return start, end
+    call(sm.frames, src, out, next_step=f"shardmill show {out}", **flags)

@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import PlaceType, RunOptions, run_options
-from shardmill.cli.running import run_and_report
-from shardmill.formats.wids import PICKLE_NAME, write_shard_list, write_wids_index
-from shardmill.stages.index import IndexTars
+import shardmill as sm
+from shardmill.cli.options import PlaceType, run_options
+from shardmill.cli.report import call
 
 
 @click.command()
-@click.argument("tars", nargs=-1, required=True, metavar="TAR...")
+@click.argument("src", nargs=-1, required=True, metavar="TAR...")
 @click.argument("out", type=PlaceType())
 @click.option(
     "--media-sizes", is_flag=True, help="Also read width, height, frames from media headers."
@@ -28,7 +27,7 @@ from shardmill.stages.index import IndexTars
 @click.option("--md5", is_flag=True, help="Put md5 sums into shardindex.json; reads every byte.")
 @click.option("--name", help="The name in shardindex.json.  [default: the folder's]")
 @run_options
-def index(tars: tuple[str, ...], out: Path, md5: bool, name: str | None, **fields: Any) -> None:
+def index(src: tuple[str, ...], out: Path, **flags: Any) -> None:
     """Index existing tars where they lie.
 
     TAR is a file, a folder, a glob, braces or a url (s3://, gs://, https://); nothing is copied and
@@ -41,9 +40,4 @@ def index(tars: tuple[str, ...], out: Path, md5: bool, name: str | None, **field
         shardmill index 'cc3m-train-{0000..0575}.tar' cc3m-index
         shardmill index 's3://bucket/laion/{00000..00999}.tar' laion-index --media-sizes
     """
-    options = RunOptions.taken_from(fields)
-    run_and_report(IndexTars(tars=tars, **fields), out, options, next_step=f"shardmill show {out}")
-    # A complete folder never changes, so its lists are made once, unless they are asked for anew.
-    if md5 or name or not (out / PICKLE_NAME).exists():
-        write_wids_index(out, name=name or out.absolute().name, with_md5=md5)
-        write_shard_list(out)
+    call(sm.index, src, out, next_step=f"shardmill show {out}", **flags)

@@ -7,18 +7,17 @@ from typing import Any
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
-from shardmill.cli.options import PlaceType, RunOptions, folder_argument, parse_plugin, run_options
-from shardmill.cli.running import run_and_report
-from shardmill.model.codec import build
+import shardmill as sm
+from shardmill import humanize
+from shardmill.api.data import Lengths
+from shardmill.cli import output
+from shardmill.cli.options import FILE, PlaceType, folder_argument, limit_option, run_options
+from shardmill.cli.report import call, print_data
 from shardmill.plugins import VISUAL_RULES
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@folder_argument("input")
+@folder_argument("src", metavar="IN")
 @click.argument("out", type=PlaceType())
 @click.option(
     "--model",
@@ -48,9 +47,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="What becomes of control tokens that stand in people's text.",
 )
 @click.option("--today", metavar="YYYY-MM-DD", help="For templates that write the date.")
-@click.option("--limit", type=click.IntRange(0), help="Only the first samples.")
+@limit_option
 @run_options
-def measure(input: Path, out: Path, model: str, estimate: bool, **flags: Any) -> None:
+def measure(src: Path, out: Path, **flags: Any) -> None:
     """Count the tokens of samples for a model that takes pixels.
 
     Writes OUT/lengths.bin, which `shardmill plan` reads. No media are decoded: text is counted by
@@ -62,45 +61,25 @@ def measure(input: Path, out: Path, model: str, estimate: bool, **flags: Any) ->
         shardmill measure shards lengths --model qwen3-vl --tokenizer models/qwen3
         shardmill measure shards lengths --model llava --estimate
     """
-    from shardmill.stages.measure import Measure, merge_lengths
-
-    options = RunOptions.taken_from(flags)
-    tokenizer = flags.pop("tokenizer") or (Path(model) if Path(model).is_dir() else None)
-    if tokenizer is None and not estimate:
-        raise click.UsageError("give --tokenizer, or --estimate to guess without one")
-    stage = Measure(
-        input_dir=input,
-        rule=_rule(model),
-        tokenizer=None if estimate else tokenizer,
-        **flags,
-    )
-    run_and_report(
-        stage, out, options, next_step=f"shardmill plan {out} packs.plan --capacity 8192"
-    )
-    table = merge_lengths(out)
-    if not options.as_json:
-        _print_lengths(table)
+    hint = f"shardmill plan {out} packs.plan --capacity 8192"
+    call(sm.measure, src, out, next_step=hint, report=print_lengths, **flags)
 
 
-def _rule(model: str) -> Any:
-    if Path(model).is_dir():
-        from shardmill.tokens.visual.pretrained import rule_of_folder
-
-        return rule_of_folder(Path(model))
-    return build(VISUAL_RULES, parse_plugin(model), where="--model")
-
-
-def _print_lengths(table: Any) -> None:
-    kept = table.num_tokens[table.reject == 0].astype("i8")
-    if not len(kept):
+def print_lengths(made: Lengths, as_json: bool) -> None:
+    """Print the run, and how long the samples are."""
+    print_data(made, as_json)
+    if as_json or not made.complete or not made.counts.num_kept:
         return
+    table = made.table
+    kept = table.num_tokens[table.reject == 0].astype("i8")
     kept.sort()
     visual = int(table.num_visual.sum(dtype="i8"))
-    middle, late, longest = kept[len(kept) // 2], kept[len(kept) * 99 // 100], kept[-1]
-    console.facts(
+    median, late, longest = kept[len(kept) // 2], kept[len(kept) * 99 // 100], kept[-1]
+    tokens = f"{humanize.count(int(kept.sum()))}, {humanize.count(visual)} of them visual"
+    output.facts(
         [
-            ("tokens", f"{wording.count(int(kept.sum()))}, {wording.count(visual)} of them visual"),
-            ("length", f"median {middle:,}, 99 % up to {late:,}, longest {longest:,}"),
+            ("tokens", tokens),
+            ("length", f"median {median:,}, 99 % up to {late:,}, longest {longest:,}"),
             ("counts", "exact" if table.exact else "estimates: the planner leaves headroom"),
         ]
     )

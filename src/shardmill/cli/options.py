@@ -1,103 +1,18 @@
-"""The flags that verbs share, and how those of a run become one.
-
-What a user types, as values: plugins with their fields, and sizes in bytes.
-
-`--on`: where the units of a stage are worked off; and what it would do, with `--dry-run`.
-
-Arguments that name a file or folder, which may be a url of an object store.
-"""
+"""The options and arguments that commands share. Values are read by the front door, not here."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import click
-import orjson
 
-from shardmill.errors import ConfigError
-from shardmill.model.codec import build, from_plain
-from shardmill.plugins import ENGINES, FILTERS
-from shardmill.run.engine import Engine
+from shardmill.plugins import FILTERS
 from shardmill.storage.path import UrlPath, as_path
-from shardmill.storage.text import read_toml
 from shardmill.storage.url import is_remote
 
-Spec = TypeVar("Spec")
-
-# A comma that is not inside [...], {...} or "...": splits 'kind,names=["a","b"],size=3'.
-COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
-POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
-
-
-def parse_plugin(text: str) -> dict[str, Any]:
-    """'aspect_ratio,max_ratio=2' -> {"kind": "aspect_ratio", "max_ratio": 2}.
-
-    Values are JSON where they can be read as such, and text otherwise.
-    """
-    kind, *fields = COMMA.split(text)
-    plain: dict[str, Any] = {"kind": kind.strip()}
-    for field in fields:
-        name, equals, value = field.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"{text!r}: expected name=value after the kind, got {field!r}")
-        plain[name.strip()] = _value(value.strip())
-    return plain
-
-
-def parse_spec(text: str, spec: type[Spec], *, where: str) -> Spec:
-    """'layers=32,hidden=4096' -> a spec with these fields, the others at their defaults."""
-    fields = parse_plugin(f"fields,{text}" if text else "fields")
-    del fields["kind"]
-    made: Spec = from_plain(fields, spec, where=where)
-    return made
-
-
-def parse_size(text: str) -> int:
-    """'500MB' -> 500000000, '1GiB' -> 1073741824, '4096' -> 4096."""
-    match = SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(f"{text!r} is not a size: write 500MB, 1GiB or a number of bytes")
-    unit = match[2]
-    base = 1024 if unit.endswith("i") else 1000
-    return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
-
-
-class SizeType(click.ParamType[int]):
-    """A size in bytes with an optional unit."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        return value if isinstance(value, int) else parse_size(value)
-
-
-def _value(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
-
-
-def parse_engine(text: str) -> Engine:
-    """Return the engine of 'local', 'cluster.toml', 'ray,gpus=0.5', 'ray://host:port' and so on.
-
-    What is before '://' names an engine, which then gets the whole as its `address`.
-    """
-    if text.endswith(".toml"):
-        plain = read_toml(Path(text))
-    elif "://" in text:
-        address, *_ = text.split(",")
-        kind, _, _ = address.partition("://")
-        plain = parse_plugin(kind + text.removeprefix(address)) | {"address": address}
-    else:
-        plain = parse_plugin(text)
-    engine: Engine = build(ENGINES, plain, where=f"--on {text}")
-    return engine
+Option: TypeAlias = Callable[[Any], Any]
 
 
 class PlaceType(click.Path):
@@ -119,26 +34,8 @@ class PlaceType(click.Path):
         return super().convert(text.removeprefix("file://"), param, ctx)
 
 
-Option: TypeAlias = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How a stage is run; none of this changes what it writes."""
-
-    workers: int | None
-    retries: int
-    max_skip_rate: float
-    part: tuple[int, int]
-    on: Engine
-    wait: bool
-    dry_run: bool
-    as_json: bool
-
-    @classmethod
-    def taken_from(cls, flags: dict[str, Any]) -> RunOptions:
-        """Remove the flags of `run_options` from a command's flags, and return them."""
-        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
+FILE = PlaceType(exists=True, dir_okay=False)
+FOLDER = PlaceType(exists=True, file_okay=False)
 
 
 def all_of(*options: Option) -> Option:
@@ -152,21 +49,9 @@ def all_of(*options: Option) -> Option:
     return add
 
 
-def parse_part(text: str) -> tuple[int, int]:
-    """Return (3, 8) for '3/8'; parts count from 1."""
-    first, slash, second = text.partition("/")
-    if not slash or not first.isdigit() or not second.isdigit():
-        raise ConfigError(f"--part must look like 3/8, got {text!r}")
-    part, parts = int(first), int(second)
-    if not 1 <= part <= parts:
-        raise ConfigError(f"--part {text}: the part must lie between 1 and {parts}")
-    return part, parts
-
-
-def folder_argument(name: str) -> Option:
+def folder_argument(name: str, metavar: str | None = None) -> Option:
     """Add the argument of an existing folder of ours."""
-    path = PlaceType(exists=True, file_okay=False)
-    return click.argument(name, type=path)
+    return click.argument(name, type=FOLDER, metavar=metavar)
 
 
 json_option: Option = click.option(
@@ -177,14 +62,14 @@ json_lines_option: Option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, an object a line, instead of a report."
 )
 
+limit_option: Option = click.option(
+    "--limit", type=click.IntRange(0), help="Take only the first samples or rows."
+)
+
 filter_option: Option = click.option(
     "--filter",
-    "filters",
     multiple=True,
     metavar="KIND,FIELD=VALUE",
-    callback=lambda _ctx, _param, texts: tuple(
-        build(FILTERS, parse_plugin(text), where="--filter") for text in texts
-    ),
     help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
 )
 
@@ -201,9 +86,9 @@ run_options: Option = all_of(
     click.option(
         "--on",
         default="local",
+        show_default=True,
         metavar="WHERE",
-        callback=lambda _ctx, _param, text: parse_engine(text),
-        help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.  [default: local]",
+        help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.",
     ),
     click.option(
         "--workers",
@@ -228,7 +113,6 @@ run_options: Option = all_of(
         "--part",
         default="1/1",
         metavar="I/N",
-        callback=lambda _ctx, _param, text: parse_part(text),
         help="Do only the Ith of N parts: for machines without a scheduler.",
     ),
     click.option(

@@ -1,18 +1,17 @@
-"""What a report looks like: aligned facts, marks for good and bad, one JSON object for machines.
+"""What a report looks like: marks for good and bad, aligned facts, tables, bars; JSON for machines.
 
-Prints the statistics that stages count: groups of counts, and histograms of powers of two.
+Statistics are counts by name: groups of them are tables, histograms of powers of two are bars.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
-from shardmill import humanize as wording
+from shardmill import humanize
 from shardmill.model.manifest import group_stats, power_bars
 
 GOOD, BAD, HINT = "green", "red", "cyan"
@@ -26,12 +25,6 @@ def print_json(value: Mapping[str, Any]) -> None:
 def say(mark: str, text: str, *, colour: str = GOOD) -> None:
     """Print a line that begins with a mark: `✓ 32 samples kept`."""
     click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
-
-
-def say_empty(folder: Path, *, as_json: bool) -> None:
-    """Say that there is nothing to show; machines see it by the lack of lines."""
-    text = f"{folder} is empty: shardmill status {folder} tells what became of its input"
-    click.echo(text, err=as_json)
 
 
 def hint(text: str) -> None:
@@ -87,7 +80,7 @@ OF_SAMPLES = ("samples", "source", "missing")
 def print_statistics(stats: Mapping[str, int], num_samples: int) -> None:
     """Print "tokens" as a fact, "source|web" in a table "source", "text chars|<=64" as bars."""
     groups = group_stats(stats)
-    facts((name, wording.count(n)) for name, n in groups.pop("", {}).items())
+    facts((name, humanize.count(n)) for name, n in groups.pop("", {}).items())
     for group, values in groups.items():
         if "sum" in values and power_bars(values):
             _print_histogram(group, values)
@@ -102,7 +95,7 @@ def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None
     table(
         ("", "count", "share"),
         [
-            (name, wording.count(n), wording.percent(n / whole) if whole else "-")
+            (name, humanize.count(n), humanize.percent(n / whole) if whole else "-")
             for name, n in rows[:MAX_ROWS]
         ],
     )
@@ -113,9 +106,9 @@ def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None
 def _print_histogram(group: str, values: Mapping[str, int]) -> None:
     rows = power_bars(values)
     total = sum(n for _, n in rows)
-    heading(f"{group}: {wording.count(values['sum'] / max(total, 1))} on average")
+    heading(f"{group}: {humanize.count(values['sum'] / max(total, 1))} on average")
     most = max(n for _, n in rows)
-    width = len(wording.count(rows[-1][0]))
+    width = len(humanize.count(rows[-1][0]))
     for limit, n in rows:
-        size = wording.count(limit).rjust(width)
-        click.echo(f"  up to {size}  {bar(n / most)} {wording.count(n)}")
+        size = humanize.count(limit).rjust(width)
+        click.echo(f"  up to {size}  {bar(n / most)} {humanize.count(n)}")

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from shardmill.cli.options import PlaceType, RunOptions, folder_argument, run_options
-from shardmill.cli.running import run_and_report
+import shardmill as sm
+from shardmill.cli.options import FILE, FOLDER, PlaceType, folder_argument, run_options
+from shardmill.cli.report import call
 
 
 @click.command()
 @folder_argument("tokens")
-@click.argument("plan", type=PlaceType(exists=True, dir_okay=False))
+@click.argument("plan", type=FILE)
 @click.argument("out", type=PlaceType(file_okay=False))
 @click.option(
     "--format",
@@ -23,10 +24,7 @@ from shardmill.cli.running import run_and_report
     help="Megatron's bin and idx with a document a pack, or WebDataset tars with a sample a pack.",
 )
 @click.option(
-    "--samples",
-    "samples_dir",
-    type=PlaceType(exists=True, file_okay=False),
-    help="The folder of samples whose images are copied into the tars.",
+    "--samples", type=FOLDER, help="The folder of samples whose images are copied into the tars."
 )
 @click.option("--packs-per-shard", type=click.IntRange(1), default=1000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="For the order of packs.")
@@ -42,8 +40,4 @@ def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
         shardmill pack tokens packs.plan packs
         shardmill pack tokens packs.plan packs --format tar --samples shards
     """
-    from shardmill.stages.pack import Materialize
-
-    options = RunOptions.taken_from(flags)
-    stage = Materialize(tokens_dir=tokens, plan_path=plan, **flags)
-    run_and_report(stage, out, options, next_step=f"shardmill status {out}")
+    call(sm.pack, tokens, plan, out, next_step=f"shardmill status {out}", **flags)

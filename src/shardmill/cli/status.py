@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
-from shardmill.cli.options import folder_argument, json_option, parse_engine
+from shardmill import humanize
+from shardmill.api.values import to_engine
+from shardmill.cli import output
+from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.output import print_statistics
 from shardmill.run.engine import Engine, QueueState, find_queue
 from shardmill.run.status import Status, UnitTime, read_status
@@ -26,7 +27,7 @@ MAX_UNITS = 12
 @click.option(
     "--on",
     metavar="ENGINE",
-    callback=lambda _ctx, _param, text: parse_engine(text) if text else None,
+    callback=lambda _ctx, _param, text: to_engine(text) if text else None,
     help="Ask this engine what is queued.  [default: those that shardmill knows]",
 )
 @json_option
@@ -38,7 +39,7 @@ def status(folder: Path, on: Engine | None, as_json: bool) -> None:
         waiting = None
         if queue is not None and queue.answers:
             waiting = {"num_tasks": queue.num_waiting, "why": queue.why}
-        console.print_json({**asdict(found), "queued": waiting})
+        output.print_json({**asdict(found), "queued": waiting})
         return
     _print_summary(folder, found)
     if queue is not None:
@@ -52,21 +53,21 @@ def status(folder: Path, on: Engine | None, as_json: bool) -> None:
 def _print_summary(folder: Path, found: Status) -> None:
     kind = found.stage_kind.removeprefix("stage/").rpartition(":")[2]
     if found.complete:
-        console.say("✓", f"{folder} is complete, made by {kind}")
+        output.say("✓", f"{folder} is complete, made by {kind}")
     elif found.failures:
-        console.say("✗", f"{folder} has failed units, made by {kind}", colour=console.BAD)
+        output.say("✗", f"{folder} has failed units, made by {kind}", colour=output.BAD)
     else:
-        console.say("…", f"{folder} is not complete yet, made by {kind}", colour=console.HINT)
+        output.say("…", f"{folder} is not complete yet, made by {kind}", colour=output.HINT)
     share = found.num_done / found.num_units if found.num_units else 1.0
     units = f"{found.num_done:,} of {found.num_units:,} done"
-    console.facts(
+    output.facts(
         [
             ("units", f"{units}, {found.num_failed:,} failed" if found.failures else units),
-            ("", console.bar(share, 40))
+            ("", output.bar(share, 40))
             if not found.complete
             else ("shards", f"{found.num_shards:,}"),
             ("samples", f"{found.num_in:,} in, {found.num_kept:,} kept"),
-            ("size", wording.size(found.num_bytes)),
+            ("size", humanize.size(found.num_bytes)),
         ]
     )
 
@@ -76,15 +77,15 @@ def _print_queue(queue: QueueState) -> None:
         click.echo(f"  {queue.scheduler} does not answer: whether tasks are queued is not known")
     elif queue.num_waiting:
         why = f": {queue.why}" if queue.why else ""
-        tasks = wording.plural(queue.num_waiting, "task")
+        tasks = humanize.plural(queue.num_waiting, "task")
         click.echo(f"  {tasks} queued in {queue.scheduler}{why}")
 
 
 def _print_activity(found: Status) -> None:
     _print_processes(found)
     if found.samples_per_s is not None:
-        left = "?" if found.seconds_left is None else wording.duration(found.seconds_left)
-        click.echo(f"  {wording.count(found.samples_per_s)} samples/s, {left} left")
+        left = "?" if found.seconds_left is None else humanize.duration(found.seconds_left)
+        click.echo(f"  {humanize.count(found.samples_per_s)} samples/s, {left} left")
     _print_times("at work, the longest first", found.running)
     if not found.complete:
         _print_times("slow units", found.slow_units)
@@ -97,7 +98,7 @@ def _print_processes(found: Status) -> None:
             click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
         return
     alive = Counter(lock.owner.host for lock in found.locks if lock.alive)
-    machines = wording.plural(len(alive), "machine")
+    machines = humanize.plural(len(alive), "machine")
     click.echo(f"  {alive.total()} processes on {machines} are at work")
     num_silent = len(found.locks) - alive.total()
     if num_silent:
@@ -107,10 +108,10 @@ def _print_processes(found: Status) -> None:
 def _print_times(title: str, units: Sequence[UnitTime]) -> None:
     if not units:
         return
-    console.heading(title)
+    output.heading(title)
     longest = sorted(units, key=lambda unit: -unit.seconds)
-    rows = [(u.unit, wording.duration(u.seconds), f"{u.host} ({u.pid})") for u in longest]
-    console.table(("unit", "for", "on"), rows[:MAX_UNITS])
+    rows = [(u.unit, humanize.duration(u.seconds), f"{u.host} ({u.pid})") for u in longest]
+    output.table(("unit", "for", "on"), rows[:MAX_UNITS])
     if len(rows) > MAX_UNITS:
         click.echo(f"  and {len(rows) - MAX_UNITS:,} more")
 
@@ -118,10 +119,10 @@ def _print_times(title: str, units: Sequence[UnitTime]) -> None:
 def _print_skipped(found: Status) -> None:
     if not found.skipped:
         return
-    console.heading("skipped")
+    output.heading("skipped")
     for reason, number in sorted(found.skipped.items(), key=lambda item: -item[1]):
-        share = wording.percent(number / max(found.num_in, 1))
-        click.echo(f"  {wording.count(number)} x {reason}, {share}")
+        share = humanize.percent(number / max(found.num_in, 1))
+        click.echo(f"  {humanize.count(number)} x {reason}, {share}")
         for reject in found.examples.get(reason, ()):
             click.secho(f"      {reject.key}: {reject.detail}", dim=True)
 
@@ -129,10 +130,10 @@ def _print_skipped(found: Status) -> None:
 def _print_failures(found: Status) -> None:
     if not found.failures:
         return
-    console.heading("failed units")
+    output.heading("failed units")
     for failure in found.failures[:MAX_FAILURES]:
-        click.secho(f"  {failure.unit}: {failure.message}", fg=console.BAD)
+        click.secho(f"  {failure.unit}: {failure.message}", fg=output.BAD)
         click.secho("\n".join(f"    {line}" for line in failure.tail.splitlines()), dim=True)
     if len(found.failures) > MAX_FAILURES:
         click.echo(f"  and {len(found.failures) - MAX_FAILURES:,} more, in failures/")
-    console.hint("run the command that makes this folder again: it tries only these units")
+    output.hint("run the command that makes this folder again: it tries only these units")

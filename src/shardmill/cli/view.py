@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
+from shardmill import humanize
+from shardmill.cli import output
 from shardmill.cli.options import allow_option, folder_argument, json_option
 from shardmill.errors import need
 from shardmill.storage.atomic import write_file
@@ -66,10 +66,10 @@ def view(
     address = f"http://127.0.0.1:{number}/?token={token}"
     context = Context(folder, allowed, decodes=reconstruct)
     if as_json:
-        console.print_json({"address": address, "port": number, "folder": str(folder)})
+        output.print_json({"address": address, "port": number, "folder": str(folder)})
     else:
-        console.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
-        console.hint("Ctrl-C ends it; the address works only on this machine")
+        output.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
+        output.hint("Ctrl-C ends it; the address works only on this machine")
     app = make_app(context, token, number)
     if not no_open and not as_json and _has_screen():
         webbrowser.open(address)
@@ -111,6 +111,6 @@ def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> 
     content = make_report(Context(folder, allowed))
     write_file(out, content)
     if as_json:
-        console.print_json({"report": str(out), "bytes": len(content)})
+        output.print_json({"report": str(out), "bytes": len(content)})
     else:
-        console.say("✓", f"{out}: {wording.size(len(content))}, complete in itself")
+        output.say("✓", f"{out}: {humanize.size(len(content))}, complete in itself")

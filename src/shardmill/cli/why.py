@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
+from shardmill import humanize
+from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
 
 if TYPE_CHECKING:
@@ -92,15 +92,15 @@ def why(
     with _plans(plan, epoch_plans) as plans:
         packs = packs_of_step(plans, split, start, step, finder)
     if as_json:
-        console.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
+        output.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
         return
-    console.say(
-        "✓", f"step {step:,} of rank {rank} of {world}: {wording.plural(len(packs), 'pack')}"
+    output.say(
+        "✓", f"step {step:,} of rank {rank} of {world}: {humanize.plural(len(packs), 'pack')}"
     )
     for pack in packs:
         _print_pack(pack)
     if data is None:
-        console.hint("--data FOLDER names the documents and the files they came from")
+        output.hint("--data FOLDER names the documents and the files they came from")
 
 
 @contextmanager
@@ -116,15 +116,15 @@ def _plans(plan: Path, lengths: Path | None) -> Iterator[Plans]:
 
 def _print_pack(pack: PackOrigin) -> None:
     if pack.pack < 0:
-        console.heading("an empty pack: the epoch does not fill this step")
+        output.heading("an empty pack: the epoch does not fill this step")
         return
-    console.heading(
+    output.heading(
         f"pack {pack.pack:,}, position {pack.position:,} of epoch {pack.epoch}: "
-        f"{wording.plural(len(pack.rows), 'document')}"
+        f"{humanize.plural(len(pack.rows), 'document')}"
     )
     if pack.documents:
         header = ("row", "key", "lies in", "at byte", "bytes", "came from")
-        console.table(header, [_row(*item) for item in zip(pack.rows, pack.documents)])
+        output.table(header, [_row(*item) for item in zip(pack.rows, pack.documents)])
     else:
         click.echo(f"  rows {', '.join(map(str, pack.rows))}")
 

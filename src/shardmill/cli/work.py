@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from shardmill import humanize as wording
-from shardmill.cli import output as console
-from shardmill.cli.options import PlaceType, json_option, parse_engine
-from shardmill.cli.running import print_failures, report_to_plain
+from shardmill import humanize
+from shardmill.api.values import to_engine
+from shardmill.cli import output
+from shardmill.cli.options import PlaceType, json_option
+from shardmill.cli.report import print_failures, run_to_plain
 from shardmill.run.engine import Engine
 from shardmill.run.job import read_job
 from shardmill.run.progress import show_progress
@@ -27,7 +28,7 @@ from shardmill.run.task import TaskReport, run_task
 @click.option(
     "--requeue",
     metavar="ENGINE",
-    callback=lambda _ctx, _param, text: parse_engine(text) if text else None,
+    callback=lambda _ctx, _param, text: to_engine(text) if text else None,
     help="If time runs out, ask this engine, such as slurm, for another turn.",
 )
 @json_option
@@ -40,22 +41,22 @@ def work(job: Path, workers: int | None, requeue: Engine | None, as_json: bool) 
     with show_progress(sys.stderr) as on_event:
         report = run_task(read_job(job), workers=workers, on_event=on_event)
     if as_json:
-        console.print_json(report_to_plain(report.run) | {"left": report.num_left})
+        output.print_json(run_to_plain(report.run) | {"left": report.num_left})
     else:
         _print(report)
     if requeue is not None and report.out_of_time and requeue.requeue():
-        console.hint("the time is over; the scheduler will give this task another turn")
+        output.hint("the time is over; the scheduler will give this task another turn")
     if report.run.failures:
         click.get_current_context().exit(1)
 
 
 def _print(report: TaskReport) -> None:
-    done = wording.plural(report.run.num_done, "unit")
-    took = wording.duration(report.run.seconds)
+    done = humanize.plural(report.run.num_done, "unit")
+    took = humanize.duration(report.run.seconds)
     if report.run.failures:
         print_failures(report.run)
     elif report.run.complete:
-        console.say("✓", f"{report.run.out_dir} is complete; {done} done by this task in {took}")
+        output.say("✓", f"{report.run.out_dir} is complete; {done} done by this task in {took}")
     else:
-        text = f"{done} done in {took}; {wording.count(report.num_left)} are with others or left"
-        console.say("…", text, colour=console.HINT)
+        text = f"{done} done in {took}; {humanize.count(report.num_left)} are with others or left"
+        output.say("…", text, colour=output.HINT)

@@ -1,4 +1,4 @@
-"""Runs as a user sees them end: a budget for the whole folder, and a step that keeps nothing."""
+"""Runs as a user sees them end: budgets, a step that keeps nothing, and what would be submitted."""
 
 from __future__ import annotations
 
@@ -104,3 +104,44 @@ def test_a_finished_folder_is_not_repaired_from_other_inputs(
     for words in (("ingest", "raw/*.tar", "out"), ("check", "out", "--repair")):
         assert "begun with other inputs" in shardmill(*words, "--workers", "1", code=2).stderr
     assert snapshot(tmp_path / "out") == before
+
+
+CLUSTER = """
+kind = "slurm"
+tasks = 101
+at_once = 25
+
+[task]
+partition = "preempt"
+time = "4:00:00"
+gpus = 1
+cpus = 4
+memory = "16G"
+warn_s = 600
+options = ["--account=vision"]
+"""
+
+
+def test_a_dry_run_prints_the_script_and_writes_nothing(
+    tmp_path: Path, shardmill: Shardmill
+) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    words = ("ingest", "data/pairs.jsonl", "out", "--on", "cluster.toml", "--dry-run")
+    script = shardmill(*words).stdout
+    for line in (
+        "#SBATCH --array=0-100%25",
+        "#SBATCH --partition=preempt",
+        "#SBATCH --gpus=1",
+        "#SBATCH --signal=B:USR1@600",
+        "#SBATCH --requeue",
+        "#SBATCH --account=vision",
+    ):
+        assert f"{line}\n" in script
+    assert "/out/jobs/" in script.splitlines()[-1] and not (tmp_path / "out").exists()
+    assert shardmill(*words).stdout == script, "the same command gives the same script"
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--no-wait"])
+def test_flags_for_schedulers_need_one(shardmill: Shardmill, flag: str) -> None:
+    done = shardmill("ingest", "data/pairs.jsonl", "out", flag, code=2)
+    assert 'kind = "slurm"' in done.stderr

@@ -7,28 +7,27 @@ before it.
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import click
-
-from shardmill.cli.recipe import Find, Recipe, Step, call, moved
-from shardmill.cli.running import Trial
+from shardmill.api.recipe import Recipe, Step, opened_recipe
+from shardmill.api.running import RunOptions
+from shardmill.api.values import Place
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.machine import count_cpus
-from shardmill.run.runner import Tried
+from shardmill.model.stage import Stage
+from shardmill.run.progress import RunReport
+from shardmill.run.runner import Tried, try_units
 
 NUM_UNITS = 4
 CROWD = 1.5  # processes that want a processor, for each there is
 BUSY = 0.7  # share of the time in which a process computes, above which processors bind
 # A trial runs here and at once, whatever the recipe says of clusters and parts.
-HERE_ONLY = ("on", "part", "json")
+HERE_ONLY = ("on", "part", "wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,49 @@ class Estimate:
         return "GPU" if self.on_gpu else "disk or network"
 
 
-def quote(recipe: Recipe, find: Find, *, num_units: int = NUM_UNITS) -> Iterator[Estimate]:
-    """Yield an estimate for each step that writes something, in order."""
+@dataclass(slots=True)
+class Trial:
+    """A runner that tries a few units where all would be run, and notes what they took."""
+
+    num_units: int
+    tried: list[Tried] = field(default_factory=list)
+    is_local: bool = True
+
+    def run(self, stage: Stage, out: Path, options: RunOptions) -> RunReport:
+        """Try a few units, and return the report of a folder that holds no others."""
+        found = try_units(
+            stage,
+            out,
+            num_units=self.num_units,
+            workers=options.get("workers"),
+            max_skip_rate=options.get("max_skip_rate", 0.1),
+        )
+        self.tried.append(found)
+        manifest = found.manifest
+        return RunReport(
+            out_dir=out,
+            num_units=found.num_tried,
+            num_done_before=0,
+            num_done=found.num_tried,
+            failures=(),
+            num_in=manifest.num_in,
+            num_kept=manifest.num_kept,
+            num_bytes=manifest.num_bytes,
+            seconds=found.seconds * found.num_tried,
+            manifest=manifest,
+        )
+
+
+def quote(recipe: Place, *, units: int = NUM_UNITS) -> list[Estimate]:
+    """Return what each step of a recipe that writes something will take, from a few units of it."""
+    with opened_recipe(recipe) as found:
+        return list(quote_steps(found, num_units=units))
+
+
+def quote_steps(recipe: Recipe, *, num_units: int) -> Iterator[Estimate]:
+    """Yield the estimates one by one, as they are made."""
+    if all(step.out is None for step in recipe.steps):
+        raise ConfigError("no step of the recipe writes anything: there is nothing to try")
     with tempfile.TemporaryDirectory(prefix=".quote-", dir=Path.cwd()) as folder:
         places: dict[str, str] = {}
         scales: dict[str, float] = {}
@@ -85,34 +125,22 @@ def quote(recipe: Recipe, find: Find, *, num_units: int = NUM_UNITS) -> Iterator
             place = f"{folder}/{number}-{Path(step.out).name}"
             places[os.path.normpath(step.out)] = place
             trial = Trial(num_units)
-            took = _run_quietly(step, places, find, trial)
-            scale = max(
-                (scales.get(os.path.normpath(name), 1.0) for name in step.inputs), default=1.0
-            )
-            estimate = _estimate(step, trial, scale, took, Path(place), recipe.prices)
+            took = _try(step, places, trial)
+            before = [scales.get(os.path.normpath(name), 1.0) for name in step.inputs]
+            estimate = _estimate(step, trial, max(before), took, Path(place), recipe.prices)
             scales[os.path.normpath(step.out)] = estimate.scale
             yield estimate
 
 
-def _run_quietly(step: Step, places: Mapping[str, str], find: Find, trial: Trial) -> float:
-    """Run the step's command on the trial's folders, without its report; return the seconds."""
-    command = find(step.verb)
-    assert command is not None
+def _try(step: Step, places: Mapping[str, str], trial: Trial) -> float:
+    """Call the step on the folders of the trial, and return the seconds that it took."""
+    options = {name: value for name, value in step.options.items() if name not in HERE_ONLY}
     began = time.monotonic()
     try:
-        with redirect_stdout(io.StringIO()):
-            code = call(command, _here(moved(step, places, command)).words(), obj=trial)
-    except (ShardmillError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError(f"the trial of `{step.title}` failed: {message}") from error
-    if code:
-        raise ConfigError(f"the trial of `{step.title}` ended with code {code}")
+        replace(step, options=options).moved(places).call(on=trial)
+    except ShardmillError as error:
+        raise ConfigError(f"the trial of `{step.title}` failed: {error}") from error
     return time.monotonic() - began
-
-
-def _here(step: Step) -> Step:
-    flags = {name: value for name, value in step.flags.items() if name not in HERE_ONLY}
-    return replace(step, flags=flags)
 
 
 def _estimate(
@@ -123,31 +151,25 @@ def _estimate(
     out: Path,
     prices: Mapping[str, float],
 ) -> Estimate:
-    if trial.tried:
-        return _estimate_units(step, trial.tried[-1], scale, prices)
-    # A plain function over a folder: one process, linear in its input.
-    return Estimate(
-        step=step.title,
-        scale=scale,
-        num_tried=1,
-        num_units=1,
-        num_samples=0,
-        num_workers=1,
-        seconds=took * scale,
-        num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
-        busy=1.0,
-        crowded=False,
-        on_gpu=False,
-        prices=prices,
-    )
-
-
-def _estimate_units(
-    step: Step, tried: Tried, scale: float, prices: Mapping[str, float]
-) -> Estimate:
+    if not trial.tried:  # a plain function over a folder: one process, linear in its input
+        return Estimate(
+            step=step.title,
+            scale=scale,
+            num_tried=1,
+            num_units=1,
+            num_samples=0,
+            num_workers=1,
+            seconds=took * scale,
+            num_bytes=round(out.stat().st_size * scale) if out.is_file() else 0,
+            busy=1.0,
+            crowded=False,
+            on_gpu=False,
+            prices=prices,
+        )
+    tried = trial.tried[-1]
     whole = scale / max(tried.share, 1e-12)
     num_samples = tried.manifest.num_in * whole
-    whole *= min(1.0, step.flags.get("limit", num_samples) / max(num_samples, 1e-12))
+    whole *= min(1.0, step.options.get("limit", num_samples) / max(num_samples, 1e-12))
     num_units = max(1, round(tried.num_tried * whole))
     workers = min(tried.num_workers, num_units)
     return Estimate(

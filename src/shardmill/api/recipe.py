@@ -1,0 +1,284 @@
+"""A recipe: the steps of a pipeline in one TOML file, in order, to be run or quoted.
+
+    [run]                          options for every step whose verb knows them
+    workers = 8
+
+    [prices]                       what an hour or a month costs, for quotes
+    cpu_hour = 0.04
+
+    [[step]]
+    verb = "tokenize"
+    in = "shards"                  an input or a list of them, in the order of the command line
+    out = "tokens"
+    template = {kind = "chat"}     every other name is an option of the verb
+
+A step is a call of the front door's function: a recipe has no setting that the function lacks, and
+the function itself reads and checks it. Which values name places is in its signature, and in the
+fields of the plugins that it takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import Parameter, signature
+from itertools import islice
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from shardmill.api import check, verbs
+from shardmill.api.running import RunOptions
+from shardmill.api.values import WRITTEN, Place, to_path
+from shardmill.errors import ConfigError
+from shardmill.model.codec import field_types, from_plain, load_class, parse_plugin
+from shardmill.plugins import resolve
+from shardmill.storage.text import read_toml
+from shardmill.storage.url import is_remote
+
+VERBS: Mapping[str, Callable[..., Any]] = {
+    verb.__name__: verb
+    for verb in (
+        verbs.ingest,
+        verbs.index,
+        verbs.filter,
+        verbs.frames,
+        verbs.codes,
+        verbs.tokenize,
+        verbs.measure,
+        verbs.plan,
+        verbs.pack,
+        verbs.export,
+        verbs.remove,
+        check.check,
+        check.diff,
+    )
+}
+PRICES = ("cpu_hour", "gpu_hour", "gb_month")
+PATTERN_MARKS = "*?[{"
+MAX_NEIGHBOURS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call: a verb, its places and its options, by the names of the function's parameters."""
+
+    verb: str
+    inputs: tuple[str, ...]
+    out: str | None
+    options: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What a heading says of the step."""
+        arrow = f" → {self.out}" if self.out else ""
+        return f"{self.verb} {' '.join(self.inputs)}{arrow}"
+
+    def call(self, **more: Any) -> Any:
+        """Call the verb, with more options where it knows them, and return what it made."""
+        *inputs, last = _place_names(self.verb)
+        if last != "out":
+            inputs.append(last)
+        given: Any = [[*self.inputs]] if len(inputs) == 1 < len(self.inputs) else self.inputs
+        places = [*given, *([self.out] if self.out is not None else [])]
+        known = _options(self.verb)
+        more = {name: value for name, value in more.items() if name in known}
+        return VERBS[self.verb](*places, **{**self.options, **more})
+
+    def moved(self, places: Mapping[str, str]) -> Step:
+        """Return the step with each place that has another in `places` replaced by it."""
+
+        def move(name: str) -> str:
+            return places.get(os.path.normpath(name), name)
+
+        return replace(
+            self,
+            inputs=tuple(map(move, self.inputs)),
+            out=None if self.out is None else move(self.out),
+            options={n: _change_places(self.verb, n, v, move) for n, v in self.options.items()},
+        )
+
+    def reads(self) -> list[str]:
+        """Return the places that must be there before the step starts."""
+        found = list(self.inputs)
+
+        def note(name: str) -> str:
+            found.append(name)
+            return name
+
+        for name, value in self.options.items():
+            if WRITTEN not in get_args(_options(self.verb)[name]):
+                _change_places(self.verb, name, value, note)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The steps in order, and what is paid for an hour of a processor or a month of storage."""
+
+    path: Path
+    steps: tuple[Step, ...]
+    prices: Mapping[str, float]
+
+
+def run(recipe: Place, *, progress: bool = False) -> list[Any]:
+    """Run all steps of a recipe, and return what each of them made.
+
+    Places are relative to the recipe's folder. Each step goes on where it stopped, so that running
+    a recipe again does only what is left.
+    """
+    with opened_recipe(recipe) as found:
+        return [step.call(progress=progress) for step in found.steps]
+
+
+@contextmanager
+def opened_recipe(recipe: Place) -> Iterator[Recipe]:
+    """Yield a recipe whose names and places are checked, inside of its folder."""
+    found = read_recipe(to_path(recipe))
+    with chdir(found.path.parent):
+        check_places(found.steps)
+        yield found
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Return a recipe whose verbs, options and simple values can be."""
+    values = read_toml(path)
+    _check_names(values, ("run", "step", "prices"), where=str(path))
+    tables = values.get("step")
+    if not isinstance(tables, list) or not tables:
+        raise ConfigError(f"{path} has no steps: write one [[step]] a command")
+    shared = _named(values.get("run", {}), where=f"{path}, [run]")
+    steps = [_step(table, shared, f"{path}, step {n}") for n, table in enumerate(tables, 1)]
+    known = set().union(*(_options(step.verb) for step in steps))
+    _check_names(shared, known, where=f"{path}, [run]")
+    prices = _named(values.get("prices", {}), where=f"{path}, [prices]")
+    _check_names(prices, PRICES, where=f"{path}, [prices]")
+    costs = {name: float(value) for name, value in prices.items()}
+    return Recipe(path=path, steps=tuple(steps), prices=costs)
+
+
+def check_places(steps: Sequence[Step]) -> None:
+    """Refuse a step that reads what neither exists nor is the output of a step before it."""
+    outputs: list[str] = []
+    for number, step in enumerate(steps, 1):
+        for name in step.reads():
+            if not _will_be_there(name, outputs):
+                raise ConfigError(f"step {number} ({step.title}): {_absence(name, outputs)}")
+        if step.out is not None:
+            outputs.append(os.path.normpath(step.out))
+
+
+def _step(table: Any, shared: Mapping[str, Any], where: str) -> Step:
+    given = _named(table, where=where)
+    verb, out, inputs = given.pop("verb", None), given.pop("out", None), given.pop("in_", None)
+    if verb not in VERBS:
+        raise ConfigError(f"{where}: there is no verb {verb!r}: use {', '.join(VERBS)}")
+    where = f"{where} ({verb})"
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
+        raise ConfigError(f"{where}: `in` must be a path or a list of paths")
+    known = _options(verb)
+    _check_names(given, known, where=where)
+    options = {name: value for name, value in shared.items() if name in known} | given
+    for name, value in options.items():
+        if _is_simple(known[name]):
+            from_plain(value, known[name], where=f"{where}: {_dashed(name)}")
+    has_out = "out" in _place_names(verb)
+    if has_out != isinstance(out, str):
+        raise ConfigError(f"{where}: {'give' if has_out else 'it takes no'} `out`")
+    return Step(verb=verb, inputs=tuple(inputs), out=out, options=options)
+
+
+def _named(table: Any, *, where: str) -> dict[str, Any]:
+    """Return a table by the names of parameters: `per-shard` is per_shard, `from` is from_."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table of options, got {table!r}")
+    names = {name: name.replace("-", "_") for name in table}
+    return {n + "_" if keyword.iskeyword(n) else n: table[name] for name, n in names.items()}
+
+
+def _dashed(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+@cache
+def _place_names(verb: str) -> list[str]:
+    """Return the names of a verb's positional arguments: its inputs, and `out` if it has one."""
+    parameters = signature(VERBS[verb]).parameters.values()
+    return [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+
+@cache
+def _options(verb: str) -> dict[str, Any]:
+    """Return the annotation of each option of a verb, those of a run among them."""
+    hints = get_type_hints(VERBS[verb], include_extras=True)
+    parameters = signature(VERBS[verb]).parameters.values()
+    known = {p.name: hints[p.name] for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        known |= get_type_hints(RunOptions)
+    return known
+
+
+def _is_simple(hint: Any) -> bool:
+    """Say whether an option takes only numbers, texts and the like, which can be checked early."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_simple, get_args(hint)))
+    return hint in (int, float, bool, str, NoneType) or get_origin(hint) is Literal
+
+
+def _change_places(verb: str, name: str, value: Any, change: Callable[[str], str]) -> Any:
+    """Return the value of an option with each place in it changed."""
+    hint = _options(verb)[name]
+    table = next((one for one in get_args(hint)[1:] if isinstance(one, Mapping)), None)
+    kinds = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+    def changed(one: Any) -> Any:
+        if isinstance(one, str) and table is not None:
+            kind = one.partition(",")[0]
+            is_plugin = kind in table or ":" in kind
+            if os.PathLike[str] in get_args(kinds) and not is_plugin:
+                return change(one)
+            one = parse_plugin(one) if is_plugin and "," in one else one
+        if isinstance(one, Mapping) and table is not None:
+            types = field_types(load_class(resolve(table, str(one.get("kind")))))
+            return {n: change(v) if _is_path(types.get(n), v) else v for n, v in one.items()}
+        is_place = table is None and os.PathLike[str] in get_args(kinds)
+        return change(one) if is_place and isinstance(one, str) else one
+
+    return [changed(one) for one in value] if isinstance(value, list) else changed(value)
+
+
+def _is_path(hint: Any, value: Any) -> bool:
+    return isinstance(value, str) and (hint is Path or Path in get_args(hint))
+
+
+def _check_names(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
+    listed = sorted(map(_dashed, known))
+    for name in map(_dashed, names):
+        if name not in listed:
+            close = difflib.get_close_matches(name, listed, n=1)
+            use = f"did you mean {close[0]!r}?" if close else f"use {', '.join(listed)}"
+            raise ConfigError(f"{where}: unknown name {name!r}; {use}")
+
+
+def _will_be_there(name: str, outputs: Sequence[str]) -> bool:
+    if is_remote(name) or any(mark in name for mark in PATTERN_MARKS):
+        return True
+    name = os.path.normpath(name.removeprefix("file://"))
+    inside = any(name == out or name.startswith(f"{out}/") for out in outputs)
+    # Megatron's data is named without the endings of its two files.
+    return inside or Path(name).exists() or Path(f"{name}.idx").exists()
+
+
+def _absence(name: str, outputs: Sequence[str]) -> str:
+    folder = Path(name).parent
+    neighbours = islice(folder.iterdir(), MAX_NEIGHBOURS) if folder.is_dir() else ()
+    known = [*outputs, *map(str, neighbours)]
+    close = difflib.get_close_matches(os.path.normpath(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{name!r} does not exist, and no step before writes it{hint}"
