@@ -1,7 +1,8 @@
-"""A pack says of each token what its document alone would say; a model sees no difference."""
+"""A pack is its documents in place, each token once, the same from a plan and from disk."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,67 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_qwen import END_ID, IMAGE_ID, START_ID, TEXT_IDS, tiny_model
+from token_folder import write_token_folder
 
-from shardmill.errors import SampleError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.model.overlong import cut_row
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
-from shardmill.pack.build import NO_LABEL, BuildSpec, Pack, build_pack
+from shardmill.pack.build import (
+    NO_LABEL,
+    BuildSpec,
+    Pack,
+    as_pack,
+    build_pack,
+    lay_out,
+    num_stored_packs,
+    stored_rows,
+)
+from shardmill.shards.tokens.shard import open_tokens
 from shardmill.tokens.visual.qwen import Qwen25VL
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), max_size=6),
+    alignment=st.integers(1, 5),
+    spare=st.none() | st.integers(0, 7),
+)
+def test_every_place_is_what_counting_says(
+    lengths: list[int], alignment: int, spare: int | None
+) -> None:
+    index, positions, values = [], [], []
+    for number, length in enumerate(lengths, 1):
+        padded = -(-length // alignment) * alignment
+        index += [number] * padded
+        positions += range(padded)
+        values += [number] * length + [-7] * (padded - length)
+    size = None if spare is None else len(index) + spare
+    tail = [0] * (spare or 0)
+    layout = lay_out(lengths, alignment=alignment, size=size)
+    assert layout.index_mask().tolist() == index + tail
+    assert layout.position_ids().tolist() == positions + tail
+    parts = [np.full(length, number) for number, length in enumerate(lengths, 1)]
+    placed = layout.place(parts, -7, np.int64)
+    assert placed.tolist() == values + [-7] * len(tail)
+    both = layout.place([np.stack([part, 2 * part]) for part in parts] or [], -7, np.int64)
+    if lengths:
+        assert both[0].tolist() == placed.tolist()
+    assert layout.cu_seqlens().tolist() == [sum(lengths[:n]) for n in range(len(lengths) + 1)]
+    assert layout.cu_seqlens_padded()[-1] == len(index)
+    assert layout.max_seqlen == max((index.count(n) for n in set(index)), default=0)
+
+
+def test_block_causal_mask_sees_only_its_own_past() -> None:
+    rows = [TokenRow(key="k", ids=np.array([1, 2])) for _ in range(2)]
+    mask = build_pack(rows, BuildSpec(size=5)).block_causal_mask()
+    assert mask.shape == (1, 5, 5)
+    seen = {(q, k) for q, k in zip(*np.nonzero(mask[0]))}
+    assert seen == {(0, 0), (1, 0), (1, 1), (2, 2), (3, 2), (3, 3)}
+
+
+def test_documents_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="take 12 tokens, more than the 11"):
+        lay_out([5, 6], alignment=6, size=11)
 
 
 @st.composite
@@ -169,3 +225,14 @@ def test_flash_attention_finds_the_same_documents_in_the_positions(alignment: in
     (bounds, _), (longest, _) = prepare_fa_kwargs_from_position_ids(positions)
     assert bounds.tolist() == pack.layout.cu_seqlens_padded().tolist()
     assert int(longest) == pack.layout.max_seqlen
+
+
+def test_packs_keep_their_bounds(tmp_path: Path) -> None:
+    rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(5)]
+    folder = write_token_folder(tmp_path / "packs", [[*as_pack(rows[:2]), *as_pack(rows[2:])]])
+    shard = open_tokens(folder).shard(0)
+    assert num_stored_packs(shard) == 2
+    assert [row.key for row in stored_rows(shard, 1)] == ["k2", "k3", "k4"]
+    assert not any(row.continues for row in stored_rows(shard, 0))
+    with pytest.raises(IndexError):
+        stored_rows(shard, 2)

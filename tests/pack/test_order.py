@@ -1,4 +1,4 @@
-"""Orders of epochs: each pack once, another order each epoch, every quarter costs the same."""
+"""An order holds each pack once, spreads costs over an epoch, and is the same everywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packing_lengths import draw
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
 from shardmill.pack.cost import pack_costs
-from shardmill.pack.order import EpochOrder, segments, spread_blocks
+from shardmill.pack.order import EpochOrder, permute, segments, shuffled, spread_blocks
 from shardmill.pack.plan import plan_packs
 
 
@@ -97,3 +97,26 @@ def test_ranks_of_a_step_and_quarters_of_an_epoch_cost_alike(capacity: int, limi
     price = 42e9 * capacity + 16.2e9 * costs[0] + 786e3 * costs[1]
     for quarter in np.array_split(price[order], 4):
         assert quarter.mean() == pytest.approx(price.mean(), rel=0.02)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 2**64 - 1))
+def test_each_place_is_taken_once(size: int, key: int) -> None:
+    assert sorted(shuffled(size, key).tolist()) == list(range(size))
+
+
+def test_order_is_the_same_everywhere() -> None:
+    assert shuffled(12, 1).tolist() == [5, 3, 7, 11, 6, 10, 4, 0, 8, 1, 2, 9]
+
+
+def test_single_places_agree_with_the_whole() -> None:
+    whole = shuffled(40_000, 9)
+    some = np.array([39_999, 0, 17_000])
+    assert permute(some, 40_000, 9).tolist() == whole[some].tolist()
+
+
+def test_keys_and_neighbours_are_unrelated() -> None:
+    one, two = shuffled(10_000, 1), shuffled(10_000, 2)
+    assert np.mean(one == two) < 0.01
+    assert abs(np.corrcoef(np.arange(10_000), one)[0, 1]) < 0.05
+    assert np.mean(np.abs(np.diff(one)) == 1) < 0.01

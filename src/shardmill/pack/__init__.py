@@ -1,1 +1,1 @@
-"""Planning packs from lengths, ordering them, and building one: numpy only."""
+"""Planning packs from lengths, ordering them, and building one: numpy, and numba if there."""

@@ -1,13 +1,19 @@
-"""One pack from its documents: the same function for packs on disk and for training.
+"""What a pack is: its layout, how it is built from documents, and how it lies on disk.
 
-Documents are rows of tokens with spans for loss and media. A pack keeps them unshifted, so that it
-can be stored; labels are shifted when they are asked for: the label of a token is the next token of
-its document, if that carries loss, and the last token of a document has none.
+Documents stand one after another, each rounded up to the alignment; what is left up to `size` is
+padding. With lengths 3 and 2, alignment 4 and size 10:
 
-Packs on disk: a token shard in which each pack is a document and its rows are the documents.
+    places         0 1 2   4 5
+    index mask     1 1 1 1 2 2 2 2 0 0     padding inside a document belongs to it
+    position ids   0 1 2 3 0 1 2 3 0 0     and its positions go on
+    cu_seqlens     0 3 5                   padded: 0 4 8
 
-Megatron reads such a shard as sequences with document bounds; `build_pack` of a stored pack's rows
-gives the very pack that is built from the plan.
+`build_pack` is the one function for packs on disk and for training. A pack keeps tokens unshifted,
+so that it can be stored; labels are shifted when they are asked for: the label of a token is the
+next token of its document, if that carries loss, and the last token of a document has none.
+
+On disk, packs are a token shard in which each pack is a Megatron document and its rows are the
+sequences; `build_pack` of a stored pack's rows gives the very pack that is built from the plan.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.errors import ConfigError
 from shardmill.model.overlong import cut_row
 from shardmill.model.tokenrow import (
     MediaSpan,
@@ -26,10 +33,85 @@ from shardmill.model.tokenrow import (
     TokenRow,
     modality_of,
 )
-from shardmill.pack.layout import Layout, block_causal_mask, lay_out
 from shardmill.shards.tokens.shard import TokenShard
 
 NO_LABEL = -100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where each document of a pack lies; make one with `lay_out`."""
+
+    lengths: NDArray[np.int64]
+    padded: NDArray[np.int64]
+    size: int
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The place of each document's first token."""
+        return np.cumsum(self.padded) - self.padded
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all documents, without any padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def max_seqlen(self) -> int:
+        """The longest document, with the padding inside it."""
+        return int(self.padded.max(initial=0))
+
+    def cu_seqlens(self) -> NDArray[np.int32]:
+        """Return 0 and the sum of lengths after each document."""
+        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
+
+    def cu_seqlens_padded(self) -> NDArray[np.int32]:
+        """Return 0 and the place after each document, padding included."""
+        return np.concatenate([[0], np.cumsum(self.padded)]).astype(np.int32)
+
+    def index_mask(self) -> NDArray[np.int64]:
+        """Return the number of the document at each place, from 1; 0 is padding."""
+        mask = np.zeros(self.size, np.int64)
+        filled = int(self.padded.sum())
+        mask[:filled] = np.repeat(np.arange(1, len(self.padded) + 1), self.padded)
+        return mask
+
+    def position_ids(self) -> NDArray[np.int64]:
+        """Return positions that restart at 0 with each document; 0 in the padding at the end."""
+        positions = np.zeros(self.size, np.int64)
+        filled = int(self.padded.sum())
+        positions[:filled] = np.arange(filled) - np.repeat(self.starts, self.padded)
+        return positions
+
+    def place(self, parts: Sequence[NDArray[Any]], fill: int, dtype: Any) -> NDArray[Any]:
+        """Return one row with the values of each document in place and `fill` in all padding.
+
+        Each part ends with the axis of tokens: parts of shape (3, n) give (3, size).
+        """
+        whole = np.concatenate(parts, axis=-1) if parts else np.empty(0, dtype)
+        if whole.shape[-1] == self.size:
+            return whole.astype(dtype)
+        row = np.full((*whole.shape[:-1], self.size), fill, dtype)
+        row[..., self._places()] = whole
+        return row
+
+    def _places(self) -> NDArray[np.int64] | slice:
+        if np.array_equal(self.lengths, self.padded):
+            return slice(0, self.num_tokens)
+        gaps = self.starts - (np.cumsum(self.lengths) - self.lengths)
+        return np.asarray(np.arange(self.num_tokens) + np.repeat(gaps, self.lengths))
+
+
+def lay_out(
+    lengths: NDArray[np.int64] | Sequence[int], *, alignment: int = 1, size: int | None = None
+) -> Layout:
+    """Return the layout of documents of these lengths, padded to `size` if it is given."""
+    found = np.asarray(lengths, np.int64)
+    padded = -(-found // alignment) * alignment
+    needed = int(padded.sum())
+    if size is not None and needed > size:
+        raise ConfigError(f"the documents take {needed} tokens, more than the {size} of a pack")
+    return Layout(found, padded, needed if size is None else size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +161,10 @@ class Pack:
         return self.layout.index_mask()
 
     def block_causal_mask(self) -> NDArray[np.bool_]:
-        """Return the (1, S, S) mask of what each place may see."""
-        return block_causal_mask(self.index_mask())
+        """Return the (1, S, S) mask: a token sees itself and what is before it in its document."""
+        index = self.index_mask()
+        same = index[:, None] == index[None, :]
+        return np.tril(same & (index > 0)[None, :])[None]
 
     def sample_ids(self) -> NDArray[np.int64]:
         """Return the number of the sample at each place, -1 for padding."""

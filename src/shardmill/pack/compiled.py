@@ -1,21 +1,8 @@
-"""The five loops of planning, compiled by numba: same arguments and answers as the plain ones.
+"""The five loops of planning compiled by numba: `pack.loops` says what each takes and returns.
 
-Only `engine` imports this package, and only where numba is installed. Compiled code is cached on
-disk beside the source (or in NUMBA_CACHE_DIR), so the first call of a process takes a fraction of
-a second.
-
-numba's decorator with types: the compiled function looks like the one that was written.
-
-Sorting rows by length and dealing them to patterns, as `pack.emit` does it, in one pass each.
-
-Best-fit decreasing over classes of equal packs, as `pack.fit` does it, in flat arrays.
-
-Class k was made from class `parent[k]` by putting `quantity_of[k]` samples of `length_of[k]` into
-each pack. Open classes with the same room form a stack: `head[room]`, then `below[k]`.
-
-One level of the splitting in `balance`, as `pack.halve` does it, row by row.
-
-Window subset-sum as `pack.window` does it, with the reachable rooms as rows of 64-bit words.
+Only `loops.load_loops` imports this module, and only where numba is installed. Compiled code is
+cached on disk beside the source (or in NUMBA_CACHE_DIR), so the first call of a process takes a
+fraction of a second.
 """
 
 from __future__ import annotations
@@ -25,9 +12,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from shardmill.pack.loops import Filled, Patterns
+from shardmill.pack.loops import Filled, Loops, Patterns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,8 +29,7 @@ def inlined(function: Function) -> Function:
 
 
 @compiled
-def sort_rows_compiled(lengths: Any, blocks: Any, block_rows: int, histogram: Any) -> Any:
-    """Return the rows by rising length, equal lengths in block order; length 0 is left out."""
+def sort_rows(lengths: Any, blocks: Any, block_rows: int, histogram: Any) -> Any:
     place = np.cumsum(histogram) - histogram
     rows = np.empty(histogram.sum(), np.uint32)
     for block in blocks:
@@ -57,10 +42,9 @@ def sort_rows_compiled(lengths: Any, blocks: Any, block_rows: int, histogram: An
 
 
 @compiled
-def deal_rows_compiled(
+def deal_rows(
     run_length: Any, run_count: Any, run_starts: Any, repeats: Any, rows: Any, histogram: Any
 ) -> Any:
-    """Return the members of all packs: pattern by pattern, and each pattern's packs in turn."""
     place = np.cumsum(histogram) - histogram
     members = np.empty(len(rows), np.uint32)
     start = 0
@@ -125,7 +109,9 @@ def _lowest(word: Any) -> Any:
 
 
 @compiled
-def best_fit_compiled(histogram: Any, capacity: int, max_documents: int) -> Any:
+def best_fit(histogram: Any, capacity: int, max_documents: int) -> Any:
+    # Class k was made from class `parent[k]` by putting `quantity_of[k]` samples of `length_of[k]`
+    # into each pack. Open classes with the same room form a stack: `head[room]`, then `below[k]`.
     size = 1024
     parent = np.empty(size, np.int64)
     length_of = np.empty(size, np.int64)
@@ -211,7 +197,6 @@ def _chains(parent: Any, length_of: Any, quantity_of: Any, packs_of: Any, num: i
 
 @compiled
 def halve(by_visual: Any, by_attention: Any, on_attention: Any, middle: int, is_left: Any) -> None:
-    """Move the `middle` cheapest packs of each row to its left, keeping both sides sorted."""
     rest = np.empty(by_visual.shape[1], np.uint32)
     for row in range(len(by_visual)):
         # The matrix that decides is sorted already: its left half is the cheap one.
@@ -235,10 +220,9 @@ def halve(by_visual: Any, by_attention: Any, on_attention: Any, middle: int, is_
 
 
 @compiled
-def fill_window_compiled(
+def fill_window(
     stream: Any, capacity: int, window: int, blind: int, max_documents: int, flush: bool
 ) -> Any:
-    """Return items, pack ends and what still waits."""
     waiting = np.empty(window, np.int32)
     chosen = np.zeros(window, np.bool_)
     tried = np.empty(window, np.int64)
@@ -362,37 +346,22 @@ def _largest_first(waiting: Any, capacity: int, limit: int, chosen: Any) -> Any:
     return len(waiting)
 
 
-def best_fit(histogram: NDArray[np.int64], capacity: int, max_documents: int) -> Patterns:
-    """Return the patterns of `pack.fit.best_fit`."""
-    return Patterns(*best_fit_compiled(histogram, capacity, min(max_documents, capacity)))
-
-
-def fill_window(
-    stream: NDArray[np.int32],
-    capacity: int,
-    window_size: int,
-    blind: int,
-    max_documents: int,
-    flush: bool,
-) -> Filled:
-    """Return the packs of `pack.window.fill_window`."""
-    limit = min(max_documents, window_size)
-    return Filled(*fill_window_compiled(stream, capacity, window_size, blind, limit, flush))
-
-
-def sort_rows(
-    lengths: NDArray[np.int32],
-    blocks: NDArray[np.int64],
-    block_rows: int,
-    histogram: NDArray[np.int64],
-) -> NDArray[np.uint32]:
-    """Return the rows of `pack.emit.sort_rows`."""
-    return cast(NDArray[np.uint32], sort_rows_compiled(lengths, blocks, block_rows, histogram))
-
-
-def deal_rows(
-    patterns: Patterns, rows: NDArray[np.uint32], histogram: NDArray[np.int64]
-) -> NDArray[np.uint32]:
-    """Return the members of `pack.emit.deal_rows`."""
-    arrays = (patterns.run_length, patterns.run_count, patterns.run_starts, patterns.repeats)
-    return cast(NDArray[np.uint32], deal_rows_compiled(*arrays, rows, histogram))
+COMPILED = Loops(
+    "compiled",
+    best_fit=lambda histogram, capacity, limit: Patterns(
+        *best_fit(histogram, capacity, min(limit, capacity))
+    ),
+    fill_window=lambda stream, capacity, window, blind, limit, flush: Filled(
+        *fill_window(stream, capacity, window, blind, min(limit, window), flush)
+    ),
+    sort_rows=sort_rows,
+    deal_rows=lambda patterns, rows, histogram: deal_rows(
+        patterns.run_length,
+        patterns.run_count,
+        patterns.run_starts,
+        patterns.repeats,
+        rows,
+        histogram,
+    ),
+    halve=halve,
+)

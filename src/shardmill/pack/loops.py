@@ -1,37 +1,18 @@
-"""Which loops to plan with: numba's where it is installed, plain Python and numpy where it is not.
+"""The five loops of planning, in plain Python and numpy, and the choice between these and numba's.
 
-Both give the same plan to the last row; the choice is about time only.
+`load_loops` is the one place that chooses. `pack.compiled` has the same five functions compiled by
+numba; both give the same plan to the last row, so the choice is about time only. What each function
+takes and returns is said here.
 
-Packs that look alike, described once: a pattern is a list of lengths and how often it is made.
+    best_fit      best-fit decreasing over the histogram of lengths
+    fill_window   packs filled to the last token from a window of samples in arrival order
+    sort_rows     rows by length, in a shuffled order of blocks
+    deal_rows     rows dealt to the places of the patterns
+    halve         one level of the splitting in `balance.Halving`
 
-Fitting works on the histogram of lengths, never on samples: ten thousand packs of the lengths
-4000, 4000, 192 are one pattern. `emit` turns patterns into packs of rows at the end.
-
-A pattern is stored as runs of equal lengths: (4000, 2), (192, 1). Runs of pattern p are those from
-`run_starts[p]` to `run_starts[p + 1]`.
-
-From patterns to packs of rows: rows are sorted by length and dealt to the places of patterns.
-
-Rows of one length are dealt in a shuffled order, in which blocks of neighbouring rows stay together
-when there are many: a block is one cache line of the length table.
-
-Best-fit decreasing over the histogram: each length goes where the least room remains after it.
-
-Packs with equal room and contents are one class, so a step places thousands of samples at once and
-the time depends on the number of distinct lengths, not of samples. `compiled.best_fit` gives the
-same patterns.
-
-One level of the splitting in `balance`: runs of packs, sorted by two costs, cut in halves.
-
-Window subset-sum: packs filled to the last token from a window of samples in arrival order.
-
-The oldest sample of the window starts a pack. Samples are taken blindly, oldest first, while much
-room is left; then a subset of the window that fills the rest exactly is searched. Sorting by
-length would spend the small, flexible lengths first and leave a band that fits nothing; arrival
-order keeps the mix of lengths the same to the end. `compiled.fill_window` gives the same packs.
-
-The search keeps one integer: bit r is set when some choice of samples leaves r tokens free. Adding
-a sample of length l is `reach |= reach >> l`, and the pack is full when bit 0 is set.
+Fitting works on lengths, never on samples: ten thousand packs of the lengths 4000, 4000, 192 are
+one pattern, stored as runs of equal lengths (4000, 2), (192, 1) and how often it is made. Runs of
+pattern p are those from `run_starts[p]` to `run_starts[p + 1]`.
 """
 
 from __future__ import annotations
@@ -42,12 +23,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.pack.order import shuffled
+
+LoopsName = Literal["auto", "compiled", "plain"]
+NO_LIMIT = 2**31 - 1
+BLOCK_ROWS = 16
+SHUFFLE_ROWS_SINGLY = 1 << 16
+CHUNK = 1 << 22
+
+Lengths: TypeAlias = NDArray[np.int32]
+Histogram: TypeAlias = NDArray[np.int64]
+Packs: TypeAlias = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,74 +105,24 @@ def join_patterns(parts: Sequence[Patterns]) -> Patterns:
     )
 
 
-BLOCK_ROWS = 16
-SHUFFLE_ROWS_SINGLY = 1 << 16
-CHUNK = 1 << 22
+class Filled(NamedTuple):
+    """Packs as their lengths one after another and the end of each, and what is still waiting."""
+
+    items: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    waiting: NDArray[np.int32]
 
 
-def block_order(num_rows: int, key: int) -> tuple[NDArray[np.int64], int]:
-    """Return the shuffled order of the blocks of rows, and how many rows a block has."""
-    block_rows = 1 if num_rows <= SHUFFLE_ROWS_SINGLY else BLOCK_ROWS
-    return shuffled(-(-num_rows // block_rows), key), block_rows
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The five loops of planning."""
 
-
-def sort_rows(
-    lengths: NDArray[np.int32],
-    blocks: NDArray[np.int64],
-    block_rows: int,
-    histogram: NDArray[np.int64],
-) -> NDArray[np.uint32]:
-    """Return the rows by rising length, equal lengths in block order; length 0 is left out."""
-    rows = (blocks[:, None] * block_rows + np.arange(block_rows)).reshape(-1)
-    rows = rows[rows < len(lengths)].astype(np.uint32)
-    arriving = lengths[rows]
-    if len(histogram) <= 1 << 16:
-        # numpy sorts 16-bit integers by counting, in linear time.
-        arriving = arriving.astype(np.uint16)
-    order = np.argsort(arriving, kind="stable")
-    return rows[order[len(lengths) - int(histogram.sum()) :]]
-
-
-def deal_rows(
-    patterns: Patterns, rows: NDArray[np.uint32], histogram: NDArray[np.int64]
-) -> NDArray[np.uint32]:
-    """Return the members of all packs: pattern by pattern, and each pattern's packs in turn."""
-    members = np.empty(len(rows), np.uint32)
-    documents = patterns.documents()
-    runs_of = np.diff(patterns.run_starts)
-    pattern = np.repeat(np.arange(len(patterns)), runs_of)
-    first_member = np.cumsum(documents * patterns.repeats) - documents * patterns.repeats
-    counts = patterns.run_count.astype(np.int64)
-    place = np.cumsum(counts) - counts
-    base = first_member[pattern] + place - place[patterns.run_starts[:-1]][pattern]
-    stride = documents[pattern]
-    num_rows = counts * patterns.repeats[pattern]
-    # The runs of one length, in pattern order, share out that length's rows from first to last.
-    by_length = np.argsort(patterns.run_length, kind="stable")
-    _deal_runs(members, rows, *(a[by_length] for a in (base, stride, counts, num_rows)))
-    return members
-
-
-def _deal_runs(
-    members: NDArray[np.uint32],
-    rows: NDArray[np.uint32],
-    base: NDArray[np.int64],
-    stride: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    num_rows: NDArray[np.int64],
-) -> None:
-    ends = np.cumsum(num_rows)
-    done = run = 0
-    while run < len(ends):
-        # Some runs at a time, so that memory stays bounded.
-        stop = max(run + 1, int(np.searchsorted(ends, done + CHUNK, side="right")))
-        sizes = num_rows[run:stop]
-        of = np.repeat(np.arange(run, stop), sizes)
-        nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        pack, place = np.divmod(nth, counts[of])
-        end = int(ends[stop - 1])
-        members[base[of] + pack * stride[of] + place] = rows[done:end]
-        done, run = end, stop
+    name: str
+    best_fit: Callable[[Histogram, int, int], Patterns]
+    fill_window: Callable[[Lengths, int, int, int, int, bool], Filled]
+    sort_rows: Callable[[Lengths, NDArray[np.int64], int, Histogram], NDArray[np.uint32]]
+    deal_rows: Callable[[Patterns, NDArray[np.uint32], Histogram], NDArray[np.uint32]]
+    halve: Callable[[Packs, Packs, NDArray[np.bool_], int, NDArray[np.bool_]], None]
 
 
 @dataclass(slots=True)
@@ -196,7 +137,12 @@ class _Class:
 
 
 def best_fit(histogram: NDArray[np.int64], capacity: int, max_documents: int) -> Patterns:
-    """Return the patterns that best-fit decreasing makes of the lengths counted in `histogram`."""
+    """Return the patterns that best-fit decreasing makes of the lengths counted in `histogram`.
+
+    Each length goes where the least room remains after it. Packs with equal room and contents are
+    one class, so a step places thousands of samples at once, and the time depends on the number of
+    distinct lengths, not of samples.
+    """
     packs = _OpenPacks(capacity, max_documents)
     for length in np.flatnonzero(histogram)[::-1].tolist():
         packs.place(length, int(histogram[length]))
@@ -280,40 +226,6 @@ def _patterns(classes: list[_Class]) -> Patterns:
     )
 
 
-Packs = NDArray[np.uint32]
-
-
-def halve(
-    by_visual: Packs,
-    by_attention: Packs,
-    on_attention: NDArray[np.bool_],
-    middle: int,
-    is_left: NDArray[np.bool_],
-) -> None:
-    """Move the `middle` cheapest packs of each row to its left, keeping both sides sorted.
-
-    Both matrices hold the same packs in each row. `on_attention` says for each row which cost
-    decides; `is_left` is working space for one flag a pack, all False before and after.
-    """
-    left = np.where(on_attention[:, None], by_attention[:, :middle], by_visual[:, :middle])
-    is_left[left] = True
-    for run in (by_visual, by_attention):
-        # Every row has `middle` packs on the left, so that both sides are matrices again.
-        mask = is_left[run]
-        right = run[~mask].reshape(len(run), -1)
-        run[:, :middle] = run[mask].reshape(-1, middle)
-        run[:, middle:] = right
-    is_left[left] = False
-
-
-class Filled(NamedTuple):
-    """Packs as their lengths one after another and the end of each, and what is still waiting."""
-
-    items: NDArray[np.int32]
-    ends: NDArray[np.int64]
-    waiting: NDArray[np.int32]
-
-
 def fill_window(
     stream: NDArray[np.int32],
     capacity: int,
@@ -322,7 +234,12 @@ def fill_window(
     max_documents: int,
     flush: bool,
 ) -> Filled:
-    """Return the packs of a stream; without `flush` it stops when the window runs short."""
+    """Return the packs of a stream; without `flush` it stops when the window runs short.
+
+    The oldest sample of the window starts a pack. Sorting by length would spend the small, flexible
+    lengths first and leave a band that fits nothing; arrival order keeps the mix of lengths the
+    same to the end.
+    """
     arriving = stream.tolist()
     waiting = arriving[:window]
     next_in = len(waiting)
@@ -360,7 +277,9 @@ def choose(waiting: list[int], capacity: int, blind: int, max_documents: int) ->
 
 
 def _search(waiting: list[int], first: int, room: int) -> tuple[list[int], int]:
-    # Places from `first` on that leave the least room, the oldest where there is a choice.
+    # Places from `first` on that leave the least room, the oldest where there is a choice. Bit r of
+    # `reach` is set when some choice of samples leaves r tokens free: adding one of length l is
+    # `reach |= reach >> l`, and the pack is full when bit 0 is set.
     reach = 1 << room
     steps = [reach]
     tried: list[int] = []
@@ -396,23 +315,96 @@ def _largest_first(waiting: list[int], capacity: int, max_documents: int) -> lis
     return sorted(chosen)
 
 
-LoopsName = Literal["auto", "compiled", "plain"]
-NO_LIMIT = 2**31 - 1
+def block_order(num_rows: int, key: int) -> tuple[NDArray[np.int64], int]:
+    """Return the shuffled order of the blocks of rows, and how many rows a block has.
 
-Lengths = NDArray[np.int32]
-Histogram = NDArray[np.int64]
+    Rows of one length are dealt in this order. Of many rows, neighbours stay together: a block is
+    one cache line of the length table.
+    """
+    block_rows = 1 if num_rows <= SHUFFLE_ROWS_SINGLY else BLOCK_ROWS
+    return shuffled(-(-num_rows // block_rows), key), block_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Loops:
-    """The five loops of planning."""
+def sort_rows(
+    lengths: NDArray[np.int32],
+    blocks: NDArray[np.int64],
+    block_rows: int,
+    histogram: NDArray[np.int64],
+) -> NDArray[np.uint32]:
+    """Return the rows by rising length, equal lengths in block order; length 0 is left out."""
+    rows = (blocks[:, None] * block_rows + np.arange(block_rows)).reshape(-1)
+    rows = rows[rows < len(lengths)].astype(np.uint32)
+    arriving = lengths[rows]
+    if len(histogram) <= 1 << 16:
+        # numpy sorts 16-bit integers by counting, in linear time.
+        arriving = arriving.astype(np.uint16)
+    order = np.argsort(arriving, kind="stable")
+    return rows[order[len(lengths) - int(histogram.sum()) :]]
 
-    name: str
-    best_fit: Callable[[Histogram, int, int], Patterns]
-    fill_window: Callable[[Lengths, int, int, int, int, bool], Filled]
-    sort_rows: Callable[[Lengths, NDArray[np.int64], int, Histogram], NDArray[np.uint32]]
-    deal_rows: Callable[[Patterns, NDArray[np.uint32], Histogram], NDArray[np.uint32]]
-    halve: Callable[[Packs, Packs, NDArray[np.bool_], int, NDArray[np.bool_]], None]
+
+def deal_rows(
+    patterns: Patterns, rows: NDArray[np.uint32], histogram: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """Return the members of all packs: pattern by pattern, and each pattern's packs in turn."""
+    members = np.empty(len(rows), np.uint32)
+    documents = patterns.documents()
+    runs_of = np.diff(patterns.run_starts)
+    pattern = np.repeat(np.arange(len(patterns)), runs_of)
+    first_member = np.cumsum(documents * patterns.repeats) - documents * patterns.repeats
+    counts = patterns.run_count.astype(np.int64)
+    place = np.cumsum(counts) - counts
+    base = first_member[pattern] + place - place[patterns.run_starts[:-1]][pattern]
+    stride = documents[pattern]
+    num_rows = counts * patterns.repeats[pattern]
+    # The runs of one length, in pattern order, share out that length's rows from first to last.
+    by_length = np.argsort(patterns.run_length, kind="stable")
+    _deal_runs(members, rows, *(a[by_length] for a in (base, stride, counts, num_rows)))
+    return members
+
+
+def _deal_runs(
+    members: NDArray[np.uint32],
+    rows: NDArray[np.uint32],
+    base: NDArray[np.int64],
+    stride: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    num_rows: NDArray[np.int64],
+) -> None:
+    ends = np.cumsum(num_rows)
+    done = run = 0
+    while run < len(ends):
+        # Some runs at a time, so that memory stays bounded.
+        stop = max(run + 1, int(np.searchsorted(ends, done + CHUNK, side="right")))
+        sizes = num_rows[run:stop]
+        of = np.repeat(np.arange(run, stop), sizes)
+        nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        pack, place = np.divmod(nth, counts[of])
+        end = int(ends[stop - 1])
+        members[base[of] + pack * stride[of] + place] = rows[done:end]
+        done, run = end, stop
+
+
+def halve(
+    by_visual: Packs,
+    by_attention: Packs,
+    on_attention: NDArray[np.bool_],
+    middle: int,
+    is_left: NDArray[np.bool_],
+) -> None:
+    """Move the `middle` cheapest packs of each row to its left, keeping both sides sorted.
+
+    Both matrices hold the same packs in each row. `on_attention` says for each row which cost
+    decides; `is_left` is working space for one flag a pack, all False before and after.
+    """
+    left = np.where(on_attention[:, None], by_attention[:, :middle], by_visual[:, :middle])
+    is_left[left] = True
+    for run in (by_visual, by_attention):
+        # Every row has `middle` packs on the left, so that both sides are matrices again.
+        mask = is_left[run]
+        right = run[~mask].reshape(len(run), -1)
+        run[:, :middle] = run[mask].reshape(-1, middle)
+        run[:, middle:] = right
+    is_left[left] = False
 
 
 PLAIN = Loops("plain", best_fit, fill_window, sort_rows, deal_rows, halve)
@@ -423,12 +415,5 @@ def load_loops(name: LoopsName = "auto") -> Loops:
     """Return the loops of this name; "auto" is the compiled ones if numba is installed."""
     if name == "plain" or (name == "auto" and find_spec("numba") is None):
         return PLAIN
-    compiled = import_module("shardmill.pack.compiled")
-    return Loops(
-        "compiled",
-        compiled.best_fit,
-        compiled.fill_window,
-        compiled.sort_rows,
-        compiled.deal_rows,
-        compiled.halve,
-    )
+    numba: Loops = import_module("shardmill.pack.compiled").COMPILED
+    return numba

@@ -1,19 +1,15 @@
 """Which pack comes when: position -> pack, from the plan's balanced order, the seed and the epoch.
 
 Blocks of neighbours in the balanced order stay together, so that the ranks of a step carry like
-cost; the blocks change places from epoch to epoch. They are not thrown about blindly: of two blocks
-that stand beside each other one comes in the first half of the epoch and one in the second, by the
-toss of a coin, and so on inside the halves. Hence each quarter, eighth ... of an epoch costs about
-the same. Inside a block, positions are exchanged so that aligned runs stay aligned runs.
+cost; the blocks change places from epoch to epoch. Of two blocks that stand beside each other, one
+comes in the first half of the epoch and one in the second, by the toss of a coin, and so on inside
+the halves: each quarter, eighth ... of an epoch costs about the same. Inside a block, positions are
+exchanged so that aligned runs stay aligned runs.
 
 Nothing here knows the number of ranks or workers: a step takes the next `world x batch_size`
 positions, and the state of a loader is (seed, epoch, position).
 
-Shuffling without a shuffled list: a keyed bijection of 0..n-1, the same on every machine.
-
-A position is cut into two halves of bits that stir each other four times (a Feistel network), which
-is a bijection of the next power of two; a value outside 0..n-1 is stirred again until it falls
-inside. Only integer arithmetic is used, so numpy's version and the processor do not matter.
+`permute` shuffles without a shuffled list, the same on every machine.
 """
 
 from __future__ import annotations
@@ -31,7 +27,12 @@ CHUNK = 1 << 14  # small enough for the cache: five times as fast as all at once
 
 
 def permute(positions: NDArray[np.integer], size: int, key: int) -> NDArray[np.int64]:
-    """Return where the shuffle of 0..size-1 with this key sends each position."""
+    """Return where the shuffle of 0..size-1 with this key sends each position.
+
+    A position is cut into two halves of bits that stir each other four times (a Feistel network),
+    which is a bijection of the next power of two; a value outside 0..size-1 is stirred again until
+    it falls inside. Only integers are used, so numpy's version and the processor do not matter.
+    """
     bits = max(2, (size - 1).bit_length())
     values = _stir(positions.astype(np.uint64), bits, key)
     outside = np.flatnonzero(values >= size)

@@ -1,6 +1,6 @@
 """What a plan is worth: fill, padding, drops, sources, and how far ranks will wait for each other.
 
-The straggler factor is the mean over steps of the dearest rank's cost over the mean of all ranks:
+The straggler factor is the mean over steps of the slowest rank's cost over the mean of all ranks:
 1.00 is a step in which all finish together, 1.30 one in which most wait for 30 % of their time.
 "Before" is the same packs in random order, which is what a shuffling sampler gives.
 """

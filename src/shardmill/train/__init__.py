@@ -1,1 +1,1 @@
-"""Serving packs and samples to training loops: order and state are plain arithmetic."""
+"""Batches for training loops: packs or samples, in an order that is plain arithmetic."""

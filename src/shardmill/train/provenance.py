@@ -104,9 +104,9 @@ class SampleFinder:
 def open_finder(folder: Path) -> RowFinder:
     """Return the finder of a folder of token shards or of samples."""
     manifest = open_manifest(folder)
-    if manifest.shards and "spans" in manifest.shards[0].files:
+    if manifest.content == "tokens":
         return TokenFinder(open_tokens(folder, manifest))
-    return SampleFinder(open_samples(folder))
+    return SampleFinder(open_samples(folder, manifest))
 
 
 def packs_of_step(
