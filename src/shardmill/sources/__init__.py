@@ -1,1 +1,1 @@
-"""Where rows come from: tables, folders, tars, NeMo's meta file; with shapes and filters."""
+"""Sources: where rows come from, what they mean, and where their media are."""

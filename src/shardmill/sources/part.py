@@ -3,8 +3,6 @@
 A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
 identifies the slice (a file, a range, a checksum or size and time). A row is one sample as the
 source stores it, before a shape makes a document of it. Memory is bounded by a part.
-
-What kind of medium a file name promises; the bytes decide later whether it is true.
 """
 
 from __future__ import annotations
@@ -75,5 +73,5 @@ MEDIA_KINDS: dict[str, SegmentKind] = {
 
 
 def media_kind(name: str) -> SegmentKind | None:
-    """Return the kind that the last suffix of a name says, or None."""
+    """Return the kind that the last suffix of a name promises, or None; the bytes decide later."""
     return MEDIA_KINDS.get(name.rpartition(".")[2].lower())

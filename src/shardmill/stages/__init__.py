@@ -1,1 +1,1 @@
-"""Stages: frozen specs that turn units into shards."""
+"""Stages, a file a verb: each turns one unit into one shard."""

@@ -1,1 +1,1 @@
-"""shardmill.media.image."""
+"""Images: headers, pixels, and the sizes they are brought to."""

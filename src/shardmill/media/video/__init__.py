@@ -1,1 +1,1 @@
-"""shardmill.media.video."""
+"""Videos: headers, frame tables, samplers and decoding."""

@@ -1,1 +1,1 @@
-"""shardmill.sources.media."""
+"""The bytes of media that rows refer to: files, members, values, objects and downloads."""

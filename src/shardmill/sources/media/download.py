@@ -1,4 +1,4 @@
-"""Media from the web: time-outs, retries, and an answer for everything that can go wrong.
+"""Media from the web: time-outs, retries, several at a time, and a reason for what goes wrong.
 
     reason               what happened
     http 404, http 403   the server says so; it is not asked again
@@ -11,13 +11,11 @@ Answers that may differ later (5xx, 429, time-outs, connections) are asked for a
 that doubles and is jittered, or as long as the server asks for. `TRANSIENT` are the reasons that a
 later run may well not meet.
 
-Downloads under way for the rows that come next: several at a time, few to one host.
-
-A row's media are announced when the row is read, and taken when it is written, in the order of the
-rows. How far to look ahead is for the caller to decide, by `num_bytes`: what has arrived and waits.
-
-Hosts are spread over lanes, and a lane has as many threads as one host may have. So no host ever
-gets more, and a slow one holds up only those few that share its lane.
+`Downloads` fetches the media of the rows that come next. They are announced when a row is read, and
+taken when it is written, in the order of the rows; how far to look ahead is for the caller to
+decide, by `num_bytes`: what has arrived and waits. Hosts are spread over lanes, and a lane has as
+many threads as one host may have. So no host ever gets more, and a slow one holds up only those few
+that share its lane.
 """
 
 from __future__ import annotations
@@ -45,6 +43,9 @@ from shardmill.storage.url import plain_url
 
 TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
 CHUNK_BYTES = 1 << 18
+NUM_LANES = 8
+PER_HOST = 8
+PER_HOST_VARIABLE = "SHARDMILL_PER_HOST"
 SAFE = "/%:=&?~#+!$,;'@()*[]"
 
 
@@ -180,10 +181,6 @@ def _opener() -> urllib.request.OpenerDirector:
 
 HEADERS = {"User-Agent": f"shardmill/{__version__}", "Accept": "*/*"}
 _OPENER = _opener()
-
-NUM_LANES = 8
-PER_HOST = 8
-PER_HOST_VARIABLE = "SHARDMILL_PER_HOST"
 
 
 def downloads_a_host() -> int:

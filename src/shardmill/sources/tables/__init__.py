@@ -1,1 +1,1 @@
-"""shardmill.sources.tables."""
+"""Tables as sources: text tables, JSON, parquet and Arrow."""

@@ -2,14 +2,7 @@
 
 Text tables may be compressed (.gz, .zst). Listing streams each text table once and stores, for
 every slice, its bytes and their checksum; parquet and Arrow files are cut by row numbers and
-identified by size and time.
-
-Tables whose rows hold lists of rows: each element becomes a row of its own.
-
-    {"video_id": "x", "clips": [{"clip_path": "a", ...}, {"clip_path": "b", ...}]}
-
-gives two rows with `video_id`, the fields of their clip and keys that end in its number. How many
-there are is known only when they are read.
+identified by size and time. `NestedSource` is for tables whose rows hold lists of rows.
 """
 
 from __future__ import annotations
@@ -214,7 +207,14 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedSource(TableSource):
-    """A table of which `each` names the list; the element's fields win over the row's."""
+    """A table whose rows hold lists of rows: each element becomes a row of its own.
+
+        {"video_id": "x", "clips": [{"clip_path": "a", ...}, {"clip_path": "b", ...}]}
+
+    with `each` = "clips" gives two rows with `video_id`, the fields of their clip, which win over
+    those of the row, and keys that end in its number. How many there are is known only when they
+    are read.
+    """
 
     each: str = "clips"
 

@@ -1,1 +1,1 @@
-"""shardmill.stages.check."""
+"""Check: folders against their receipts, and what their shards hold."""
