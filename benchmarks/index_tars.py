@@ -32,8 +32,7 @@ def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
 def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
     """Our index of every tar, written to a folder."""
     from shardmill.shards.tar import read as tarscan
-    from shardmill.shards.tar.grouping import group_members
-    from shardmill.shards.tar.read import walk_tar
+    from shardmill.shards.tar.read import group_members, walk_tar
     from shardmill.storage.blob import open_blob
 
     if compiled and tarscan._tarscan is None:

@@ -14,7 +14,7 @@ from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.run.runner import run_stage
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.tables.table import TableSource
@@ -30,7 +30,7 @@ def run(stage: Any, out: Path, workers: int = 0) -> Manifest:
 
 def keys_of(out: Path, manifest: Manifest) -> list[str]:
     paths = [out / shard.files["idx"].path for shard in manifest.shards]
-    return [key for path in paths for key in open_index(path).keys]
+    return [key for path in paths for key in open_tar_index(path).keys]
 
 
 @pytest.fixture

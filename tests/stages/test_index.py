@@ -14,7 +14,7 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
 from shardmill.stages.index import IndexTars
 
 
@@ -48,7 +48,7 @@ def test_tars_are_read_where_they_lie(tmp_path: Path) -> None:
     samples = open_samples(out)
     assert [samples.key(i) for i in range(4)] == ["0", "1", "2", "9"]
     assert bytes(samples.raw(1)["txt"]) == b"caption 1"
-    index = open_index(out / "shards" / "000000.idx")
+    index = open_tar_index(out / "shards" / "000000.idx")
     assert index.url == f"{tmp_path}/x-0.tar"
     assert index.column("width").tolist() == [40, 0, 41, 0, 42, 0]
     manifest = open_manifest(out)
@@ -67,7 +67,7 @@ def test_a_folder_of_tars_and_remote_ones(tmp_path: Path) -> None:
         assert bytes(samples.raw(5)["txt"]) == b"caption 1"
         fetched = [bytes(raw["txt"]) for raw in samples.fetch([6, 0, 5, 4])]
         assert fetched == [b"caption 2", b"caption 0", b"caption 1", b"caption 0"]
-    remote = open_index(tmp_path / "out" / "shards" / "000002.idx")
+    remote = open_tar_index(tmp_path / "out" / "shards" / "000002.idx")
     assert remote.url == f"{url}/x-0.tar"
     assert remote.column("width").tolist() == [40, 0, 41, 0, 42, 0]
 

@@ -26,7 +26,7 @@ from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Unit
 from shardmill.run.runner import run_stage
 from shardmill.shards.samples import open_shard
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess_source import shape_of, source_from_input
 from shardmill.sources.shapes.pair import PairShape
@@ -106,7 +106,7 @@ def test_pairs_become_shards_with_sizes_in_the_index(tmp_path: Path, photos: Pat
     assert [said(sample) for sample in samples] == [[photo(n), f"image {n}"] for n in range(8)]
     assert samples[5].key == "pairs-00000005"
     assert samples[5].extra == {"id": 5}
-    index = open_index(tmp_path / "out" / manifest.shards[1].files["idx"].path)
+    index = open_tar_index(tmp_path / "out" / manifest.shards[1].files["idx"].path)
     assert sorted(index.column("width").tolist())[-3:] == [43, 44, 45]
     assert dict(manifest.stats) == {
         "samples|with images": 8,
@@ -378,7 +378,7 @@ def test_an_image_that_is_turned_is_stored_as_it_is_shown(tmp_path: Path) -> Non
     folder.mkdir()
     (folder / "a.jpg").write_bytes(encode("JPEG", pixels(50, 20), exif=exif))
     manifest = run(ingest_of(folder), tmp_path / "out")
-    index = open_index(tmp_path / "out" / manifest.shards[0].files["idx"].path)
+    index = open_tar_index(tmp_path / "out" / manifest.shards[0].files["idx"].path)
     assert (index.column("width").max(), index.column("height").max()) == (20, 50)
 
 

@@ -1,1 +1,1 @@
-"""The words of shardmill as frozen values: numpy and the standard library only."""
+"""The nouns of shardmill as frozen values: sample, stage, manifest, token space, lengths, plan."""

@@ -1,12 +1,12 @@
-"""The canonical document: an ordered list of segments, each text or a media reference.
+"""The canonical sample: a document, which is an ordered list of segments, and its media.
 
-A caption pair, a chat, an interleaved page, a video with captions and plain text are all that.
-On disk a sample is the member `K.json` (this module's plain form) and its media members.
+A segment is text or refers to a medium. A caption pair, a chat, an interleaved page, a video with
+captions and plain text are all that. On disk a sample is the member `K.json` (the plain form of
+this module) and its media members.
 
-What messages carry besides their text: tool calls, and which call a tool answers.
-
-A sample keeps it in `extra["turn_fields"]`, by the number of the turn. Tools and their calls are
-kept as JSON text, because templates write them out and a stored sample sorts its keys:
+What the messages of a chat carry besides their text (tool calls, and which call a tool answers)
+lies in `extra["turn_fields"]`, by the number of the turn. Tools and their calls are kept as JSON
+text, because templates write them out in the order of the row and a stored sample sorts its keys:
 
     {"1": {"tool_calls": '[{"type": "function", "function": {"name": "add", ...}}]'},
      "2": {"tool_call_id": "a1", "name": "add"}}
@@ -26,6 +26,9 @@ from shardmill.errors import SampleError
 SegmentKind = Literal["text", "image", "video", "audio"]
 SEGMENT_KINDS: tuple[str, ...] = get_args(SegmentKind)
 ROLES = ("system", "user", "assistant", "tool")
+EXTRA_NAME = "turn_fields"
+KEPT_FIELDS = ("tool_calls", "tool_call_id", "name")
+MAX_DEPTH = 64
 INGEST_FIRST = "samples of others become documents by `shardmill ingest`"
 
 
@@ -139,45 +142,9 @@ def sample_from_plain(
         raise SampleError("not a document", f"{type(error).__name__}: {error}") from error
 
 
-def _segment_to_plain(segment: Segment) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        segment.kind: segment.text if segment.kind == "text" else segment.media
-    }
-    if segment.role is not None:
-        plain["role"] = segment.role
-    if segment.turn:
-        plain["turn"] = segment.turn
-    if segment.time_s is not None:
-        plain["time_s"] = list(segment.time_s)
-    return plain
-
-
-def _segments_from_plain(items: Iterable[Any]) -> Iterable[Segment]:
-    for item in items:
-        kinds = [kind for kind in SEGMENT_KINDS if kind in item]
-        if len(kinds) != 1 or not isinstance(item[kinds[0]], str):
-            needed = ", ".join(SEGMENT_KINDS)
-            raise ValueError(f"a segment needs one of {needed}: {shortened(item)}")
-        kind = kinds[0]
-        time_s = item.get("time_s")
-        yield Segment(
-            kind=kind,  # type: ignore[arg-type]
-            text=item[kind] if kind == "text" else "",
-            media="" if kind == "text" else item[kind],
-            role=item.get("role"),
-            turn=int(item.get("turn", 0)),
-            time_s=None if time_s is None else (float(time_s[0]), float(time_s[1])),
-        )
-
-
-EXTRA_NAME = "turn_fields"
-KEPT = ("tool_calls", "tool_call_id", "name")
-MAX_DEPTH = 64
-
-
 def kept_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a message says besides its text; columns that a table left empty are not it."""
-    return {name: message[name] for name in KEPT if message.get(name) not in (None, "", [])}
+    return {name: message[name] for name in KEPT_FIELDS if message.get(name) not in (None, "", [])}
 
 
 def stored_fields(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,6 +195,37 @@ def change_texts(value: Any, change: Callable[[str], str], depth: int = 0) -> An
             for name, item in value.items()
         }
     return value
+
+
+def _segment_to_plain(segment: Segment) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        segment.kind: segment.text if segment.kind == "text" else segment.media
+    }
+    if segment.role is not None:
+        plain["role"] = segment.role
+    if segment.turn:
+        plain["turn"] = segment.turn
+    if segment.time_s is not None:
+        plain["time_s"] = list(segment.time_s)
+    return plain
+
+
+def _segments_from_plain(items: Iterable[Any]) -> Iterable[Segment]:
+    for item in items:
+        kinds = [kind for kind in SEGMENT_KINDS if kind in item]
+        if len(kinds) != 1 or not isinstance(item[kinds[0]], str):
+            needed = ", ".join(SEGMENT_KINDS)
+            raise ValueError(f"a segment needs one of {needed}: {shortened(item)}")
+        kind = kinds[0]
+        time_s = item.get("time_s")
+        yield Segment(
+            kind=kind,  # type: ignore[arg-type]
+            text=item[kind] if kind == "text" else "",
+            media="" if kind == "text" else item[kind],
+            role=item.get("role"),
+            turn=int(item.get("turn", 0)),
+            time_s=None if time_s is None else (float(time_s[0]), float(time_s[1])),
+        )
 
 
 def _parsed(value: Any, reason: str, where: str) -> Any:

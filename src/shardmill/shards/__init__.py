@@ -1,1 +1,1 @@
-"""Files: atomic writes, receipts, tars, indexes, token files; no training framework."""
+"""What lies in a folder: sample tars, token shards, codes, lengths, plans, and the ledger."""

@@ -38,12 +38,11 @@ from shardmill.model.sample import (
 )
 from shardmill.model.stage import Draft
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tar.grouping import Grouped, group_members
 from shardmill.shards.tar.header import END_OF_TAR
-from shardmill.shards.tar.index import IndexRows, ShardIndex, hash_keys, index_of, open_index
+from shardmill.shards.tar.index import IndexRows, TarIndex, hash_keys, index_of, open_tar_index
 from shardmill.shards.tar.names import Layout
-from shardmill.shards.tar.read import walk_tar
-from shardmill.shards.tar.write import Content, TarWriter, plan_sample
+from shardmill.shards.tar.read import Grouped, group_members, walk_tar
+from shardmill.shards.tar.write import Content, TarWriter, lay_out_sample
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.cache import StagedCopies, fetch_copies
 from shardmill.storage.path import as_path
@@ -61,7 +60,7 @@ Members: TypeAlias = dict[str, memoryview]
 class SampleShard:
     """The samples of one tar; numbers count from 0. Views hold on to the memory they show."""
 
-    def __init__(self, blob: Blob, index: ShardIndex) -> None:
+    def __init__(self, blob: Blob, index: TarIndex) -> None:
         self.blob, self.index = blob, index
         self._num_samples, self._whole = len(index), blob.mapped()
         # At hand, since looking them up costs as much as the rest of a random read.
@@ -169,7 +168,7 @@ class SampleShard:
 
 def open_shard(url: str, index_path: Path) -> SampleShard:
     """Open a tar by its index."""
-    return SampleShard(open_blob(url), open_index(index_path))
+    return SampleShard(open_blob(url), open_tar_index(index_path))
 
 
 def open_entry(folder: Path, entry: ShardEntry, staged: StagedCopies | None = None) -> SampleShard:
@@ -179,10 +178,10 @@ def open_entry(folder: Path, entry: ShardEntry, staged: StagedCopies | None = No
     return SampleShard(open_blob(staged.find(url, relative) if staged else url), index)
 
 
-def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
+def entry_index(folder: Path, entry: ShardEntry) -> TarIndex:
     """Open the index of a shard; it must hold as many samples as the receipt says."""
     path = folder / entry.files["idx"].path
-    index = open_index(path)
+    index = open_tar_index(path)
     if len(index) != entry.num_samples:
         raise FormatError(
             f"holds {len(index)} samples, its receipt says {entry.num_samples}", path=path
@@ -190,7 +189,7 @@ def entry_index(folder: Path, entry: ShardEntry) -> ShardIndex:
     return index
 
 
-def tar_place(folder: Path, entry: ShardEntry, index: ShardIndex) -> tuple[str, str]:
+def tar_place(folder: Path, entry: ShardEntry, index: TarIndex) -> tuple[str, str]:
     """Return the path or url of a shard's tar, and the relative path that a copy of it has."""
     if "tar" in entry.files:
         relative = entry.files["tar"].path
@@ -414,7 +413,7 @@ class SampleWriter:
 
     def add(self, sample: Sample, sizes: Mapping[str, MediaSize] | None = None) -> None:
         """Append a sample; `sizes` gives what is known of its media, by their names."""
-        planned = plan_sample(sample.key, sample_members(sample), self._layout)
+        planned = lay_out_sample(sample.key, sample_members(sample), self._layout)
         start = self._tar_with_room(planned.num_bytes).append(planned)
         self._rows.add(sample.key, start, planned.exts, planned.offsets, planned.sizes)
         self._rows.describe(

@@ -22,7 +22,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.manifest import ShardEntry
 from shardmill.shards.codes import CodeShard
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tar.index import ShardIndex, hash_keys
+from shardmill.shards.tar.index import TarIndex, hash_keys
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.stages.inputs import ContentShard, files_of, open_content
 
@@ -226,7 +226,7 @@ def mix_of_shard(shard: ContentShard) -> Counter[tuple[str, str]]:
     return counts
 
 
-def _of_samples(index: ShardIndex) -> Fingerprints:
+def _of_samples(index: TarIndex) -> Fingerprints:
     keys = np.empty(len(index), np.uint64)
     keys[index.arrays["hash_order"]] = index.arrays["hash"]
     content = index.column("content")

@@ -23,7 +23,7 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleWriter, parse_sample
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
 from shardmill.stages.inputs import (
@@ -109,7 +109,7 @@ def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
     if not hashes:
         return {}
     starts = np.concatenate([[0], np.cumsum([len(each) for each in hashes])])
-    open_recent = lru_cache(maxsize=256)(open_index)
+    open_recent = lru_cache(maxsize=256)(open_tar_index)
     repeats: Repeats = {}
     for later, first in _later_and_first(np.concatenate(hashes)):
         shard, origin = (int(np.searchsorted(starts, n, "right")) - 1 for n in (later, first))
@@ -119,7 +119,7 @@ def find_repeats(folder: Path, shards: tuple[ShardEntry, ...]) -> Repeats:
 
 
 def _content_hashes(path: Path) -> NDArray[np.uint64]:
-    hashes = open_index(path).column("content")
+    hashes = open_tar_index(path).column("content")
     if len(hashes) and not hashes.any(axis=1).all():
         raise ConfigError(f"{path} has no content hashes: ingest the samples to get them")
     return hashes

@@ -17,9 +17,8 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.media.sizes import probe
 from shardmill.model.codec import Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.tar.grouping import Grouped, group_members
 from shardmill.shards.tar.index import IndexRows
-from shardmill.shards.tar.read import walk_tar
+from shardmill.shards.tar.read import Grouped, group_members, walk_tar
 from shardmill.sources.part import media_kind
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.path import expand

@@ -21,13 +21,13 @@ from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleShard
-from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard
 from shardmill.storage.blob import open_blob
 
 MANIFEST_NAME = "manifest.json"
-ContentShard: TypeAlias = ShardIndex | CodeShard | TokenShard
+ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 
 
@@ -96,7 +96,7 @@ def open_unit(folder: Path, unit: Unit) -> SampleShard:
     """Open the shard of a unit; a tar may lie elsewhere, its index says where."""
     files: Any = unit.input["files"]
     paths = {role: folder / path for role, (path, _) in files.items()}
-    index = open_index(paths["idx"])
+    index = open_tar_index(paths["idx"])
     url = str(paths["tar"]) if "tar" in paths else index.url
     if url is None:
         raise FormatError("names no tar, and none lies beside it", path=paths["idx"])
@@ -118,12 +118,12 @@ def open_content(files: Mapping[str, Path]) -> ContentShard:
     if CODES in files:
         return open_codes(files[CODES])
     if "idx" in files:
-        return open_index(files["idx"])
+        return open_tar_index(files["idx"])
     names = ", ".join(sorted(path.name for path in files.values()))
     raise ConfigError(f"a shard of {names} holds no samples, codes or tokens")
 
 
-def media_sizes(index: ShardIndex) -> Callable[[int], dict[str, MediaSize]]:
+def media_sizes(index: TarIndex) -> Callable[[int], dict[str, MediaSize]]:
     """Return the lookup of what a sample's index knows of its media."""
     columns = [index.column(name).tolist() for name in SIZE_COLUMNS]
     exts, ext, first = index.exts, index.ext, index.first

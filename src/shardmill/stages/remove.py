@@ -28,8 +28,8 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, write_codes
 from shardmill.shards.ledger import Ledger, open_manifest
-from shardmill.shards.tar.cut import cut_tar
 from shardmill.shards.tar.index import hash_keys
+from shardmill.shards.tar.write import cut_tar
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import ContentShard, files_of, open_content, sample_inputs

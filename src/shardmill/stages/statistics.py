@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Tally
 from shardmill.shards.codes import CodeShard
-from shardmill.shards.tar.index import ShardIndex
+from shardmill.shards.tar.index import TarIndex
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.sources.part import media_kind
 from shardmill.stages.inputs import open_content
@@ -81,7 +81,7 @@ def _count_codes(tally: Tally, shard: CodeShard) -> None:
         tally.count(f"code grid|{width}x{height}", int(count))
 
 
-def _count_samples(tally: Tally, index: ShardIndex) -> None:
+def _count_samples(tally: Tally, index: TarIndex) -> None:
     first = index.arrays["first"].astype(np.int64)
     owners = np.repeat(np.arange(len(index)), np.diff(first))
     kinds = np.array([media_kind(ext) or "" for ext in index.exts], str)[index.arrays["ext"]]

@@ -1,11 +1,9 @@
-"""The few system calls that decide what survives a crash, behind one small object.
+"""Atomic writes: a file is whole or absent after a crash, and what was removed stays removed.
 
 After a power cut a file system may have lost everything that was not fsynced, in any combination:
 the bytes of a file (unless the file was), a new, removed or renamed name (unless its folder was).
 So what must not be believed too early is written in this order: bytes, fsync of the files, rename,
 fsync of the folder; and only then the receipt that lists them, in the same way.
-
-A second name for a file: nothing is copied where the file system allows it.
 """
 
 from __future__ import annotations
@@ -14,18 +12,19 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shardmill.storage import objects
 from shardmill.storage.path import UrlPath
+from shardmill.storage.prefetch import map_ahead
+
+NUM_SYNC_THREADS = 8
 
 
 class Disk:
-    """The real system calls; a test puts another in its place to see or to break them."""
+    """The system calls that decide what survives a crash; a test puts others in their place."""
 
     def write(self, path: Path, content: bytes) -> None:
         """Create or replace a file, without any promise about a crash."""
@@ -43,10 +42,9 @@ class Disk:
 
         At the same time, because a file system makes one flush of many requests that wait.
         """
-        if len(paths) == 1:
-            self.sync_file(paths[0])
-        else:
-            list(_sync_pool().map(self.sync_file, paths))
+        threads = min(NUM_SYNC_THREADS, len(paths))
+        for _ in map_ahead(self.sync_file, paths, threads=threads, ahead=len(paths)):
+            pass
 
     def sync_dir(self, path: Path) -> None:
         """Return when the names in the folder are on the disk."""
@@ -63,12 +61,6 @@ class Disk:
 
 
 DISK = Disk()
-NUM_SYNC_THREADS = 8
-
-
-@cache
-def _sync_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(NUM_SYNC_THREADS, "sync")
 
 
 def write_file(

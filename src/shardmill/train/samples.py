@@ -28,8 +28,7 @@ from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import digest
 from shardmill.model.sample import MediaSize
 from shardmill.shards.samples import SampleDataset, SampleShard, max_open_shards, open_samples
-from shardmill.shards.tar.index import ShardIndex
-from shardmill.shards.tar.members import MemberTable
+from shardmill.shards.tar.index import MemberTable, TarIndex
 from shardmill.storage.path import AnyPath, UrlPath, as_path
 from shardmill.train.health import Health, SampleFault
 from shardmill.train.order import NO_PACK, EpochNumbers, Remainder, shuffled_samples
@@ -151,7 +150,7 @@ class _Shard(NamedTuple):
 
     key_bytes: memoryview
     key_bounds: memoryview
-    shard_index: ShardIndex
+    shard_index: TarIndex
     table: MemberTable
     whole: memoryview | None
     file: _File | None

@@ -9,7 +9,7 @@ import orjson
 from shardmill.errors import FormatError, SampleError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.shards.samples import Members, SampleDataset, entry_index, parse_sample
-from shardmill.shards.tar.index import ShardIndex
+from shardmill.shards.tar.index import TarIndex
 from shardmill.sources.part import media_kind
 from shardmill.view.folder import Folder
 from shardmill.view.items import Item, NotHere
@@ -51,7 +51,7 @@ def filter_samples(
     return {"cards": cards, "next": None if done else number, "searched": min(number, total)}
 
 
-def matching(index: ShardIndex, first: int, source: str, wanted: str, count: int) -> list[int]:
+def matching(index: TarIndex, first: int, source: str, wanted: str, count: int) -> list[int]:
     """Return up to `count` rows from `first` on, of a source, with `wanted` in their keys."""
     if source and source not in index.sources:
         return []
@@ -90,7 +90,7 @@ def show_sample(folder: Folder, number: int) -> dict[str, Any]:
             return shown | {"segments": [], "problem": str(error), "raw": _texts(raw)}
 
 
-def media_sizes(index: ShardIndex, inside: int) -> dict[str, dict[str, Any]]:
+def media_sizes(index: TarIndex, inside: int) -> dict[str, dict[str, Any]]:
     """Return what the index knows of each medium: bytes, width, height, frames, rate, duration."""
     columns = {name: index.column(name) for name in SIZES}
     first = index.first[inside]
@@ -213,7 +213,7 @@ def _texts(raw: Members) -> dict[str, str]:
     }
 
 
-def _with_text(index: ShardIndex, first: int, wanted: str) -> list[int]:
+def _with_text(index: TarIndex, first: int, wanted: str) -> list[int]:
     """Return the rows whose key contains a text, by one pass over the bytes of all keys."""
     data, bounds = index.keys.data, index.arrays["key_bounds"]
     needle, start = wanted.encode("utf-8", "surrogateescape"), int(bounds[first])

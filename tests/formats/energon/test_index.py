@@ -16,12 +16,12 @@ from hypothesis.strategies import integers, lists, text
 
 from shardmill.errors import FormatError
 from shardmill.formats.energon.index import write_index
-from shardmill.shards.tar.index import IndexRows, ShardIndex, index_of
+from shardmill.shards.tar.index import IndexRows, TarIndex, index_of
 
 EXTS = ["json", "0.jpg", "input_ids.npy"]
 
 
-def make_tar(keys: Sequence[str], place: str = "tar", step: int = 1024) -> ShardIndex:
+def make_tar(keys: Sequence[str], place: str = "tar", step: int = 1024) -> TarIndex:
     """Return the index of a tar whose samples have one to three members."""
     rows, end = IndexRows(), 0
     for number, key in enumerate(keys):
@@ -37,7 +37,7 @@ def ask(path: Path, statement: str) -> list[Any]:
         return database.execute(statement).fetchall()
 
 
-def samples_of(tars: Sequence[ShardIndex]) -> list[Any]:
+def samples_of(tars: Sequence[TarIndex]) -> list[Any]:
     return [
         (tar, key, number, int(start), int(end - start))
         for tar, index in enumerate(tars)
@@ -47,7 +47,7 @@ def samples_of(tars: Sequence[ShardIndex]) -> list[Any]:
     ]
 
 
-def parts_of(tars: Sequence[ShardIndex]) -> list[Any]:
+def parts_of(tars: Sequence[TarIndex]) -> list[Any]:
     return [
         (tar, number, member.ext, member.offset, member.size)
         for tar, index in enumerate(tars)
@@ -56,7 +56,7 @@ def parts_of(tars: Sequence[ShardIndex]) -> list[Any]:
     ]
 
 
-def check(path: Path, tars: Sequence[ShardIndex]) -> None:
+def check(path: Path, tars: Sequence[TarIndex]) -> None:
     assert ask(path, "PRAGMA integrity_check") == [("ok",)]
     assert ask(path, "SELECT * FROM samples") == samples_of(tars)
     assert ask(path, "SELECT * FROM sample_parts") == parts_of(tars)
@@ -102,7 +102,7 @@ def test_what_energon_asks_for_is_searched(tmp_path: Path, query: str, used: str
     assert "SEARCH" in plan[-1] and used in plan[-1]
 
 
-def assert_refused(folder: Path, tars: Sequence[ShardIndex], message: str) -> None:
+def assert_refused(folder: Path, tars: Sequence[TarIndex], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         write_index(folder / "index.sqlite", iter(tars))
     assert not list(folder.iterdir())

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import tarfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.shards.tar.header import BLOCK, END_OF_TAR, member_header, padded, padding
+from shardmill.shards.tar.header import (
+    BLOCK,
+    END_OF_TAR,
+    Override,
+    has_right_sum,
+    member_header,
+    padded,
+    padding,
+    parse_number,
+    pax_override,
+)
 
 
 def read_back(header: bytes) -> tarfile.TarInfo:
     """Let tarfile parse the header blocks of one member."""
-    import io
 
     with tarfile.open(fileobj=io.BytesIO(header + END_OF_TAR)) as tar:
         member = tar.next()
@@ -53,3 +63,80 @@ def test_headers_hold_no_time_and_no_owner() -> None:
 def test_padding_fills_the_block(size: int) -> None:
     assert (size + len(padding(size))) % BLOCK == 0
     assert padded(size) == size + len(padding(size))
+
+
+@given(st.integers(0, (1 << 60) - 1))
+def test_numbers_as_tarfile_writes_them(number: int) -> None:
+    field = tarfile.itn(number, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
+    assert parse_number(field) == number
+
+
+@pytest.mark.parametrize("field", [b"  17 \0", b"0017\0\0", b"17", b"\0" * 12 + b""])
+def test_numbers_may_be_padded(field: bytes) -> None:
+    assert parse_number(field) in (0o17, 0)
+
+
+@pytest.mark.parametrize("field", [b"-1\0", b"0x1f", b"1_0", b"19", b"\xff" * 12, b"a"])
+def test_what_is_no_number_is_refused(field: bytes) -> None:
+    with pytest.raises(ValueError, match=r"number|below|base 8"):
+        parse_number(field)
+
+
+@given(st.binary(min_size=100, max_size=100), st.integers(0, 511), st.integers(1, 255))
+def test_a_sum_is_right_until_a_byte_changes(name: bytes, at: int, change: int) -> None:
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT))
+    header[:100] = name
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    assert has_right_sum(bytes(header))
+    header[at] = (header[at] + change) % 256
+    changed_end_of_sum = 154 <= at < 156
+    assert not has_right_sum(bytes(header)) or changed_end_of_sum
+
+
+def test_sums_of_signed_bytes_are_right_too() -> None:
+    header = bytearray(tarfile.TarInfo("é").tobuf(tarfile.USTAR_FORMAT))
+    header[148:156] = b"        "
+    signed = sum(byte - 256 if byte > 127 else byte for byte in header)
+    header[148:156] = b"%06o\0 " % signed
+    assert has_right_sum(bytes(header))
+
+
+def record(key: str, value: str) -> bytes:
+    """Return a PAX record with its right length."""
+    body = f" {key}={value}\n".encode()
+    length = len(body) + 1
+    while len(str(length)) + len(body) != length:
+        length += 1
+    return str(length).encode() + body
+
+
+@given(st.text(min_size=1, max_size=200).filter(lambda t: "\0" not in t), st.integers(0, 1 << 50))
+def test_pax_path_and_size_are_found_among_others(path: str, size: int) -> None:
+    path = path.encode("utf-8", "ignore").decode()
+    content = record("mtime", "1.5") + record("path", path) + record("size", str(size))
+    assert pax_override(content, Override()) == Override(path, size)
+
+
+def test_pax_without_path_or_size_changes_nothing() -> None:
+    before = Override("a", 5)
+    assert pax_override(record("mtime", "1700000000.25"), before) is before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"99 path=a\n",
+        b"x path=a\n",
+        b"10 path=a",
+        b"0 path=a\n",
+        b"9 size=-1\n",
+        b"9 size=1 \n",
+        b"9 path=a\n8 \n",
+        record("GNU.sparse.major", "1"),
+        record("size", "9" * 30),
+    ],
+)
+def test_broken_pax_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"PAX|sparse"):
+        pax_override(content, Override())

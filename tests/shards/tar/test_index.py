@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tars import samples
 
 from shardmill.errors import FormatError
 from shardmill.model.sample import MediaSize
 from shardmill.shards.arrays import open_arrays, write_arrays
-from shardmill.shards.tar.index import FORMAT, IndexRows, ShardIndex, open_index
+from shardmill.shards.tar import index as tar_index
+from shardmill.shards.tar.index import FORMAT, IndexRows, PlainMemberTable, TarIndex, open_tar_index
 
 
 def write_index(path: Path, named: dict[str, dict[str, bytes]]) -> int:
@@ -34,7 +37,7 @@ def test_members_come_back_by_number_and_by_key(named: dict) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.idx"
         num_bytes = write_index(path, named)
-        index = open_index(path)
+        index = open_tar_index(path)
         assert list(index.keys) == list(named)
         assert (len(index), index.num_bytes, index.url) == (len(named), num_bytes, None)
         for number, (key, members) in enumerate(named.items()):
@@ -50,7 +53,7 @@ def test_members_come_back_by_number_and_by_key(named: dict) -> None:
 
 def test_columns_are_zero_where_nothing_is_known(tmp_path: Path) -> None:
     write_index(tmp_path / "x.idx", {"a": {"jpg": b"1", "txt": b"2"}, "b": {"jpg": b"3"}})
-    index = open_index(tmp_path / "x.idx")
+    index = open_tar_index(tmp_path / "x.idx")
     assert index.column("width").tolist() == [0, 0, 0]
     assert index.column("text_chars").tolist() == [0, 0]
     assert index.column("content").tolist() == [[0, 0], [0, 0]]
@@ -63,7 +66,7 @@ def test_columns_come_back(tmp_path: Path) -> None:
     video = MediaSize(width=4, height=3, num_frames=60, fps=29.97, duration_s=2.5)
     rows.describe([None, video], 7, (5 << 64) + 6, "web")
     rows.write(tmp_path / "x.idx", end=4096, num_bytes=5120, url="s3://b/x.tar")
-    index = open_index(tmp_path / "x.idx")
+    index = open_tar_index(tmp_path / "x.idx")
     assert index.url == "s3://b/x.tar"
     assert index.column("width").tolist() == [0, 4]
     assert index.column("num_frames").tolist() == [0, 60]
@@ -76,10 +79,10 @@ def test_columns_come_back(tmp_path: Path) -> None:
 def test_keys_with_equal_hashes_are_told_apart(tmp_path: Path) -> None:
     write_index(tmp_path / "x.idx", {"a": {"jpg": b""}, "b": {"jpg": b""}, "c": {"jpg": b""}})
     arrays = open_arrays(tmp_path / "x.idx", FORMAT)
-    same = {**arrays.arrays, "hash": np.full(3, open_index(arrays.path).arrays["hash"][0])}
+    same = {**arrays.arrays, "hash": np.full(3, open_tar_index(arrays.path).arrays["hash"][0])}
     with (tmp_path / "y.idx").open("wb") as file:
         write_arrays(file, FORMAT, same, arrays.meta)
-    index = open_index(tmp_path / "y.idx")
+    index = open_tar_index(tmp_path / "y.idx")
     first = next(key for key in "abc" if index.find(key) is not None)
     assert index.find(first) == "abc".index(first)
 
@@ -111,7 +114,7 @@ def test_numbers_that_point_outside_are_refused(tmp_path: Path, name: str) -> No
     with (tmp_path / "y.idx").open("wb") as file:
         write_arrays(file, FORMAT, changed, arrays.meta)
     with pytest.raises(FormatError, match=problem):
-        open_index(tmp_path / "y.idx")
+        open_tar_index(tmp_path / "y.idx")
 
 
 @pytest.mark.parametrize("name", [*CHANGES, "hash", "key_bytes", "ext_bounds"])
@@ -123,7 +126,7 @@ def test_missing_arrays_and_wrong_types_are_refused(tmp_path: Path, name: str) -
         with (tmp_path / "y.idx").open("wb") as file:
             write_arrays(file, FORMAT, changed, arrays.meta)
         with pytest.raises(FormatError):
-            open_index(tmp_path / "y.idx")
+            open_tar_index(tmp_path / "y.idx")
 
 
 @given(
@@ -141,15 +144,90 @@ def test_damage_gives_our_errors_only(named: dict, damage: list, cut: int) -> No
             data[at : at + len(patch)] = patch[: len(data) - at]
         path.write_bytes(data[: len(data) - cut % 64])
         try:
-            use_everything(open_index(path))
+            use_everything(open_tar_index(path))
         except FormatError as error:
             assert str(path) in str(error)
 
 
-def use_everything(index: ShardIndex) -> None:
+def use_everything(index: TarIndex) -> None:
     """Ask an index for all it knows; nothing may lie outside of its tar."""
     for number in range(len(index)):
         for member in index.members(number):
             assert 0 <= member.offset <= member.offset + member.size <= index.num_bytes
         index.find(index.keys[number])
     index.sample_bytes.sum()
+
+
+EXTS = ("json", "jpg", "0.png")
+TABLES = [PlainMemberTable] + ([tar_index._members.MemberTable] if tar_index._members else [])
+
+
+def columns(samples: list[list[int]], gap: int) -> tuple[Any, ...]:
+    """Return the columns of samples whose members have these sizes, with a gap before each."""
+    sizes = [size for sample in samples for size in sample]
+    offsets = [start + gap for start in accumulate((size + gap for size in sizes), initial=0)]
+    exts = [number % len(EXTS) for sample in samples for number in range(len(sample))]
+    first = list(accumulate(map(len, samples), initial=0))
+    return (
+        np.array(first, np.uint64).data,
+        np.array(offsets[:-1], np.uint64).data,
+        np.array(sizes, np.uint64).data,
+        np.array(exts, np.uint16).data,
+        EXTS,
+    )
+
+
+SAMPLES = st.lists(st.lists(st.integers(0, 9000), min_size=1, max_size=3), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@settings(max_examples=60, deadline=None)
+@given(samples=SAMPLES, gap=st.integers(0, 600), base=st.integers(0, 600))
+def test_members_are_the_bytes_at_their_places(
+    table: Any, samples: list[list[int]], gap: int, base: int
+) -> None:
+    made = columns(samples, gap)
+    tar = np.random.default_rng(1).bytes(sum(map(sum, samples)) + gap * len(made[1]) + 1)
+    base = min(base, gap)
+    chunk, cut = memoryview(tar)[base:], table(*made)
+    for number, sizes in enumerate(samples):
+        first = made[0][number]
+        wanted = {
+            EXTS[i]: tar[made[1][first + i] : made[1][first + i] + size]
+            for i, size in enumerate(sizes)
+        }
+        views, copies = cut.views(number, chunk, base), cut.copies(number, chunk, base)
+        assert copies == wanted
+        assert list(copies) == list(views) == list(wanted)
+        assert all(type(view) is memoryview and view.obj is tar for view in views.values())
+        assert all(type(content) is bytes for content in copies.values())
+        assert {ext: bytes(view) for ext, view in views.items()} == wanted
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("number", [-1, 2, 1 << 40])
+def test_a_number_outside_the_tar_is_an_index_error(table: Any, number: int) -> None:
+    cut = table(*columns([[3], [4]], 0))
+    with pytest.raises(IndexError, match="of 2"):
+        cut.views(number, memoryview(b"1234567"), 0)
+
+
+@pytest.mark.skipif(len(TABLES) == 1, reason="the compiled table is not built")
+def test_the_compiled_table_reads_nothing_outside_its_memory() -> None:
+    first, offset, size, ext, exts = columns([[3], [4]], 0)
+    make, chunk = TABLES[-1], memoryview(b"1234567")
+    with pytest.raises(IndexError, match="outside"):
+        make(first, offset, size, ext, exts).copies(1, chunk[:6], 0)
+    with pytest.raises(IndexError, match="outside"):
+        make(first, offset, size, ext, exts).copies(0, chunk, 1)
+    with pytest.raises(IndexError, match="extension"):
+        make(first, offset, size, ext, ()).views(0, chunk, 0)
+    beyond = np.array([0, 1, 1 << 50], np.uint64).data
+    with pytest.raises(IndexError):
+        make(beyond, offset, size, ext, exts).views(1, chunk, 0)
+    with pytest.raises(ValueError, match="differ"):
+        make(first, offset, size[:1], ext, exts)
+    with pytest.raises(TypeError):
+        make(first, offset, size, ext)
+    with pytest.raises(IndexError):
+        make.__new__(make).views(0, chunk, 0)

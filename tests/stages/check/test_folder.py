@@ -21,7 +21,7 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.commit import checksum_file
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleWriter
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
 from shardmill.stages.check.folder import check_folder, check_tar, find_repeated_keys, repair
 
 STAGE = Lines(num_units=6)
@@ -233,4 +233,4 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path, role: str) -> No
 def test_a_shard_without_tar_is_not_looked_at(tmp_path: Path) -> None:
     write_shard(tmp_path, "a", ["x"])
     assert list(check_tar(tmp_path, entry(tmp_path, "a", 7, "idx"))) == []
-    assert len(open_index(tmp_path / "a.idx")) == 1
+    assert len(open_tar_index(tmp_path / "a.idx")) == 1

@@ -13,7 +13,6 @@ from token_folder import write_token_folder
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.pack.build import as_pack
-from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.check import tokens as checktokens
@@ -33,7 +32,7 @@ def row(number: int, *, stray: bool = False) -> TokenRow:
 
 def shard_of(tmp_path: Path, rows: list[TokenRow]) -> TokenShard:
     folder = write_token_folder(tmp_path / "tokens", [rows], SPACE)
-    return open_tokens(folder, open_manifest(folder)).shard(0)
+    return open_tokens(folder).shard(0)
 
 
 def test_counts_add_up(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
-from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.storage.atomic import write_file
 
 META_DIR = ".nv-meta"
@@ -67,12 +67,12 @@ class EnergonFormat(WebDatasetFormat):
             if source.has_tokens:
                 raise ConfigError("captioning is for folders of samples, this one holds tokens")
             for shard in source.shards:
-                _check_pairs(open_index(source.folder / shard.files["idx"].path))
+                _check_pairs(open_tar_index(source.folder / shard.files["idx"].path))
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write one tar, its index, and Energon's table of offsets."""
         WebDatasetFormat.write(self, source, piece, draft, tally)
-        index = open_index(draft.file(piece.name, "idx"))
+        index = open_tar_index(draft.file(piece.name, "idx"))
         starts = index.arrays["start"].astype("<u8")
         draft.file(piece.name, "tar.idx").write_bytes(starts.tobytes())
 
@@ -84,7 +84,7 @@ class EnergonFormat(WebDatasetFormat):
         filled = [shard for shard in manifest.shards if shard.num_samples]
         counts = {shard.files["tar"].path: shard.num_samples for shard in filled}
         identity = UUID(digest([manifest.stage_digest, manifest.units_digest]))
-        tars = (open_index(out_dir / shard.files["idx"].path) for shard in filled)
+        tars = (open_tar_index(out_dir / shard.files["idx"].path) for shard in filled)
         write_index(meta_dir / "index.sqlite", tars)
         if self.sample_type == "interleaved":
             write_file(meta_dir / LOADER_NAME, LOADER_PATH.read_bytes())
@@ -115,7 +115,7 @@ class EnergonFormat(WebDatasetFormat):
         return {"split_parts": parts, "exclude": []}
 
 
-def _check_pairs(index: ShardIndex) -> None:
+def _check_pairs(index: TarIndex) -> None:
     for number in range(len(index)):
         exts = {member.ext for member in index.members(number)}
         if "txt" not in exts or not exts & {*IMAGES}:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.errors import FormatError
-from shardmill.shards.tar.index import ShardIndex
+from shardmill.shards.tar.index import TarIndex
 from shardmill.storage.atomic import made_file
 
 SCHEMA = """
@@ -45,7 +45,7 @@ GROUP BY sample_key HAVING count(*) > 1 LIMIT 1
 """
 
 
-def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
+def write_index(path: Path, tars: Iterable[TarIndex]) -> None:
     """Write the index of these tars, at once or not at all.
 
     A key that two samples have, or that is not UTF-8, is a `FormatError` that names the tar.
@@ -62,7 +62,7 @@ def write_index(path: Path, tars: Iterable[ShardIndex]) -> None:
             raise OSError(errno.EIO, f"cannot write: {error}", str(path)) from error
 
 
-def _add_tar(database: sqlite3.Connection, tar: int, index: ShardIndex) -> Path:
+def _add_tar(database: sqlite3.Connection, tar: int, index: TarIndex) -> Path:
     try:
         database.executemany(ADD_SAMPLE, _samples(tar, index))
         database.executemany(ADD_PART, _parts(tar, index))
@@ -73,13 +73,13 @@ def _add_tar(database: sqlite3.Connection, tar: int, index: ShardIndex) -> Path:
     return index.arrays.path
 
 
-def _samples(tar: int, index: ShardIndex) -> Iterator[tuple[int, str, int, int, int]]:
+def _samples(tar: int, index: TarIndex) -> Iterator[tuple[int, str, int, int, int]]:
     starts = index.arrays["start"].astype(np.int64)
     places = zip(index.keys, starts.tolist(), np.diff(starts).tolist())
     return ((tar, key, number, start, size) for number, (key, start, size) in enumerate(places))
 
 
-def _parts(tar: int, index: ShardIndex) -> Iterator[tuple[int, int, str, int, int]]:
+def _parts(tar: int, index: TarIndex) -> Iterator[tuple[int, int, str, int, int]]:
     counts = np.diff(index.arrays["first"].astype(np.int64))
     owners = np.repeat(np.arange(len(index)), counts).tolist()
     columns = (index.arrays[name].tolist() for name in ("ext", "offset", "size"))

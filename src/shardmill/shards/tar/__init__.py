@@ -1,1 +1,1 @@
-"""shardmill.shards.tar."""
+"""WebDataset tars: their headers and names, reading, writing, and the index beside each."""

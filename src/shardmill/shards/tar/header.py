@@ -7,10 +7,8 @@
 Numbers are octal text. A name of up to 255 bytes that can be cut at a '/' goes to prefix and name;
 a longer one, and a size from 8 GiB on, goes to a PAX header (type 'x') in front.
 
-What single fields of foreign tar headers mean: numbers, names, checksums and PAX records.
-
-Everything here is a pure function that raises `ValueError` with the problem; who calls knows the
-file, the member and the offset.
+The functions that parse the fields of foreign headers raise `ValueError` with the problem; who
+calls them knows the file, the member and the offset.
 """
 
 from __future__ import annotations
@@ -22,6 +20,8 @@ BLOCK = 512
 MAX_OCTAL_SIZE = 8 << 30
 MAX_NAME_BYTES = 100
 END_OF_TAR = bytes(2 * BLOCK)
+ADLER_MODULUS = 65521
+USTAR = b"ustar\0"
 
 _MODE_TO_SIZE = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"00000000000\0"
@@ -89,10 +89,6 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
     if len(str(length)) != len(str(body)):
         length = body + len(str(length))
     return b"%d %b=%b\n" % (length, key, value)
-
-
-ADLER_MODULUS = 65521
-USTAR = b"ustar\0"
 
 
 class Override(NamedTuple):

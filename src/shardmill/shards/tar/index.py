@@ -1,6 +1,9 @@
 """The index of one tar: any sample by number or by key, without opening the tar.
 
-An array file (see arrays.py) of format "tar-index". For N samples with M members, in tar order:
+By hand because a sample read at random takes a third of the CPU time that `wids` takes with its
+index in memory (benchmarks/random_access.py); all processes of a machine share the mapped file.
+
+An array file (`shards.arrays`) of format "tar-index". For N samples with M members, in tar order:
 
     start            u64[N+1]  offset of a sample's first header; the last one ends the last sample
     first            u64[N+1]  number of a sample's first member
@@ -8,7 +11,6 @@ An array file (see arrays.py) of format "tar-index". For N samples with M member
     ext              u16[M]    number of its extension in the table ext_bytes, ext_bounds
     key_*            texts     the keys
     hash, hash_order u64, u32  xxh3-64 of the keys, rising, and the number of the sample of each
-
     source_*         texts     the names of the sources
 
 Columns, 0 where unknown, not stored where 0 throughout: width, height, num_frames u32[M], fps,
@@ -16,7 +18,7 @@ duration_s f64[M] from media headers; text_chars u32[N]; source u16[N] in the ta
 content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` holds "url" (of a
 tar that lies elsewhere, else null) and "num_bytes" of the tar.
 
-Collects the rows of an index while a tar is written or walked, and writes them at the end.
+`IndexRows` collects the rows while a tar is written or walked, and writes them at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -34,7 +36,11 @@ from shardmill.errors import FormatError
 from shardmill.model.sample import MediaSize
 from shardmill.shards.arrays import Arrays, open_arrays, write_arrays
 from shardmill.shards.columns import Strings, check_bounds, open_strings, pack_strings
-from shardmill.shards.tar.members import MemberTable, member_table
+
+try:
+    from shardmill.shards.tar import _members  # type: ignore[attr-defined, unused-ignore]
+except ImportError:  # no compiler was there at the installation
+    _members = None
 
 FORMAT = "tar-index"
 MEMBER_COLUMNS: dict[str, np.dtype[Any]] = {
@@ -49,6 +55,9 @@ SAMPLE_COLUMNS: dict[str, np.dtype[Any]] = {
     "source": np.dtype("<u2"),
     "content": np.dtype("<u8"),
 }
+MAX_TABLE = 1 << 16
+LOW_HALF = (1 << 64) - 1
+UNKNOWN = MediaSize(num_frames=0)
 
 
 class Member(NamedTuple):
@@ -60,7 +69,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardIndex:
+class TarIndex:
     """A mapped index; numbers count from 0 in the order of the tar."""
 
     arrays: Arrays
@@ -148,12 +157,12 @@ def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
 
 
-def open_index(path: Path) -> ShardIndex:
+def open_tar_index(path: Path) -> TarIndex:
     """Map an index; one whose numbers point outside its own tables or its tar is refused."""
     return index_of(open_arrays(path, FORMAT))
 
 
-def index_of(arrays: Arrays) -> ShardIndex:
+def index_of(arrays: Arrays) -> TarIndex:
     """Return the index in these arrays, checked."""
     keys, exts, sources = (open_strings(arrays, name) for name in ("key", "ext", "source"))
     num_bytes, url = arrays.meta.get("num_bytes"), arrays.meta.get("url")
@@ -163,63 +172,56 @@ def index_of(arrays: Arrays) -> ShardIndex:
     _check_members(arrays, len(exts), num_bytes)
     first, offset, size, ext = (arrays[n].data for n in ("first", "offset", "size", "ext"))
     names = tuple(exts)
-    table = member_table(first, offset, size, ext, names)
-    index = ShardIndex(
+    made = PlainMemberTable if _members is None else _members.MemberTable
+    table: MemberTable = made(first, offset, size, ext, names)
+    index = TarIndex(
         arrays, names, tuple(sources), keys, url, num_bytes, first, offset, size, ext, table
     )
     _check_columns(index)
     return index
 
 
-def _check_samples(arrays: Arrays, num_samples: int) -> None:
-    check_bounds(arrays, "first", len(arrays["offset"]))
-    first, start = arrays["first"], arrays["start"]
-    order = arrays["hash_order"]
-    _need(arrays, "start", (num_samples + 1,), np.uint64)
-    _need(arrays, "first", (num_samples + 1,), np.uint64)
-    _need(arrays, "hash", (num_samples,), np.uint64)
-    _need(arrays, "hash_order", (num_samples,), np.uint32)
-    if (first[1:] == first[:-1]).any():
-        raise FormatError("a sample has no members", path=arrays.path)
-    if (start[1:] < start[:-1]).any() or (order >= num_samples).any():
-        raise FormatError("its samples are not in order", path=arrays.path)
+class MemberTable(Protocol):
+    """Cuts the members of a sample out of their tar, as views or copied.
+
+    A random read costs mostly Python, so this loop over members is compiled where there is a
+    compiler; `PlainMemberTable` does the same elsewhere.
+    """
+
+    def views(self, number: int, chunk: memoryview, base: int, /) -> dict[str, memoryview]:
+        """Return the members of a sample in a chunk that holds the tar's bytes from `base` on."""
+
+    def copies(self, number: int, chunk: memoryview, base: int, /) -> dict[str, bytes]:
+        """Return the same as bytes."""
 
 
-def _check_members(arrays: Arrays, num_exts: int, num_bytes: int) -> None:
-    offset, size = arrays["offset"], arrays["size"]
-    _need(arrays, "offset", (len(offset),), np.uint64)
-    _need(arrays, "size", (len(offset),), np.uint64)
-    _need(arrays, "ext", (len(offset),), np.uint16)
-    if len(offset) == 0:
-        return
-    if (arrays["ext"] >= num_exts).any():
-        raise FormatError("a member has an extension that is not in its table", path=arrays.path)
-    # size <= num_bytes - offset, written so that nothing can wrap around.
-    outside = (offset > num_bytes) | (size > num_bytes - np.minimum(offset, num_bytes))
-    if outside.any() or (offset[1:] < offset[:-1] + size[:-1]).any():
-        raise FormatError(
-            f"a member lies outside the {num_bytes} bytes of the tar", path=arrays.path
-        )
+class PlainMemberTable:
+    """The table in Python; plain ints come out of a memoryview faster than out of an array."""
 
+    def __init__(
+        self,
+        first: memoryview,
+        offset: memoryview,
+        size: memoryview,
+        ext: memoryview,
+        exts: Sequence[str],
+    ) -> None:
+        self._first, self._offset, self._size = first, offset, size
+        self._ext, self._exts = ext, exts
 
-def _check_columns(index: ShardIndex) -> None:
-    for name in (*MEMBER_COLUMNS, *SAMPLE_COLUMNS):
-        if name in index.arrays.arrays:
-            _need(index.arrays, name, *index.shape_of(name))
-    if len(index) and int(index.column("source").max()) >= len(index.sources):
-        raise FormatError("a sample has a source that is not in its table", path=index.arrays.path)
+    def views(self, number: int, chunk: memoryview, base: int) -> dict[str, memoryview]:
+        """Return parts of the chunk."""
+        if not 0 <= number < len(self._first) - 1:
+            raise IndexError(f"sample {number} of {len(self._first) - 1}")
+        exts, ext, offset, size = self._exts, self._ext, self._offset, self._size
+        return {
+            exts[ext[m]]: chunk[(start := offset[m] - base) : start + size[m]]
+            for m in range(self._first[number], self._first[number + 1])
+        }
 
-
-def _need(arrays: Arrays, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    found = arrays[name]
-    if found.shape != shape or found.dtype != dtype:
-        is_, not_ = f"{found.dtype}{list(found.shape)}", f"{np.dtype(dtype)}{list(shape)}"
-        raise FormatError(f"array {name!r} is {is_}, not {not_}", path=arrays.path)
-
-
-MAX_TABLE = 1 << 16
-LOW_HALF = (1 << 64) - 1
-UNKNOWN = MediaSize(num_frames=0)
+    def copies(self, number: int, chunk: memoryview, base: int) -> dict[str, bytes]:
+        """Return bytes."""
+        return {ext: bytes(view) for ext, view in self.views(number, chunk, base).items()}
 
 
 @dataclass(slots=True)
@@ -313,6 +315,52 @@ class IndexRows:
         columns["source"] = np.array(self.source, np.uint16)
         columns["content"] = np.array(halves, np.uint64)
         return {name: column for name, column in columns.items() if column.any()}
+
+
+def _check_samples(arrays: Arrays, num_samples: int) -> None:
+    check_bounds(arrays, "first", len(arrays["offset"]))
+    first, start = arrays["first"], arrays["start"]
+    order = arrays["hash_order"]
+    _need(arrays, "start", (num_samples + 1,), np.uint64)
+    _need(arrays, "first", (num_samples + 1,), np.uint64)
+    _need(arrays, "hash", (num_samples,), np.uint64)
+    _need(arrays, "hash_order", (num_samples,), np.uint32)
+    if (first[1:] == first[:-1]).any():
+        raise FormatError("a sample has no members", path=arrays.path)
+    if (start[1:] < start[:-1]).any() or (order >= num_samples).any():
+        raise FormatError("its samples are not in order", path=arrays.path)
+
+
+def _check_members(arrays: Arrays, num_exts: int, num_bytes: int) -> None:
+    offset, size = arrays["offset"], arrays["size"]
+    _need(arrays, "offset", (len(offset),), np.uint64)
+    _need(arrays, "size", (len(offset),), np.uint64)
+    _need(arrays, "ext", (len(offset),), np.uint16)
+    if len(offset) == 0:
+        return
+    if (arrays["ext"] >= num_exts).any():
+        raise FormatError("a member has an extension that is not in its table", path=arrays.path)
+    # size <= num_bytes - offset, written so that nothing can wrap around.
+    outside = (offset > num_bytes) | (size > num_bytes - np.minimum(offset, num_bytes))
+    if outside.any() or (offset[1:] < offset[:-1] + size[:-1]).any():
+        raise FormatError(
+            f"a member lies outside the {num_bytes} bytes of the tar", path=arrays.path
+        )
+
+
+def _check_columns(index: TarIndex) -> None:
+    for name in (*MEMBER_COLUMNS, *SAMPLE_COLUMNS):
+        if name in index.arrays.arrays:
+            _need(index.arrays, name, *index.shape_of(name))
+    if len(index) and int(index.column("source").max()) >= len(index.sources):
+        raise FormatError("a sample has a source that is not in its table", path=index.arrays.path)
+
+
+def _need(arrays: Arrays, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    found = arrays[name]
+    if found.shape != shape or found.dtype != dtype:
+        is_, not_ = f"{found.dtype}{list(found.shape)}", f"{np.dtype(dtype)}{list(shape)}"
+        raise FormatError(f"array {name!r} is {is_}, not {not_}", path=arrays.path)
 
 
 def _encoded(text: str) -> bytes:

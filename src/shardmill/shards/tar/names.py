@@ -2,16 +2,12 @@
 
 The key is the path up to the first dot after the last '/', the extension is the rest. Layout
 "dotted" writes medium `0.jpg` of sample `K` as `K.0.jpg`, which stock webdataset groups; layout
-"dashed" writes it as `K-0.jpg`, which joins `K.json` by the interleave rule (see grouping.py).
-
-`TakenNames` are the keys and member names that a tar has already: nothing is in it twice.
+"dashed" writes it as `K-0.jpg`, which joins `K.json` by the interleave rule (see `tar.read`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -73,24 +69,3 @@ def split_name(name: str) -> tuple[str, str]:
     """Return (key, extension); a name without a dot after its last '/' has extension ''."""
     dot = name.find(".", name.rfind("/") + 1)
     return (name, "") if dot < 0 else (name[:dot], name[dot + 1 :])
-
-
-@dataclass(slots=True)
-class TakenNames:
-    """Keys have no dot and names have one, so that one set holds both."""
-
-    tar_name: str
-    _taken: set[str] = field(default_factory=set)
-
-    def take(self, key: str, names: Sequence[str]) -> None:
-        """Take a sample's key and names; a `SampleError` if one is taken.
-
-        Names can meet when keys do not: in the dashed layout `a-0.jpg` may belong to `a` and `a-0`.
-        """
-        if key in self._taken:
-            raise SampleError("duplicate key", f"{key!r} is in {self.tar_name} already")
-        for name in names:
-            if name in self._taken:
-                raise SampleError("duplicate member", f"{name!r} is in {self.tar_name} already")
-        self._taken.add(key)
-        self._taken.update(names)

@@ -1,28 +1,38 @@
-"""Walks the headers of any tar and tells where each regular file lies; contents are not read.
+"""Reads any tar: where each member lies, and which members make a sample. No content is read.
 
-Understood: ustar with prefix, PAX `path` and `size` (also global), GNU long names, base-256 sizes,
-and tars from before POSIX. Folders and devices are passed over and counted. A link is a member with
-no bytes of its own, and is told apart: nothing follows it, neither in the tar nor on a disk.
-Refused, with their offset: sparse and multi-volume members, wrong checksums, sizes beyond the file,
-and a tar that does not end with a zero block, since a copy that was cut off at a member looks just
-like that.
+By hand because indexing a tar takes a nineteenth of the CPU time of `widsindex create`, which walks
+it with `tarfile` (benchmarks/index_tars.py).
 
-Walks the run of plain members that a WebDataset tar mostly is, fast.
+**Walking.** Understood are ustar with prefix, PAX `path` and `size` (also global), GNU long names,
+base-256 sizes, and tars from before POSIX. Folders and devices are passed over and counted. A link
+is a member with no bytes of its own, and is told apart: nothing follows it, neither in the tar nor
+on a disk. Refused, with their offset: sparse and multi-volume members, wrong checksums, sizes
+beyond the file, and a tar that does not end with a zero block, since a copy that was cut off at a
+member looks just like that.
 
-Plain means: a ustar header of type '0' with an octal size and a right checksum, whose content lies
-inside the file, perhaps behind one PAX header that says nothing of path or size. The first member
-that is anything else, damage included, ends the run: tarread.py decides what it means. The compiled
-scanner of local files and the one below find the same members.
+The run of plain members that a WebDataset tar mostly is goes fast. Plain means: a ustar header of
+type '0' with an octal size and a right checksum, whose content lies inside the file, perhaps behind
+one PAX header that says nothing of path or size. The first member that is anything else, damage
+included, ends the run, and the careful walk decides what it means. The compiled scanner of local
+files and the one in Python find the same members.
+
+**Grouping.** The key is the path up to the first dot after the last '/', without a leading "./";
+the rest, in lower case, is the extension; members of one sample are adjacent. By the interleave
+rule, when a sample begins with `K.json`, each `K-<rest>.ext` that follows joins it as `<rest>.ext`,
+except that `K-<rest>.json` begins a sample of its own. Names without key or extension (`.DS_Store`,
+`README`) and `__meta__` files are passed over and counted. A sample that cannot be addressed, also
+one with a link among its members, is handed back with its reason, never dropped.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import NoReturn
 from zlib import adler32
 
-from shardmill.errors import FormatError
+from shardmill.errors import FormatError, SampleError
 from shardmill.shards.tar.header import (
     ADLER_MODULUS,
     BLOCK,
@@ -34,6 +44,8 @@ from shardmill.shards.tar.header import (
     parse_number,
     pax_override,
 )
+from shardmill.shards.tar.index import IndexRows
+from shardmill.shards.tar.names import is_note, split_name
 from shardmill.storage.blob import Blob, LocalBlob
 
 try:
@@ -42,80 +54,6 @@ except ImportError:  # no compiler was there at the installation
     _tarscan = None
 
 MAX_PAX_BYTES = 2048
-REGULAR_TYPE, PAX = b"0x"
-ENDS = b"\0 "
-
-
-class Columns(Protocol):
-    """Where members are recorded, one entry in each list."""
-
-    names: list[str]
-    starts: list[int]
-    offsets: list[int]
-    sizes: list[int]
-
-
-def scan_plain(blob: Blob, at: int, found: Columns) -> int:
-    """Record the plain members from `at` on; return the offset of the first that is not plain."""
-    if _tarscan is not None and isinstance(blob, LocalBlob):
-        columns = found.names, found.starts, found.offsets, found.sizes
-        return int(_tarscan.scan(blob.fileno(), at, blob.num_bytes, *columns))
-    return scan_in_python(blob, at, found)
-
-
-def scan_in_python(blob: Blob, at: int, found: Columns) -> int:
-    """Do what the compiled scanner does, for any blob."""
-    num_bytes, window = blob.num_bytes, blob.window
-    buffer, base, start = b"", at, at
-    while True:
-        skip = at - base
-        header = buffer[skip : skip + BLOCK]
-        if len(header) < BLOCK:
-            if at + BLOCK > num_bytes:
-                return start
-            buffer, base, skip = blob.read(at, min(window, num_bytes - at)), at, 0
-            header = buffer[:BLOCK]
-        size, kind = _size_if_sound(header), header[156]
-        if size < 0 or size > num_bytes - at - BLOCK:
-            return start
-        end = at + BLOCK + size + -size % BLOCK
-        if kind == PAX and at == start:
-            skip += BLOCK
-            if size > MAX_PAX_BYTES or not _is_harmless(buffer[skip : skip + size], size):
-                return start
-            at = end
-            continue
-        if kind != REGULAR_TYPE or header[257:262] != b"ustar" or end > num_bytes:
-            return start
-        found.names.append(header_path(header))
-        found.starts.append(start)
-        found.offsets.append(at + BLOCK)
-        found.sizes.append(size)
-        at = start = end
-
-
-def _size_if_sound(header: bytes) -> int:
-    digits, stored = header[124:135], header[148:154]
-    if not (digits.isdigit() and stored.isdigit() and header[135] in ENDS and header[154] in ENDS):
-        return -1
-    # The low half of adler32 is 1 + the sum of all bytes: see tarfields.py.
-    quick = (adler32(header) & 0xFFFF) - (adler32(header[148:156]) & 0xFFFF) + 8 * ord(" ")
-    try:
-        sound = (quick - int(stored, 8)) % ADLER_MODULUS == 0
-        return int(digits, 8) if sound else -1
-    except ValueError:  # an 8 or a 9
-        return -1
-
-
-def _is_harmless(content: bytes, size: int) -> bool:
-    return (
-        len(content) == size
-        and b"path=" not in content
-        and b"size=" not in content
-        and b"GNU.sparse" not in content
-    )
-
-
 MAX_META_BYTES = 1 << 20
 MAX_TAIL_BYTES = 1 << 20
 ZERO_BLOCK = bytes(BLOCK)
@@ -129,6 +67,10 @@ WITHOUT_CONTENT = {
     "5": "folder",
     "6": "device",
 }
+# Of plain members.
+REGULAR_TYPE, PAX = b"0x"
+ENDS = b"\0 "
+NOTHING = "\0"  # what no name begins with, since names in tars end at a zero byte
 
 
 @dataclass(slots=True)
@@ -305,3 +247,196 @@ class _Walker:
     def _fail(self, problem: str, at: int, header: bytes | None = None) -> NoReturn:
         member = None if header is None else header_path(header)
         raise FormatError(problem, path=self.blob.url, member=member, offset=at)
+
+
+def scan_plain(blob: Blob, at: int, found: TarWalk) -> int:
+    """Record the plain members from `at` on; return the offset of the first that is not plain."""
+    if _tarscan is not None and isinstance(blob, LocalBlob):
+        columns = found.names, found.starts, found.offsets, found.sizes
+        return int(_tarscan.scan(blob.fileno(), at, blob.num_bytes, *columns))
+    return scan_in_python(blob, at, found)
+
+
+def scan_in_python(blob: Blob, at: int, found: TarWalk) -> int:
+    """Do what the compiled scanner does, for any blob."""
+    num_bytes, window = blob.num_bytes, blob.window
+    buffer, base, start = b"", at, at
+    while True:
+        skip = at - base
+        header = buffer[skip : skip + BLOCK]
+        if len(header) < BLOCK:
+            if at + BLOCK > num_bytes:
+                return start
+            buffer, base, skip = blob.read(at, min(window, num_bytes - at)), at, 0
+            header = buffer[:BLOCK]
+        size, kind = _size_if_sound(header), header[156]
+        if size < 0 or size > num_bytes - at - BLOCK:
+            return start
+        end = at + BLOCK + size + -size % BLOCK
+        if kind == PAX and at == start:
+            skip += BLOCK
+            if size > MAX_PAX_BYTES or not _is_harmless(buffer[skip : skip + size], size):
+                return start
+            at = end
+            continue
+        if kind != REGULAR_TYPE or header[257:262] != b"ustar" or end > num_bytes:
+            return start
+        found.names.append(header_path(header))
+        found.starts.append(start)
+        found.offsets.append(at + BLOCK)
+        found.sizes.append(size)
+        at = start = end
+
+
+def _size_if_sound(header: bytes) -> int:
+    digits, stored = header[124:135], header[148:154]
+    if not (digits.isdigit() and stored.isdigit() and header[135] in ENDS and header[154] in ENDS):
+        return -1
+    # The low half of adler32 is 1 + the sum of all bytes: see `header.has_right_sum`.
+    quick = (adler32(header) & 0xFFFF) - (adler32(header[148:156]) & 0xFFFF) + 8 * ord(" ")
+    try:
+        sound = (quick - int(stored, 8)) % ADLER_MODULUS == 0
+        return int(digits, 8) if sound else -1
+    except ValueError:  # an 8 or a 9
+        return -1
+
+
+def _is_harmless(content: bytes, size: int) -> bool:
+    return (
+        len(content) == size
+        and b"path=" not in content
+        and b"size=" not in content
+        and b"GNU.sparse" not in content
+    )
+
+
+@dataclass(slots=True)
+class Grouped:
+    """The samples of a tar as rows of an index, those that cannot be used, and what was passed."""
+
+    rows: IndexRows
+    bad: list[tuple[str, SampleError]]
+    passed: Counter[str]
+
+    @property
+    def num_samples(self) -> int:
+        """Good and bad ones."""
+        return len(self.rows) + len(self.bad)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Samples before any check: sample i has the members first[i] .. first[i + 1]."""
+
+    members: TarWalk
+    keys: list[str]
+    first: list[int]
+    exts: list[str]
+
+    def start(self, number: int) -> int:
+        return self.members.starts[self.first[number]]
+
+
+def group_members(walk: TarWalk, *, interleaved: bool = True) -> Grouped:
+    """Return the samples of a walk; `interleaved` turns the interleave rule on or off."""
+    cut = _cut(walk, interleaved)
+    bad = _find_bad(cut)
+    passed = walk.passed.copy()
+    passed["not a sample"] += len(walk.names) - len(cut.exts)
+    return Grouped(_rows(cut, bad), [(cut.keys[n], bad[n]) for n in sorted(bad)], +passed)
+
+
+def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
+    keys: list[str] = []
+    first: list[int] = []
+    exts: list[str] = []
+    passed: set[int] = set()
+    key = dashed = NOTHING
+    for number, name in enumerate(walk.names):
+        own_key, ext = split_name(name)
+        if _is_no_sample(own_key, ext):
+            passed.add(number)
+        elif own_key == key:
+            exts.append(ext)
+        elif interleaved and own_key.startswith(dashed) and not name.endswith(".json"):
+            exts.append(f"{own_key[len(dashed) :]}.{ext}")
+        else:
+            key, dashed = own_key, f"{own_key}-" if ext == "json" else NOTHING
+            keys.append(key)
+            first.append(len(exts))
+            exts.append(ext)
+    first.append(len(exts))
+    plain_keys = [key.removeprefix("./") for key in keys]
+    return _Cut(_without(walk, passed), plain_keys, first, [ext.lower() for ext in exts])
+
+
+def _is_no_sample(key: str, ext: str) -> bool:
+    return not ext or not key or key[-1] == "/" or is_note(key)
+
+
+def _without(walk: TarWalk, passed: set[int]) -> TarWalk:
+    if not passed:
+        return walk
+    kept = [number for number in range(len(walk.names)) if number not in passed]
+    return TarWalk(
+        [walk.names[n] for n in kept],
+        [walk.starts[n] for n in kept],
+        [walk.offsets[n] for n in kept],
+        [walk.sizes[n] for n in kept],
+        {new: walk.links[n] for new, n in enumerate(kept) if n in walk.links},
+    )
+
+
+def _find_bad(cut: _Cut) -> dict[int, SampleError]:
+    bad = _find_linked(cut)
+    seen: dict[str, int] = {}
+    for number, key in enumerate(cut.keys):
+        before = seen.setdefault(key, number)
+        if number in bad:
+            continue
+        exts = cut.exts[cut.first[number] : cut.first[number + 1]]
+        if before != number:
+            bad[number] = _duplicate_key(cut, before, number)
+        elif len(set(exts)) != len(exts):
+            bad[number] = _duplicate_member(cut, number, exts)
+        elif key[0] == "/" or (".." in key and ".." in key.split("/")):
+            where = f"member {key!r} at byte {cut.start(number)}"
+            bad[number] = SampleError("climbs out of its folder", where)
+    return bad
+
+
+def _find_linked(cut: _Cut) -> dict[int, SampleError]:
+    """Return the samples with a link, each with the first of its links."""
+    found: dict[int, SampleError] = {}
+    for member, link in cut.members.links.items():
+        found.setdefault(bisect_right(cut.first, member) - 1, SampleError("link", link))
+    return found
+
+
+def _duplicate_key(cut: _Cut, before: int, number: int) -> SampleError:
+    return SampleError(
+        "duplicate key",
+        f"{cut.keys[number]!r} at byte {cut.start(number)} was at byte {cut.start(before)} "
+        "already; the members of a sample must be adjacent",
+    )
+
+
+def _duplicate_member(cut: _Cut, number: int, exts: list[str]) -> SampleError:
+    ext = next(ext for ext, count in Counter(exts).items() if count > 1)
+    first = cut.first[number]
+    at = [cut.members.starts[first + i] for i, other in enumerate(exts) if other == ext]
+    return SampleError(
+        "duplicate member", f"{cut.keys[number]}.{ext} is at bytes {at[0]} and {at[1]}"
+    )
+
+
+def _rows(cut: _Cut, bad: dict[int, SampleError]) -> IndexRows:
+    rows, members = IndexRows(), cut.members
+    for number, key in enumerate(cut.keys):
+        if number in bad:
+            continue
+        place = slice(cut.first[number], cut.first[number + 1])
+        start = members.starts[place.start]
+        offsets = [offset - start for offset in members.offsets[place]]
+        rows.add(key, start, cut.exts[place], offsets, members.sizes[place])
+    return rows

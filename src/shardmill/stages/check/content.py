@@ -24,7 +24,7 @@ from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import Members, SampleShard, entry_index, open_entry
-from shardmill.shards.tar.index import ShardIndex
+from shardmill.shards.tar.index import TarIndex
 from shardmill.shards.tokens.shard import ROLES, open_token_shard
 from shardmill.sources.part import media_kind
 from shardmill.stages.check.findings import ContentFault, Findings, Limits
@@ -224,7 +224,7 @@ def _problem(content: memoryview) -> str | None:
     return None
 
 
-def _images(index: ShardIndex) -> NDArray[np.intp]:
+def _images(index: TarIndex) -> NDArray[np.intp]:
     """Return the numbers of the members that are images by their names."""
     wanted = [number for number, ext in enumerate(index.exts) if media_kind(ext) == "image"]
     return np.flatnonzero(np.isin(index.arrays["ext"], wanted))

@@ -31,7 +31,7 @@ from shardmill.model.stage import Unit
 from shardmill.shards.commit import checksum_file
 from shardmill.shards.ledger import Ledger
 from shardmill.shards.samples import open_foreign
-from shardmill.shards.tar.index import ShardIndex, open_index
+from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead
 
@@ -216,7 +216,7 @@ def check_tar(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
         return
     tar_path, index_path = shard.files["tar"].path, shard.files["idx"].path
     try:
-        index = open_index(out_dir / index_path)
+        index = open_tar_index(out_dir / index_path)
         walked, grouped = open_foreign(str(out_dir / tar_path))
         with walked:
             yield from ((tar_path, str(error)) for _, error in grouped.bad)
@@ -225,7 +225,7 @@ def check_tar(out_dir: Path, shard: ShardEntry) -> Iterator[tuple[str, str]]:
         yield tar_path if error.path.endswith(tar_path) else index_path, str(error)
 
 
-def _differences(index: ShardIndex, walked: ShardIndex, shard: ShardEntry) -> Iterator[str]:
+def _differences(index: TarIndex, walked: TarIndex, shard: ShardEntry) -> Iterator[str]:
     if not len(index) == len(walked) == shard.num_samples:
         yield (
             f"lists {len(index)} samples, the tar holds {len(walked)}, the receipt says "
@@ -283,7 +283,7 @@ class RepeatedKey(NamedTuple):
 
 def find_repeated_keys(index_paths: Sequence[Path]) -> Iterator[RepeatedKey]:
     """Yield the keys that stand in more than one place; 16 bytes a sample are held."""
-    hashes = [open_index(path).arrays["hash"] for path in index_paths]
+    hashes = [open_tar_index(path).arrays["hash"] for path in index_paths]
     if not hashes:
         return
     owners = np.repeat(np.arange(len(hashes)), [len(some) for some in hashes])
@@ -293,14 +293,14 @@ def find_repeated_keys(index_paths: Sequence[Path]) -> Iterator[RepeatedKey]:
     for place in np.flatnonzero(joined[order][1:] == joined[order][:-1]).tolist():
         first, second = (int(owners[order[place + i]]) for i in (0, 1))
         wanted = int(joined[order[place]])
-        shared = _keys_with(open_index(index_paths[first]), wanted) & _keys_with(
-            open_index(index_paths[second]), wanted
+        shared = _keys_with(open_tar_index(index_paths[first]), wanted) & _keys_with(
+            open_tar_index(index_paths[second]), wanted
         )
         for key in sorted(shared):
             yield RepeatedKey(key, index_paths[first], index_paths[second])
 
 
-def _keys_with(index: ShardIndex, wanted: int) -> set[str]:
+def _keys_with(index: TarIndex, wanted: int) -> set[str]:
     table, order = index.arrays["hash"], index.arrays["hash_order"]
     start, stop = (
         int(np.searchsorted(table, np.uint64(wanted), side)) for side in ("left", "right")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tars import samples, tar_bytes, words
 
-from shardmill.shards.tar.grouping import Grouped, group_members
-from shardmill.shards.tar.read import TarWalk
+from shardmill.shards.tar.read import Grouped, TarWalk, group_members
 
 
 def group(names: list[str], *, interleaved: bool = True) -> Grouped:

@@ -14,8 +14,8 @@ from shardmill.errors import FormatError
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Draft
 from shardmill.shards.samples import SampleWriter, open_foreign, open_shard
-from shardmill.shards.tar.cut import cut_tar
-from shardmill.shards.tar.index import open_index
+from shardmill.shards.tar.index import open_tar_index
+from shardmill.shards.tar.write import cut_tar
 
 
 def sample(number: int) -> Sample:
@@ -48,7 +48,7 @@ def test_a_cut_shard_is_the_shard_of_the_others(keep: list[bool]) -> None:
         cut_tar(tar, index, np.array(keep), folder / "cut.tar", folder / "cut.idx")
         wanted_tar, wanted_index = write(folder / "kept", [n for n, k in enumerate(keep) if k])
         assert (folder / "cut.tar").read_bytes() == wanted_tar.read_bytes()
-        cut, wanted = open_index(folder / "cut.idx"), open_index(wanted_index)
+        cut, wanted = open_tar_index(folder / "cut.idx"), open_tar_index(wanted_index)
         assert list(cut.keys) == list(wanted.keys)
         for number in range(len(cut)):
             assert cut.members(number) == wanted.members(number)
@@ -67,7 +67,7 @@ def test_a_shard_that_loses_all_is_an_empty_tar(tmp_path: Path) -> None:
     shard, grouped = open_foreign(str(tmp_path / "c.tar"))
     with shard:
         assert len(shard) == len(grouped.bad) == 0
-    assert len(open_index(tmp_path / "c.idx")) == 0
+    assert len(open_tar_index(tmp_path / "c.idx")) == 0
 
 
 def test_a_tar_that_is_not_as_its_index_says_is_refused(tmp_path: Path) -> None:
