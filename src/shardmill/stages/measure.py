@@ -8,19 +8,18 @@ into one file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import ArrayLike
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.lengths import LengthTable, join_tables, length_table
-from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import open_lengths, write_lengths
@@ -35,7 +34,6 @@ from shardmill.stages.inputs import (
 from shardmill.tokens.count import (
     ChatWriter,
     ChatWriting,
-    Sizes,
     TextCounter,
     TokenCount,
     Written,
@@ -46,8 +44,138 @@ from shardmill.tokens.count import (
 from shardmill.tokens.text.tokenizer import files_checksum
 from shardmill.tokens.visual.rule import VisualRule
 
+ROLE = "lengths"
+TABLE_NAME = "lengths.bin"
 BATCH_CHARS = 1 << 22
 NOTHING = TokenCount(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """The spec of a measurement.
+
+    Without a `tokenizer` (a model folder or its tokenizer.json) all lengths are estimates.
+    `template` is a file with the chat template, by default the tokenizer's own; `today` is what a
+    template gets that asks for the date, as YYYY-MM-DD. `unknown` and `control` are explained at
+    `ChatWriting`.
+    """
+
+    version: ClassVar[int] = 1
+    content: ClassVar[str] = "lengths"
+
+    input_dir: Path
+    rule: VisualRule
+    tokenizer: Path | None = None
+    template: Path | None = None
+    unknown: Literal["reject", "estimate"] = "reject"
+    control: Literal["count", "reject"] = "count"
+    tools_field: str = "tools"
+    today: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        self._writing()
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each shard; it also names tokenizer and template by their content."""
+        text = files_checksum(self._files())
+        return sample_units(self.input_dir, self.limit, {"text": text})
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the tokenizer and compile the template, once a process."""
+        writer = self._open_writer()
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            with open_unit(self.input_dir, unit) as shard:
+                rows = self._measure(shard, unit, writer, tally)
+                path, source = draft.file(unit.name, ROLE), shard.index.column("source")
+                rows.write(
+                    path,
+                    shard=unit.name,
+                    source=source[: len(rows)],
+                    source_names=shard.index.sources,
+                )
+            draft.finish(unit.name, num_samples=tally.num_kept)
+            rows.count(tally)
+
+        yield work
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprints of the manifest and of the files that decide the counts."""
+        return sample_inputs(self.input_dir, self._files())
+
+    def _files(self) -> list[Path]:
+        files = [] if self.tokenizer is None else counter_files(self.tokenizer)
+        if self.template is None:
+            return files
+        if not self.template.is_file():
+            raise ConfigError(f"{self.template} does not exist: name a file with a chat template")
+        return [*files, self.template]
+
+    def _writing(self) -> ChatWriting:
+        try:
+            today = None if self.today is None else date.fromisoformat(self.today)
+        except ValueError as error:
+            raise ConfigError(f"today must be YYYY-MM-DD, got {self.today!r}") from error
+        return ChatWriting(
+            unknown=self.unknown, control=self.control, tools_field=self.tools_field, today=today
+        )
+
+    def _open_writer(self) -> ChatWriter | None:
+        if self.tokenizer is None:
+            return None
+        counter = load_counter(self.tokenizer)
+        template = counter.chat_template
+        if self.template is not None:
+            template = self.template.read_text("utf-8")
+        if template is None:
+            raise ConfigError(f"{self.tokenizer} has no chat template: name a file with --template")
+        return ChatWriter(counter, self.rule, template, self._writing())
+
+    def _measure(
+        self, shard: SampleShard, unit: Unit, writer: ChatWriter | None, tally: Tally
+    ) -> LengthRows:
+        limit = unit.input.get("limit", len(shard))
+        assert isinstance(limit, int)
+        rows = LengthRows(None if writer is None else writer.counter)
+        sizes_of = media_sizes(shard.index)
+        documents = zip(shard.index.keys, _documents(shard))
+        for number, (key, content) in enumerate(islice(documents, limit)):
+            with tally.sample(key):
+                try:
+                    sample = parse_sample(key, {} if content is None else {"json": content})
+                    sizes = sizes_of(number)
+                    if writer is None:
+                        known = [sizes.get(s.media) for s in sample.document.media()]
+                        rows.add_estimate(
+                            estimate_sample(sample.document, sample.extra, known, self.rule)
+                        )
+                    else:
+                        rows.add_written(writer.write(sample, sizes))
+                except SampleError as error:
+                    rows.add_reject(error.reason)
+                    raise
+        return rows
+
+
+def merge_lengths(folder: Path) -> LengthTable:
+    """Write the tables of all shards of a finished measurement as one, `lengths.bin`."""
+    shards = open_manifest(folder).shards
+    tables = [open_lengths(folder / shard.files[ROLE].path) for shard in shards]
+    table = join_tables(tables) if tables else length_table([])
+    write_lengths(folder / TABLE_NAME, table)
+    return table
 
 
 @dataclass(slots=True)
@@ -113,6 +241,14 @@ class LengthRows:
         )
         write_lengths(path, table)
 
+    def count(self, tally: Tally) -> None:
+        """Count the tokens of all rows, and how long the samples are that can be used."""
+        tally.count("tokens", sum(count.num_tokens for count in self.counts))
+        tally.count("visual tokens", sum(count.num_visual for count in self.counts))
+        for count, reject in zip(self.counts, self.rejects):
+            if not reject:
+                tally.observe("sample tokens", count.num_tokens)
+
     def _append(self, count: TokenCount, reject: int) -> None:
         self.counts.append(count)
         self.rejects.append(reject)
@@ -128,150 +264,10 @@ def count_written(counter: TextCounter, written: Sequence[Written]) -> list[Toke
         hidden = sum(visual.num_hidden for visual in sample.visuals)
         fixed = sum(delimiters[v.text] + v.num_hidden + v.num_outer for v in sample.visuals)
         num_visual = sum(visual.num_visual for visual in sample.visuals)
-        # Delimiters that are plain text may merge with their neighbours, never below the media.
+        # Delimiters that are plain text may merge with their neighbors, never below the media.
         num_fixed = min(fixed, total + hidden)
         counts.append(TokenCount(total + hidden, num_visual, num_fixed))
     return counts
-
-
-ROLE = "lengths"
-TABLE_NAME = "lengths.bin"
-
-AddSample: TypeAlias = Callable[[LengthRows, Sample, Sizes], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """The spec of a measurement.
-
-    Without a `tokenizer` (a model folder or its tokenizer.json) all lengths are estimates.
-    `template` is a file with the chat template, by default the tokenizer's own; `today` is what a
-    template gets that asks for the date, as YYYY-MM-DD. `unknown` and `control` are explained at
-    `ChatWriting`.
-    """
-
-    version: ClassVar[int] = 1
-    content: ClassVar[str] = "lengths"
-
-    input_dir: Path
-    rule: VisualRule
-    tokenizer: Path | None = None
-    template: Path | None = None
-    unknown: Literal["reject", "estimate"] = "reject"
-    control: Literal["count", "reject"] = "count"
-    tools_field: str = "tools"
-    today: str | None = None
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
-        self._writing()
-
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
-
-    def units(self) -> Iterator[Unit]:
-        """Yield a unit for each shard; it also names tokenizer and template by their content."""
-        text = files_checksum(self._files())
-        return sample_units(self.input_dir, self.limit, {"text": text})
-
-    @contextmanager
-    def open(self) -> Iterator[Work]:
-        """Load the tokenizer and compile the template, once a process."""
-        add, new_rows = self._open_counting()
-
-        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
-            with open_unit(self.input_dir, unit) as shard:
-                rows = new_rows()
-                _measure(shard, unit, rows, add, tally)
-                _write(shard, unit, rows, draft, tally)
-
-        yield work
-
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprints of the manifest and of the files that decide the counts."""
-        return sample_inputs(self.input_dir, self._files())
-
-    def _files(self) -> list[Path]:
-        files = [] if self.tokenizer is None else counter_files(self.tokenizer)
-        if self.template is None:
-            return files
-        if not self.template.is_file():
-            raise ConfigError(f"{self.template} does not exist: name a file with a chat template")
-        return [*files, self.template]
-
-    def _writing(self) -> ChatWriting:
-        try:
-            today = None if self.today is None else date.fromisoformat(self.today)
-        except ValueError as error:
-            raise ConfigError(f"today must be YYYY-MM-DD, got {self.today!r}") from error
-        return ChatWriting(
-            unknown=self.unknown, control=self.control, tools_field=self.tools_field, today=today
-        )
-
-    def _open_counting(self) -> tuple[AddSample, Callable[[], LengthRows]]:
-        if self.tokenizer is None:
-            return self._add_estimate, LengthRows
-        counter = load_counter(self.tokenizer)
-        source = counter.chat_template
-        if self.template is not None:
-            source = self.template.read_text("utf-8")
-        if source is None:
-            raise ConfigError(f"{self.tokenizer} has no chat template: name a file with --template")
-        writer = ChatWriter(counter, self.rule, source, self._writing())
-
-        def add(rows: LengthRows, sample: Sample, sizes: Sizes) -> None:
-            rows.add_written(writer.write(sample, sizes))
-
-        return add, lambda: LengthRows(counter)
-
-    def _add_estimate(self, rows: LengthRows, sample: Sample, sizes: Sizes) -> None:
-        media = [sizes.get(segment.media) for segment in sample.document.media()]
-        rows.add_estimate(estimate_sample(sample.document, sample.extra, media, self.rule))
-
-
-def merge_lengths(folder: Path) -> LengthTable:
-    """Write the tables of all shards of a finished measurement as one, `lengths.bin`."""
-    shards = open_manifest(folder).shards
-    tables = [open_lengths(folder / shard.files[ROLE].path) for shard in shards]
-    table = join_tables(tables) if tables else length_table([])
-    write_lengths(folder / TABLE_NAME, table)
-    return table
-
-
-def _measure(
-    shard: SampleShard, unit: Unit, rows: LengthRows, add: AddSample, tally: Tally
-) -> None:
-    limit = unit.input.get("limit", len(shard))
-    assert isinstance(limit, int)
-    sizes_of = media_sizes(shard.index)
-    documents = zip(shard.index.keys, _documents(shard))
-    for number, (key, content) in enumerate(islice(documents, limit)):
-        with tally.sample(key):
-            try:
-                sample = parse_sample(key, {} if content is None else {"json": content})
-                add(rows, sample, sizes_of(number))
-            except SampleError as error:
-                rows.add_reject(error.reason)
-                raise
-
-
-def _write(shard: SampleShard, unit: Unit, rows: LengthRows, draft: Draft, tally: Tally) -> None:
-    source = shard.index.column("source")[: len(rows)]
-    path = draft.file(unit.name, ROLE)
-    rows.write(path, shard=unit.name, source=source, source_names=shard.index.sources)
-    draft.finish(unit.name, num_samples=tally.num_kept)
-    tally.count("tokens", sum(count.num_tokens for count in rows.counts))
-    tally.count("visual tokens", sum(count.num_visual for count in rows.counts))
-    for count, reject in zip(rows.counts, rows.rejects):
-        if not reject:
-            tally.observe("sample tokens", count.num_tokens)
 
 
 def _documents(shard: SampleShard) -> list[memoryview | None]:

@@ -267,7 +267,7 @@ class ChatWriter:
     def __init__(
         self, counter: TextCounter, rule: VisualRule, template: str, writing: ChatWriting
     ) -> None:
-        self.rule, self.writing = rule, writing
+        self.counter, self.rule, self.writing = counter, rule, writing
         self.placeholders = dict(rule.placeholders())
         _check_placeholders(self.placeholders, counter)
         self.render = compile_chat(template, counter.variables, writing.today)
