@@ -45,7 +45,6 @@ from shardmill.tokens.templates.text import PlainText
 from shardmill.tokens.text.tokenizer import (
     Ragged,
     TextSpec,
-    TextTokenizer,
     check_text,
     files_checksum,
 )
@@ -144,10 +143,12 @@ class TokenizeText:
         streams = Streams()
 
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
-            about = {"input": unit.input["relative"], "engine": tokenizer.engine}
+            table: Any = unit.input
+            about = {"input": table["relative"], "engine": tokenizer.engine}
             with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
-                for batch in self._batches(unit, streams, tally):
-                    self._write(batch.encode(tokenizer, first, last), writer, tally)
+                for numbers, texts in self._batches(table, streams, tally):
+                    ids = surround(tokenizer.encode_batch(texts), first, last)
+                    self._write(table, numbers, ids, writer, tally)
             draft.finish(unit.name, num_samples=writer.num_rows)
 
         try:
@@ -164,26 +165,32 @@ class TokenizeText:
         tables = [listed.path for listed in self._tables()]
         return fingerprint_of([*tables, *self.tokenizer.files()])
 
-    def _batches(self, unit: Unit, streams: Streams, tally: Tally) -> Iterator[_Batch]:
-        place: Any = unit.input
-        origin = Origin(source=self.name, path=place["relative"], row=0)
-        batch = _Batch(place["name"], origin)
-        for record in self._records(place, streams):
+    def _batches(
+        self, table: Mapping[str, Any], streams: Streams, tally: Tally
+    ) -> Iterator[tuple[list[int], list[str]]]:
+        """Yield the numbers of rows and their texts, as many as are encoded in one call."""
+        numbers: list[int] = []
+        texts: list[str] = []
+        num_chars = 0
+        for record in self._records(table, streams):
             tally.num_in += 1
             try:
-                batch.add(record.number, self._text(record))
+                texts.append(self._text(record))
             except SampleError as error:
-                tally.skip(f"{place['name']}-{record.number:08d}", error)
-            if batch.is_full:
-                yield batch
-                batch = _Batch(place["name"], origin)
-        yield batch
+                tally.skip(_key(table, record.number), error)
+                continue
+            numbers.append(record.number)
+            num_chars += len(texts[-1])
+            if len(texts) >= BATCH_DOCUMENTS or num_chars >= BATCH_CHARS:
+                yield numbers, texts
+                numbers, texts, num_chars = [], [], 0
+        yield numbers, texts
 
-    def _records(self, place: Mapping[str, Any], streams: Streams) -> Iterator[TableRecord]:
-        number, offset, num_bytes = place.get("slice", (0, 0, None))
+    def _records(self, table: Mapping[str, Any], streams: Streams) -> Iterator[TableRecord]:
+        number, offset, num_bytes = table.get("slice", (0, 0, None))
         if num_bytes is None:
             streams.close()  # a whole file is read from its beginning
-        file = streams.at(as_path(place["path"]), offset)
+        file = streams.at(as_path(table["path"]), offset)
         span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
         return line_records(span, number, offset, self.max_row_bytes)
 
@@ -195,28 +202,38 @@ class TokenizeText:
             raise SampleError("missing field", f"{self.text_field!r} holds no text: {text!r:.100}")
         return check_text(text)
 
-    def _write(self, encoded: _Encoded, writer: TokenWriter, tally: Tally) -> None:
-        rows = encoded
-        for reason, bad in self._unusable(rows.ids.lengths):
-            for number in np.flatnonzero(bad).tolist():
-                length = int(rows.ids.lengths[number])
-                tally.skip(rows.key(number), SampleError(reason, f"{length} tokens"))
-            rows = rows.without(bad)
-        blocks = rows.blocks(self.block_size)
-        lengths = blocks.lengths
-        writer.append_texts(
-            rows.ids.ids, lengths, blocks.keys, rows.origin, blocks.rows, blocks.continues
-        )
-        tally.num_in += len(lengths) - len(rows.numbers)
-        tally.num_kept += len(lengths)
-        self._count(lengths, tally)
-
-    def _unusable(self, lengths: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        if not lengths.all():
-            yield "no tokens", lengths == 0
-            lengths = lengths[lengths > 0]
+    def _write(
+        self,
+        table: Mapping[str, Any],
+        numbers: list[int],
+        ids: Ragged,
+        writer: TokenWriter,
+        tally: Tally,
+    ) -> None:
+        lengths = ids.lengths
+        is_empty, is_long = lengths == 0, np.zeros(len(lengths), np.bool_)
         if self.max_length is not None and self.block_size is None:
-            yield "too long", lengths > self.max_length
+            is_long = lengths > self.max_length
+        for reason, is_bad in (("no tokens", is_empty), ("too long", is_long)):
+            for place in np.flatnonzero(is_bad).tolist():
+                error = SampleError(reason, f"{lengths[place]} tokens")
+                tally.skip(_key(table, numbers[place]), error)
+        is_good = ~(is_empty | is_long)
+        tokens, rows = ids.ids, np.array(numbers, np.int64)
+        if not is_good.all():
+            tokens, rows = tokens[np.repeat(is_good, lengths)], rows[is_good]
+        sizes, rows, block = cut_blocks(lengths[is_good], rows, self.block_size)
+        keys = [
+            f"{_key(table, row)}~{number}" if number else _key(table, row)
+            for row, number in zip(rows.tolist(), block.tolist())
+        ]
+        origin = Origin(source=self.name, path=table["relative"], row=0)
+        continues = block > 0 if block.any() else None
+        writer.append_texts(tokens, sizes, keys, origin, rows.tolist(), continues)
+        # Each block of a long document is a sample of its own in the counts.
+        tally.num_in += len(sizes) - int(is_good.sum())
+        tally.num_kept += len(sizes)
+        self._count(sizes, tally)
 
     def _count(self, lengths: NDArray[np.int64], tally: Tally) -> None:
         total = int(lengths.sum())
@@ -228,81 +245,25 @@ class TokenizeText:
             tally.count(f"row tokens|<={1 << int(bits)}", int(count))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Blocks:
-    """The rows that documents become: lengths, keys, numbers, and which go on with the last."""
-
-    lengths: NDArray[np.int64]
-    keys: list[str]
-    rows: list[int]
-    continues: NDArray[np.bool_] | None = None
+def _key(table: Mapping[str, Any], row: int) -> str:
+    return f"{table['name']}-{row:08d}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Encoded:
-    """The documents of a batch as ids, with the numbers of their rows."""
+def cut_blocks(
+    lengths: NDArray[np.int64], rows: NDArray[np.int64], block_size: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the lengths of blocks, the row of each, and its number within its document.
 
-    name: str
-    origin: Origin
-    numbers: list[int]
-    ids: Ragged
-
-    def key(self, number: int) -> str:
-        return f"{self.name}-{self.numbers[number]:08d}"
-
-    def without(self, bad: NDArray[np.bool_]) -> _Encoded:
-        """Return the other documents."""
-        if not bad.any():
-            return self
-        lengths = self.ids.lengths
-        numbers = [n for n, is_bad in zip(self.numbers, bad.tolist()) if not is_bad]
-        ids = self.ids.ids[np.repeat(~bad, lengths)]
-        bounds = np.concatenate([[0], np.cumsum(lengths[~bad])])
-        return _Encoded(self.name, self.origin, numbers, Ragged(ids, bounds))
-
-    def blocks(self, block_size: int | None) -> _Blocks:
-        """Return the rows when no row may be longer than `block_size`."""
-        name, lengths = self.name, self.ids.lengths
-        if block_size is None or int(lengths.max(initial=0)) <= block_size:
-            return _Blocks(lengths, [f"{name}-{n:08d}" for n in self.numbers], self.numbers)
-        num_blocks = -(-lengths // block_size)
-        sizes = np.full(int(num_blocks.sum()), block_size, np.int64)
-        last = np.cumsum(num_blocks) - 1
-        sizes[last] = lengths - (num_blocks - 1) * block_size
-        rows = np.repeat(np.array(self.numbers), num_blocks).tolist()
-        place = np.arange(len(sizes)) - np.repeat(last + 1 - num_blocks, num_blocks)
-        keys = [
-            f"{name}-{row:08d}~{at}" if at else f"{name}-{row:08d}"
-            for row, at in zip(rows, place.tolist())
-        ]
-        return _Blocks(sizes, keys, rows, place > 0)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Texts that are encoded in one call."""
-
-    name: str
-    origin: Origin
-    numbers: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    num_chars: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.texts) >= BATCH_DOCUMENTS or self.num_chars >= BATCH_CHARS
-
-    def add(self, number: int, text: str) -> None:
-        self.numbers.append(number)
-        self.texts.append(text)
-        self.num_chars += len(text)
-
-    def encode(
-        self, tokenizer: TextTokenizer, first: Sequence[int], last: Sequence[int]
-    ) -> _Encoded:
-        """Return the documents as ids, each between its control tokens."""
-        found = surround(tokenizer.encode_batch(self.texts), first, last)
-        return _Encoded(self.name, self.origin, self.numbers, found)
+    Documents of 5 and 2 tokens in blocks of 3 are blocks of 3, 2 and 2, numbered 0, 1 and 0.
+    """
+    if block_size is None or int(lengths.max(initial=0)) <= block_size:
+        return lengths, rows, np.zeros(len(lengths), np.int64)
+    num_blocks = -(-lengths // block_size)
+    sizes = np.full(int(num_blocks.sum()), block_size, np.int64)
+    last = np.cumsum(num_blocks) - 1
+    sizes[last] = lengths - (num_blocks - 1) * block_size
+    number = np.arange(len(sizes)) - np.repeat(last + 1 - num_blocks, num_blocks)
+    return sizes, np.repeat(rows, num_blocks), number
 
 
 def surround(found: Ragged, first: Sequence[int], last: Sequence[int]) -> Ragged:
