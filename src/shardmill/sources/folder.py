@@ -25,7 +25,7 @@ from shardmill.model.sample import Origin
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
 from shardmill.sources.media.fetch import read_file, read_object
-from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row, media_kind
+from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart, media_kind
 from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 from shardmill.storage.url import is_remote
@@ -45,11 +45,11 @@ class FolderSource:
         """Return what it was given."""
         return (self.dir,)
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield lists of `per_shard` rows: key, files with size and time."""
         rows = self._rows()
         while chunk := list(islice(rows, per_shard or ROWS_PER_PART)):
-            yield Part(input={"rows": chunk}, num_rows=len(chunk))
+            yield SourcePart(input={"rows": chunk}, num_rows=len(chunk))
 
     @contextmanager
     def open(self) -> Iterator[Read]:

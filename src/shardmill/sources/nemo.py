@@ -35,7 +35,7 @@ from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
 from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
 from shardmill.sources.tables.table import TableSource
 
 COLUMNS = ("messages", "images", "videos")
@@ -60,7 +60,7 @@ class NemoSource:
         """Return what it was given."""
         return (self.meta,)
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of about `per_shard` samples of each data set in turn."""
         for dataset in self._datasets():
             yield from _parts_of(dataset, per_shard or ROWS_PER_PART, self.seed)
@@ -182,7 +182,7 @@ def _check(path: Path, where: str, entry: Any, known: tuple[str, ...]) -> None:
         raise ConfigError(f"{path}: {where} has {unknown[0]!r}, known are {', '.join(known)}")
 
 
-def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[Part]:
+def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[SourcePart]:
     parts = dataset.table.parts(max(1, round(per_shard / dataset.ratio)))
     prefix = name_from_path(dataset.name)
     taken: dict[str, str] = {}
@@ -200,7 +200,7 @@ def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[Part]:
         if stem not in taken:
             taken[stem] = unique(f"{prefix}/{stem}", names)
         sampled = copies.of_rows(first, count)
-        yield Part(
+        yield SourcePart(
             input={
                 **part.input,
                 "name": taken[stem],

@@ -20,7 +20,7 @@ ROWS_PER_PART = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SourcePart:
     """A slice of a source; `num_rows` counts what reading it yields, or is None if unknown."""
 
     input: Mapping[str, Plain]
@@ -53,7 +53,7 @@ class Source(Protocol):
     def places(self) -> tuple[str, ...]:
         """Return the folders, files and urls that it was given."""
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield the parts, of `per_shard` rows each; None means the source's own way to cut."""
 
     def open(self) -> AbstractContextManager[Read]:

@@ -28,7 +28,7 @@ from shardmill.model.sample import Origin
 from shardmill.shards.samples import SampleShard, open_foreign
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import list_files, size_and_time
-from shardmill.sources.part import Part, Read, Row, media_kind
+from shardmill.sources.part import Read, Row, SourcePart, media_kind
 from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 
@@ -57,7 +57,7 @@ class TarSource:
         """Return what it was given."""
         return self.tars
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield a part for each tar; with `per_shard` their headers are walked and they are cut."""
         for tar in self._listed():
             whole: dict[str, Plain] = {
@@ -67,12 +67,12 @@ class TarSource:
                 "stamp": [*_stamp(tar.url)],
             }
             if per_shard is None:
-                yield Part(input=whole, num_rows=None)
+                yield SourcePart(input=whole, num_rows=None)
                 continue
             num_rows = _count(tar.url, self.interleaved)
             for first in range(0, num_rows, per_shard):
                 count = min(per_shard, num_rows - first)
-                yield Part(input={**whole, "first": first, "num_rows": count}, num_rows=count)
+                yield SourcePart(input={**whole, "first": first, "num_rows": count}, num_rows=count)
 
     @contextmanager
     def open(self) -> Iterator[Read]:

@@ -29,7 +29,7 @@ from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
 from shardmill.sources.media.download import downloads_a_host
 from shardmill.sources.media.fetch import MAX_MEDIA_BYTES, open_fetcher
-from shardmill.sources.part import ROWS_PER_PART, Part, Row, Source
+from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart
 from shardmill.sources.shapes.shape import Shape
 from shardmill.stages.assemble import Assembler
 from shardmill.stages.inputs import SizedSample, media_sizes
@@ -112,7 +112,7 @@ class Ingest:
         """Return the source's fingerprint."""
         return self.source.inputs()
 
-    def _parts(self, *, must_count: bool) -> Iterator[Part]:
+    def _parts(self, *, must_count: bool) -> Iterator[SourcePart]:
         per_shard = self.per_shard or (ROWS_PER_PART if must_count else None)
         left = self.limit
         for part in self.source.parts(per_shard):
@@ -126,7 +126,7 @@ class Ingest:
             elif left > 0:
                 num_rows = min(part.num_rows, left)
                 left -= num_rows
-                yield Part(input={**part.input, "limit": num_rows}, num_rows=num_rows)
+                yield SourcePart(input={**part.input, "limit": num_rows}, num_rows=num_rows)
             else:
                 return
 

@@ -76,7 +76,7 @@ def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int | str]]:
     """Return path -> [size, mtime_ns] of files that must be there.
 
     Of a manifest it is [size, checksum]: a folder that was repaired has the manifest that it had,
-    written anew, and what was made from it is as fresh as before.
+    written again, and what was made from it is as fresh as before.
     """
     try:
         return {str(path): _stamp(path) for path in paths}

@@ -157,7 +157,7 @@ def _rewrite_tokens(shard: TokenShard, rows: set[int], new: Mapping[str, Path]) 
             if number in rows:
                 is_first_gone = is_first_gone or not row.continues
                 continue
-            # What is left of a pack or document begins anew if its first row is gone.
+            # What is left of a pack or document begins again if its first row is gone.
             writer.append(replace(row, continues=row.continues and not is_first_gone))
             is_first_gone = False
 

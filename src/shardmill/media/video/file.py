@@ -68,7 +68,7 @@ class OpenVideo:
         return str(self.stream.codec_context.name)
 
     def rewind(self) -> None:
-        """Begin anew, which works for every file, unlike a seek to its beginning."""
+        """Open the container again, which works for every file, unlike a seek to its beginning."""
         self.container.close()
         self.container = _open_container(self.part)
         self.stream = self._open_stream()

@@ -21,7 +21,7 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
 from shardmill.sources.tables.jsonarray import Elements
 from shardmill.sources.tables.stream import Span, Streams, TableRecord, open_stream, place
 from shardmill.sources.tables.table import table_stem
@@ -40,12 +40,12 @@ class ColumnsSource:
         """Return what it was given."""
         return self.files
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of `per_shard` rows of each file in turn."""
         for listed in self._listed():
             stamp = size_and_time(listed.path)
             for slice_ in _slices(listed.path, per_shard or ROWS_PER_PART, self.max_cell_bytes):
-                yield Part(input=_place(listed, stamp, slice_), num_rows=slice_.num_rows)
+                yield SourcePart(input=_place(listed, stamp, slice_), num_rows=slice_.num_rows)
 
     @contextmanager
     def open(self) -> Iterator[Read]:

@@ -17,7 +17,7 @@ from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Part, Read, Row
+from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
 from shardmill.sources.tables.arrow import Cursors, count_rows
 from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams, TableSlice
 from shardmill.sources.tables.text import TextTable, open_table
@@ -64,7 +64,7 @@ class TableSource:
         """Return what it was given."""
         return self.files
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of `per_shard` rows of each file in turn."""
         for listed in self._listed():
             yield from self._parts_of(listed, per_shard or ROWS_PER_PART)
@@ -82,7 +82,7 @@ class TableSource:
     def _listed(self) -> Iterator[Listed]:
         return list_files(self.files, table_stem)
 
-    def _parts_of(self, listed: Listed, per_part: int) -> Iterator[Part]:
+    def _parts_of(self, listed: Listed, per_part: int) -> Iterator[SourcePart]:
         format = self.format or table_format(listed.path.name)
         if format == "columnar":
             return _columnar_parts(listed, per_part)
@@ -119,7 +119,7 @@ def split_suffixes(file_name: str) -> tuple[str, str]:
     return path.suffix, ""
 
 
-def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Part]:
+def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[SourcePart]:
     for piece in table.slices(per_part):
         slice_: dict[str, Plain] = {
             **_place(listed, table.format, piece.number, piece.num_rows),
@@ -129,16 +129,16 @@ def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Par
         }
         if table.columns:
             slice_["columns"] = list(table.columns)
-        yield Part(input=slice_, num_rows=piece.num_rows)
+        yield SourcePart(input=slice_, num_rows=piece.num_rows)
 
 
-def _columnar_parts(listed: Listed, per_part: int) -> Iterator[Part]:
+def _columnar_parts(listed: Listed, per_part: int) -> Iterator[SourcePart]:
     size, mtime_ns = size_and_time(listed.path)
     num_rows = count_rows(listed.path)
     for first in range(0, num_rows, per_part):
         count = min(per_part, num_rows - first)
         place = _place(listed, "columnar", first, count)
-        yield Part(input={**place, "size": size, "mtime_ns": mtime_ns}, num_rows=count)
+        yield SourcePart(input={**place, "size": size, "mtime_ns": mtime_ns}, num_rows=count)
 
 
 def _place(listed: Listed, format: str, number: int, num_rows: int) -> dict[str, Plain]:
@@ -218,7 +218,7 @@ class NestedSource(TableSource):
 
     each: str = "clips"
 
-    def parts(self, per_shard: int | None) -> Iterator[Part]:
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of the table; a slice holds `per_shard` of its rows."""
         parts = TableSource.parts(self, per_shard)
         return (replace(part, num_rows=None) for part in parts)
