@@ -107,7 +107,7 @@ def test_the_next_plan_is_made_while_this_epoch_is_served(plans: EpochPlans) -> 
     assert open_plan(plans.path(1)).spec.epoch == 1
 
 
-def test_whoever_needs_a_plan_waits_for_its_maker(
+def test_whoever_needs_a_plan_waits_for_its_planner(
     plans: EpochPlans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_by: list[int] = []
@@ -132,7 +132,9 @@ def test_whoever_needs_a_plan_waits_for_its_maker(
     assert made_by == [4]
 
 
-def test_a_maker_that_died_is_replaced(plans: EpochPlans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_that_died_is_replaced(
+    plans: EpochPlans, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plans_module.sys, "executable", "/bin/false")
     plans.order(0, 0)
     assert plans._planner is not None
@@ -251,7 +253,7 @@ def test_lengths_may_be_those_of_token_shards(made: Made, tmp_path: Path) -> Non
 def test_it_ends_when_its_input_does(tmp_path: Path) -> None:
     pipe = tmp_path / "never.plan"
     os.mkfifo(pipe)  # whoever opens it waits
-    maker = start(pipe, tmp_path, "1", tmp_path / "x.plan")
-    assert maker.stdin is not None
-    maker.stdin.close()
-    assert maker.wait(120) == 1
+    planner = start(pipe, tmp_path, "1", tmp_path / "x.plan")
+    assert planner.stdin is not None
+    planner.stdin.close()
+    assert planner.wait(120) == 1

@@ -25,7 +25,6 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.storage import cache, objects
 from shardmill.train import staging
-from shardmill.train import staging as stagealong
 from shardmill.train.dataset import PackedDataset, TrainPack
 from shardmill.train.loader import StepLoader
 from shardmill.train.samples import SampleStream
@@ -119,7 +118,7 @@ def test_a_copy_that_failed_has_no_user_left(
 @pytest.fixture(autouse=True)
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(stagealong, "SPARE_BYTES", 0)
+    monkeypatch.setattr(staging, "SPARE_BYTES", 0)
 
 
 def ids_of(batch: list[TrainPack]) -> list[list[int]]:

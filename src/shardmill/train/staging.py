@@ -85,7 +85,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class FileCopy:
     """A file to copy: where it is, its path in the copy, its size and perhaps its checksum."""
 
     source: Path
@@ -109,7 +109,7 @@ def stage(folder: AnyPath, staged_dir: AnyPath, *, max_bytes: int | None = None)
         for shard in manifest.shards:
             for entry in shard.files.values():
                 found = source / entry.path
-                copy_file(target, Copying(found, entry.path, entry.num_bytes, entry.checksum))
+                copy_file(target, FileCopy(found, entry.path, entry.num_bytes, entry.checksum))
         with _locked(target / ".manifest.lock"):
             _replace(source / "manifest.json", target / "manifest.json")
         unless_copied.pop_all()
@@ -124,7 +124,7 @@ def use_folder(target: Path, num_bytes: int) -> Staged:
     return Staged(target, num_bytes, users)
 
 
-def copy_file(target: Path, file: Copying, stop: threading.Event | None = None) -> None:
+def copy_file(target: Path, file: FileCopy, stop: threading.Event | None = None) -> None:
     """Put one file at its place, unless it is there already, or `stop` is set meanwhile."""
     path = target / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _copy(source: Path, draft: Path, stop: threading.Event | None = None) -> str
     return state.hexdigest()
 
 
-def _check_copy(file: Copying, draft: Path, checksum: str) -> None:
+def _check_copy(file: FileCopy, draft: Path, checksum: str) -> None:
     num_bytes = draft.stat().st_size
     if num_bytes != file.num_bytes:
         raise FormatError(
@@ -249,7 +249,7 @@ class Staging:
     def _copy_all(self) -> None:
         arrived, used, left_out = _arrived(self.folder), 0, 0
         for shard in self._manifest.shards:
-            files = list(_files(self._source, shard))
+            files = list(_files(self._source, self._manifest, shard))
             num_bytes = sum(file.num_bytes for file in files)
             is_there = shard.name in arrived
             if used + num_bytes > self._limit or not (is_there or self._has_room(num_bytes)):
@@ -284,14 +284,14 @@ def stage_in_background(
     return Staging(source, staged, manifest, limit)
 
 
-def _files(source: Path, shard: ShardEntry) -> Iterator[Copying]:
+def _files(source: Path, manifest: Manifest, shard: ShardEntry) -> Iterator[FileCopy]:
     for entry in shard.files.values():
-        yield Copying(source / entry.path, entry.path, entry.num_bytes, entry.checksum)
-    if "idx" in shard.files and "tar" not in shard.files and "spans" not in shard.files:
+        yield FileCopy(source / entry.path, entry.path, entry.num_bytes, entry.checksum)
+    if manifest.content == "samples" and "tar" not in shard.files:
         # A tar that was indexed where it lies: its size is known, but nobody has summed it up.
         index = entry_index(source, shard)
         url, relative = tar_place(source, shard, index)
-        yield Copying(as_path(url), relative, index.num_bytes, None)
+        yield FileCopy(as_path(url), relative, index.num_bytes, None)
 
 
 def _arrived(folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Packs of 8,192 tokens by number, as tensors of their own: python benchmarks/serve_tokens.py
+"""Packs of 8,192 tokens by number, as tensors of their own: python benchmarks/train_tokens.py
 
 8,000 packs of int32, read at random, page cache warm. Goals: within 20 % of a bare memmap, and
 ahead of every peer. Then packs of 32k of 40 documents: built when asked for and collated, only

@@ -1,4 +1,4 @@
-"""Raw samples, shuffled, in batches of 32, one epoch: python benchmarks/serve_raw.py
+"""Raw samples, shuffled, in batches of 32, one epoch: python benchmarks/train_samples.py
 
 20,000 samples of 60 KB in 20 tars (or what a peer makes of them), page cache warm, nothing decoded;
 every loader hands out the bytes of image and json in memory of their own. Without workers, and

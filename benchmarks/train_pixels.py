@@ -1,4 +1,4 @@
-"""Packs of 32,768 tokens with images, built when asked for: python benchmarks/serve_lazy.py
+"""Packs of 32,768 tokens with images, built when asked for: python benchmarks/train_pixels.py
 
 Chats of English prose, most with a JPEG of a common size, through the image processor of Qwen2.5-VL
 and its real tokenizer, two DataLoader workers, CPU time of all processes:
@@ -94,7 +94,7 @@ def _open(folder: str) -> Any:
     return PackedDataset(root / "packs.plan", reader, lengths=lengths, max_faults=0)
 
 
-def _served(dataset: Any, sampler: Any) -> Work:
+def _drawn(dataset: Any, sampler: Any) -> Work:
     from shardmill.train.collate import Collate
     from shardmill.train.loader import StepLoader
 
@@ -110,7 +110,7 @@ def _served(dataset: Any, sampler: Any) -> Work:
 def lazy(folder: str) -> Work:
     """Packs made in the workers."""
     packs = _open(folder)
-    return _served(packs, packs.sampler())
+    return _drawn(packs, packs.sampler())
 
 
 class Built:
@@ -130,7 +130,7 @@ class Built:
 def built(folder: str) -> Work:
     """Packs made beforehand."""
     packs = _open(folder)
-    return _served(Built(packs), packs.sampler())
+    return _drawn(Built(packs), packs.sampler())
 
 
 def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[str, Any]:
