@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shardmill.train.collate import Collate
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.loader import StepLoader
+import shardmill as sm
 
 NUM_EPOCHS, WIDTH, NUM_HEADS = 6, 64, 4
 
@@ -61,12 +59,11 @@ class Model(nn.Module):
 
 
 def main() -> None:
-    packs = PackedDataset(sys.argv[1], sys.argv[2])
-    checkpoint = Path(sys.argv[3])
-    loader = StepLoader(packs, packs.sampler(seed=0), collate_fn=Collate(attention="4d"))
+    plan, tokens, checkpoint = sys.argv[1], sm.open(sys.argv[2]), Path(sys.argv[3])
+    loader = sm.loader(plan, tokens, collate=sm.Collate(attention="4d"))
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = Model(packs.reader.tokens.space.size, max_length=4096)
+    model = Model(tokens.space.size, max_length=4096)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader}
     if checkpoint.exists():

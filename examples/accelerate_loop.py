@@ -10,17 +10,15 @@ import torch
 from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardmill.train.collate import Collate
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.loader import StepLoader
+import shardmill as sm
 
 accelerator = Accelerator(cpu=True)
-packs, out = PackedDataset(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
-sampler = packs.sampler(batch_size=8 // accelerator.num_processes)  # every process is a rank
-loader = StepLoader(packs, sampler, collate_fn=Collate(attention="4d", labels="unshifted"))
+plan, tokens, out = sys.argv[1], sm.open(sys.argv[2]), Path(sys.argv[3])
+batch_size = 8 // accelerator.num_processes  # every process is a rank
+loader = sm.loader(plan, tokens, batch_size=batch_size, collate="transformers")
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-vocab_size = packs.reader.tokens.space.size
+vocab_size = tokens.space.size
 model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes))
 model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3))
 accelerator.register_for_checkpointing(loader)

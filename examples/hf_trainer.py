@@ -9,15 +9,12 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from shardmill.train.collate import Collate
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.loader import StepLoader
+import shardmill as sm
 
 
 class PackTrainer(Trainer):
     def get_train_dataloader(self):
-        collate = Collate(attention="4d", labels="unshifted")
-        self.loader = StepLoader(packs, packs.sampler(batch_size=4), collate_fn=collate)
+        self.loader = sm.loader(plan, tokens, batch_size=4, collate="transformers")
         if last is not None:
             self.loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))
         return self.loader
@@ -28,12 +25,12 @@ class PackTrainer(Trainer):
         path.write_text(json.dumps(self.loader.state_dict()))  # last: the checkpoint is whole
 
 
-packs, out = PackedDataset(sys.argv[1], sys.argv[2]), sys.argv[3]
+plan, tokens, out = sys.argv[1], sm.open(sys.argv[2]), sys.argv[3]
 done = [path.parent for path in Path(out).glob("checkpoint-*/loader.json")]
 last = max(done, key=lambda path: int(path.name.split("-")[1]), default=None)
 set_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-vocab_size = packs.reader.tokens.space.size
+vocab_size = tokens.space.size
 config = LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes)
 how = {"max_steps": 12, "save_steps": 1, "logging_steps": 1, "ignore_data_skip": True}
 arguments = TrainingArguments(out, use_cpu=True, **how)

@@ -8,9 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardmill.train.collate import Collate
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.loader import StepLoader
+import shardmill as sm
 
 
 class Training(lightning.LightningModule):
@@ -27,12 +25,11 @@ class Training(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), 1e-3)
 
 
-packs, out = PackedDataset(sys.argv[1], sys.argv[2]), Path(sys.argv[3])
-collate = Collate(attention="4d", labels="unshifted")
-loader = StepLoader(packs, packs.sampler(batch_size=4), collate_fn=collate)
+tokens, out = sm.open(sys.argv[2]), Path(sys.argv[3])
+loader = sm.loader(sys.argv[1], tokens, batch_size=4, collate="transformers")
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-vocab_size = packs.reader.tokens.space.size
+vocab_size = tokens.space.size
 config = LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes)
 saving = ModelCheckpoint(out, every_n_train_steps=4, save_last=True)
 trainer = lightning.Trainer(accelerator="cpu", max_steps=12, callbacks=[saving], logger=False)

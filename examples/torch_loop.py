@@ -9,16 +9,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from shardmill.train.collate import Collate, dummy_image
-from shardmill.train.dataset import PackedDataset
-from shardmill.train.loader import StepLoader
-from shardmill.train.pixels.reader import PixelReader
+import shardmill as sm
 
 plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
-reader = PixelReader.open(samples, model_dir)
-packs = PackedDataset(plan, reader, lengths=lengths)
-collate = Collate(attention="4d", labels="unshifted", dummy=dummy_image(reader.processor))
-loader = StepLoader(packs, packs.sampler(batch_size=2), collate_fn=collate, num_workers=1)
+pixels = {"processor": model_dir, "lengths": lengths}
+loader = sm.loader(plan, samples, **pixels, batch_size=2, collate="transformers", workers=1)
 torch.manual_seed(0)
 model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(model_dir))
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)

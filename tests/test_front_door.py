@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from inspect import Parameter, signature
 from pathlib import Path
+from typing import get_type_hints
+
+import click
+import pytest
 
 import shardmill as sm
+from shardmill.api import recipe
+from shardmill.api.running import RunOptions, run_settings
+from shardmill.api.values import to_part
+from shardmill.cli.main import cli
 
 HEAVY = ("numpy", "torch", "ray", "transformers", "pyarrow", "av", "click", "rich")
 
@@ -73,3 +82,55 @@ def test_type_checkers_see_the_names(tmp_path: Path) -> None:
     assert re.search(r'Revealed type is "(builtins\.)?str"', done.stdout)
     assert 'Unexpected keyword argument "wrokers"' in done.stdout
     assert done.stdout.count("error:") == 1, done.stdout
+
+
+VERBS = tuple(recipe.VERBS)
+# What a command has and a function has not: how it reports, and what it prints instead of working.
+COMMAND_ONLY = {"as_json", "dry_run", "print_sizes"}
+
+
+def command_of(verb: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_function_has_the_arguments_of_its_command(verb: str) -> None:
+    command = {param.name for param in command_of(verb).params} - COMMAND_ONLY
+    parameters = signature(getattr(sm, verb)).parameters.values()
+    function = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD}
+    if len(function) < len(parameters):
+        function |= get_type_hints(RunOptions).keys() - {"progress"}
+    assert function == command
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_function_has_the_defaults_of_its_command(verb: str) -> None:
+    command = command_of(verb)
+    context = click.Context(command)
+    defaults = {param.name: param.get_default(context) for param in command.params}
+    for parameter in signature(getattr(sm, verb)).parameters.values():
+        if parameter.kind is Parameter.KEYWORD_ONLY:
+            expected = None if parameter.default is Parameter.empty else parameter.default
+            found = defaults[parameter.name]
+            is_unset = found is None or "UNSET" in repr(found)
+            assert (is_unset and expected in (None, ())) or found == expected, parameter.name
+
+
+def test_the_verbs_of_recipes_are_those_of_the_front_door() -> None:
+    assert {*VERBS, "run", "quote"} <= set(sm.__all__)
+    assert set(VERBS) <= set(cli.list_commands(click.Context(cli)))
+
+
+def test_runs_have_the_defaults_of_the_commands() -> None:
+    command = command_of("ingest")
+    context = click.Context(command)
+    defaults = {param.name: param.get_default(context) for param in command.params}
+    settings = run_settings({})
+    assert settings == {
+        "workers": None,
+        "retries": defaults["retries"],
+        "max_skip_rate": defaults["max_skip_rate"],
+        "part": to_part(defaults["part"]),
+    }

@@ -24,7 +24,7 @@ PLACES = {
     "benchmarks/results": "benchmarks/index.md",
     "demo/data": "demo-data.md",
     "demo/data/SOURCES.md": "demo-data.md",
-    "src/shardmill/plugins.py": "api.md",
+    "src/shardmill/plugins.py": "python.md",
 }
 
 
