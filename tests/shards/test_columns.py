@@ -19,7 +19,6 @@ from shardmill.shards.columns import (
     narrow_column,
     open_keys,
     open_strings,
-    pack_keys,
     pack_strings,
     row_slice,
     split_key,
@@ -88,7 +87,9 @@ KEYS = st.lists(
 
 @given(KEYS)
 def test_keys_come_back_and_are_found(keys: list[str]) -> None:
-    column = open_keys(Arrays(Path("x"), "f", {}, pack_keys(keys)), len(keys))
+    grown = KeyList()
+    grown.extend(keys)
+    column = open_keys(Arrays(Path("x"), "f", {}, grown.arrays()), len(keys))
     assert list(column) == keys
     assert [column.find(key) for key in keys] == list(range(len(keys)))
     assert column.find("absent") is None

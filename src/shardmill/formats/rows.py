@@ -27,7 +27,7 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.formats.format import ExportInput, Piece, Slice
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.stage import Tally
-from shardmill.shards.codes import CodedImage
+from shardmill.shards.codes import ImageCodes
 from shardmill.shards.columns import bounds_between
 from shardmill.shards.samples import Members, SampleShard, parse_sample
 from shardmill.shards.tokens.shard import TokenShard
@@ -270,7 +270,7 @@ class PairRow:
 
     key: str
     text: str
-    codes: CodedImage | None
+    codes: ImageCodes | None
     medium: str | None
     raw: Members
 
@@ -318,7 +318,7 @@ def _pair_row(source: ExportInput, shard_name: str, key: str, raw: Members) -> P
     return PairRow(key, document.text, images[0], media[0].media, raw)
 
 
-def _codes_alone(source: ExportInput, shard_name: str, key: str) -> CodedImage | None:
+def _codes_alone(source: ExportInput, shard_name: str, key: str) -> ImageCodes | None:
     """Return the codes of an image that the sample itself does not hold any more."""
     if source.codes is None:
         return None

@@ -52,10 +52,24 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageCodes:
-    """The codes [rows, columns] of one medium of a sample."""
+    """The codes [rows, columns] of one medium of a sample, each a square of `factor` pixels.
+
+    Writers need not give the factor: it is stored once a shard.
+    """
 
     medium: str
     codes: NDArray[Any]
+    factor: int = 0
+
+    @property
+    def width(self) -> int:
+        """The width in pixels."""
+        return int(self.codes.shape[1]) * self.factor
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return int(self.codes.shape[0]) * self.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +118,7 @@ class CodeShard:
         start, end = (int(arrays["start"][image + i]) for i in (0, 1))
         shape = int(arrays["height"][image]), int(arrays["width"][image])
         medium = self.media[int(arrays["medium"][image])]
-        return ImageCodes(medium, arrays["codes"][start:end].reshape(shape))
+        return ImageCodes(medium, arrays["codes"][start:end].reshape(shape), self.factor)
 
 
 def code_dtype(num_codes: int) -> Any:
@@ -156,25 +170,6 @@ def open_codes(path: Path) -> CodeShard:
     return CodeShard(arrays, keys, tuple(media), num_codes, factor)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CodedImage:
-    """The codes [rows, columns] of one medium, each a square of `factor` pixels."""
-
-    medium: str
-    codes: NDArray[Any]
-    factor: int
-
-    @property
-    def width(self) -> int:
-        """The width in pixels."""
-        return int(self.codes.shape[1]) * self.factor
-
-    @property
-    def height(self) -> int:
-        """The height in pixels."""
-        return int(self.codes.shape[0]) * self.factor
-
-
 @dataclass(slots=True)
 class CodeJoin:
     """The codes of samples by key, over all shards of a folder.
@@ -190,7 +185,7 @@ class CodeJoin:
     _last: str = ""
     _open: dict[str, CodeCursor] = field(default_factory=dict)
 
-    def images(self, key: str, shard_name: str = "") -> list[CodedImage]:
+    def images(self, key: str, shard_name: str = "") -> list[ImageCodes]:
         """Return the images of a sample in the order of its document.
 
         `shard_name` is the shard of the sample: `codes` gives its own the same names. A sample
@@ -248,11 +243,10 @@ class CodeCursor:
         self._row = row
         return row
 
-    def images(self, row: int) -> list[CodedImage]:
+    def images(self, row: int) -> list[ImageCodes]:
         """Return the images of a sample that `find` found."""
         assert self.shard is not None
-        factor = self.shard.factor
-        return [CodedImage(i.medium, i.codes, factor) for i in self.shard.images(row)]
+        return self.shard.images(row)
 
 
 def join_codes(folder: Path) -> CodeJoin:

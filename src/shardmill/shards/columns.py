@@ -18,7 +18,7 @@ are for tracing, not for training: this makes them small, and still each can be 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -244,13 +244,6 @@ def split_key(key: str) -> tuple[str, int, int]:
     if not width:
         return key, 0, 0
     return key[:-width], width, int(key[-width:])
-
-
-def pack_keys(keys: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of these keys."""
-    grown = KeyList()
-    grown.extend(keys)
-    return grown.arrays()
 
 
 def open_keys(arrays: Arrays, num_rows: int) -> KeyColumn:
