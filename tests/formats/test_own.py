@@ -46,5 +46,5 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, mixed: Mixed) -> 
     from shardmill.stages.export import Export
 
     run_stage(Export(input_dir=mixed.tokens, format=MegatronFormat(prefix="x")), tmp_path / "o")
-    with pytest.raises(ConfigError, match="holds no samples, codes or tokens"):
+    with pytest.raises(ConfigError, match="holds export, not samples, codes or tokens"):
         open_folder(tmp_path / "o")

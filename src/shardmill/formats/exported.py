@@ -95,8 +95,7 @@ def open_reader(
         tars = WebDatasetFormat(samples=None if media is None else Path(str(media)))
         return tars.open(folder, space or _space_of(stage["tokens_dir"]))
     if record is not None or (folder / "manifest.json").exists():
-        reader: Reader = open_folder(folder, codes_dir)
-        return reader
+        return open_folder(folder, codes_dir)
     return _open_foreign(place, space)
 
 
@@ -110,8 +109,7 @@ def _open_export(folder: Path, plain: Any, space: TokenSpace | None) -> Reader:
 def _space_of(folder: Any) -> TokenSpace | None:
     """Return the space of the folder that something was made from, if it is still there."""
     try:
-        reader: Reader = open_folder(Path(str(folder)))
-        return reader.token_space()
+        return open_folder(Path(str(folder))).token_space()
     except ShardmillError:
         return None
 

@@ -12,7 +12,8 @@ class of a user as 'package.module:Class'. The stage `Export` calls its methods 
 A killed export can never be opened by mistake: a foreign reader begins with a file that `finish`
 writes (state.json, index.json, meta.json, the header of an .idx).
 
-`open` returns the reader of a finished folder, for `check --same`, `show` and `sm.open`.
+`holds` and `records` read a finished export again, for `check --same`, `show`, `view` and
+`sm.open`; a format that needs a reader of its own returns it from `open`.
 
 What an export reads is a finished folder of tokens or packs, or of samples with their codes.
 """
@@ -29,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardmill.errors import ConfigError
-from shardmill.formats.reader import Reader
+from shardmill.formats.reader import Aspect, FolderReader, Reader, Record
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import TokenSpace
@@ -198,14 +199,46 @@ class Format(ABC):
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:  # noqa: B027
         """Write the files of the whole, each at once or not at all (`atomic.write_file`)."""
 
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of a finished export of this format.
-
-        `space` is the token space of what was exported, None if that folder is gone.
-        """
+    def holds(self, folder: Path) -> frozenset[Aspect]:
+        """Return what a record of an export has: see reader.py for the aspects."""
         raise ConfigError(
-            f"{folder}: {type(self).__name__} has no reader: give it a method open(folder, space)"
+            f"{folder}: {type(self).__name__} has no reader: give it the methods holds and records"
         )
+
+    def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the records of a shard of an export; needed together with `holds`."""
+        raise NotImplementedError
+
+    def count(self, folder: Path, shard: ShardEntry) -> int:
+        """Return how many records a shard has, if they are not the samples that were counted."""
+        return shard.num_samples
+
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of a finished export; this one calls `holds`, `records` and `count`.
+
+        `space` is the token space of what was exported, None if that folder is gone. A format
+        whose own index says where its records are returns another reader.
+        """
+        return FormatReader(format=self, dir=str(folder), space=space)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatReader(FolderReader):
+    """Reads an export shard by shard with the methods of its format."""
+
+    format: Format
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return what the format says."""
+        return self.format.holds(Path(self.dir))
+
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield what the format finds in a shard."""
+        return self.format.records(Path(self.dir), shard)
+
+    def count(self, shard: ShardEntry) -> int:
+        """Return what the format counts."""
+        return self.format.count(Path(self.dir), shard)
 
 
 def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.reader import Aspect, Part, Record, stamp, with_codes
+from shardmill.formats.reader import Aspect, FolderReader, Reader, Record, with_codes
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Sample
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.codes import ROLE, CodeJoin, join_codes, open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_entry
@@ -23,10 +22,8 @@ from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard, o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokensReader:
+class TokensReader(FolderReader):
     """A folder of token or pack shards; a pack is a record, or each row is one."""
-
-    dir: str
 
     def holds(self) -> frozenset[Aspect]:
         """Return all aspects of tokens; codes if the space has some."""
@@ -39,34 +36,28 @@ class TokensReader:
         """Return the space of the first shard."""
         return open_tokens(Path(self.dir)).space
 
-    def parts(self) -> Iterator[Part]:
-        """Yield a part for each shard."""
-        for number, entry in enumerate(open_manifest(Path(self.dir)).shards):
-            shard = self._shard(entry)
-            count = len(shard.documents) - 1 if shard.holds_packs else len(shard)
-            yield Part(input={"shard": number}, num_records=count, passed={})
+    def count(self, shard: ShardEntry) -> int:
+        """Return how many packs or rows a shard has."""
+        opened = self._open(shard)
+        return len(opened.documents) - 1 if opened.holds_packs else len(opened)
 
-    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
         """Yield the rows or packs of a shard."""
-        shard = self._shard(open_manifest(Path(self.dir)).shards[input["shard"]])
-        bounds = shard.documents if shard.holds_packs else np.arange(len(shard) + 1)
-        for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
-            rows = tuple(shard[row] for row in range(first, last))
-            yield _token_record(rows, shard.space)
+        opened = self._open(shard)
+        bounds = opened.documents if opened.holds_packs else np.arange(len(opened) + 1)
+        for first, last in pairwise(bounds.tolist()):
+            rows = tuple(opened[row] for row in range(first, last))
+            record = Record(key=rows[0].key if rows else "", rows=rows)
+            yield with_codes(record, opened.space) if opened.space.num_codes else record
 
-    def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest."""
-        return _manifest_stamp(self.dir)
-
-    def _shard(self, entry: ShardEntry) -> TokenShard:
-        return open_token_shard({role: Path(self.dir) / entry.files[role].path for role in ROLES})
+    def _open(self, shard: ShardEntry) -> TokenShard:
+        return open_token_shard({role: Path(self.dir) / shard.files[role].path for role in ROLES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesReader:
+class SamplesReader(FolderReader):
     """A folder of samples; `codes_dir` holds the codes of their images."""
 
-    dir: str
     codes_dir: str | None = None
 
     def holds(self) -> frozenset[Aspect]:
@@ -74,74 +65,40 @@ class SamplesReader:
         known: set[Aspect] = {"keys", "text", "media"}
         return frozenset(known | ({"codes"} if self.codes_dir else set()))
 
-    def token_space(self) -> None:
-        """Return None: samples have no tokens."""
-
-    def parts(self) -> Iterator[Part]:
-        """Yield a part for each shard."""
-        for number, entry in enumerate(open_manifest(Path(self.dir)).shards):
-            yield Part(input={"shard": number}, num_records=entry.num_samples, passed={})
-
-    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
         """Yield the samples of a shard."""
-        folder = Path(self.dir)
-        entry = open_manifest(folder).shards[input["shard"]]
         codes = None if self.codes_dir is None else join_codes(Path(self.codes_dir))
-        with open_entry(folder, entry) as shard:
-            for sample in shard:
-                yield _sample_record(sample, codes, entry.name)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest."""
-        return _manifest_stamp(self.dir)
+        with open_entry(Path(self.dir), shard) as samples:
+            for sample in samples:
+                yield _sample_record(sample, codes, shard.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodesReader:
+class CodesReader(FolderReader):
     """A folder of codes."""
-
-    dir: str
 
     def holds(self) -> frozenset[Aspect]:
         """Return keys and codes."""
         return frozenset({"keys", "codes"})
 
-    def token_space(self) -> None:
-        """Return None: codes are local."""
-
-    def parts(self) -> Iterator[Part]:
-        """Yield a part for each shard."""
-        for number, entry in enumerate(open_manifest(Path(self.dir)).shards):
-            yield Part(input={"shard": number}, num_records=entry.num_samples, passed={})
-
-    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
         """Yield the samples of a shard."""
-        entry = open_manifest(Path(self.dir)).shards[input["shard"]]
-        shard = open_codes(Path(self.dir) / entry.files[ROLE].path)
-        for number, key in enumerate(shard.keys):
-            images = shard.images(number)
+        opened = open_codes(Path(self.dir) / shard.files[ROLE].path)
+        for number, key in enumerate(opened.keys):
+            images = opened.images(number)
             yield Record(key=key, codes=tuple(image.codes.reshape(-1) for image in images))
 
-    def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest."""
-        return _manifest_stamp(self.dir)
 
-
-def open_folder(folder: Path, codes_dir: str | None = None) -> Any:
-    """Return the reader of a finished folder of shards, by what its shards are made of."""
-    roles = {role for shard in open_manifest(folder).shards for role in shard.files}
-    if "spans" in roles:
+def open_folder(folder: Path, codes_dir: str | None = None) -> Reader:
+    """Return the reader of a finished folder, by what its manifest says that it holds."""
+    content = open_manifest(folder).content
+    if content in ("tokens", "packs"):
         return TokensReader(dir=str(folder))
-    if ROLE in roles:
+    if content == "codes":
         return CodesReader(dir=str(folder))
-    if "idx" in roles:
+    if content == "samples":
         return SamplesReader(dir=str(folder), codes_dir=codes_dir)
-    raise ConfigError(f"{folder} holds no samples, codes or tokens")
-
-
-def _token_record(rows: tuple[TokenRow, ...], space: TokenSpace) -> Record:
-    record = Record(key=rows[0].key if rows else "", rows=rows)
-    return with_codes(record, space) if space.num_codes else record
+    raise ConfigError(f"{folder} holds {content}, not samples, codes or tokens")
 
 
 def _sample_record(sample: Sample, codes: CodeJoin | None, shard_name: str) -> Record:
@@ -159,8 +116,3 @@ def _sample_record(sample: Sample, codes: CodeJoin | None, shard_name: str) -> R
         return record
     images = codes.images(sample.key, shard_name)
     return replace(record, codes=tuple(image.codes.reshape(-1) for image in images))
-
-
-def _manifest_stamp(folder: str) -> dict[str, Any]:
-    path = Path(folder) / "manifest.json"
-    return {str(path): stamp(path)}

@@ -17,6 +17,7 @@ something (Megatron has none for loss) must not be compared in it, nor trusted w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -28,10 +29,12 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, SampleError
 from shardmill.model.codec import Plain
+from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 from shardmill.shards.columns import NumberedKeys
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import MEDIA_COLUMNS
 from shardmill.shards.tokens.write import MediaColumns
 
@@ -162,6 +165,44 @@ class Reader(Protocol):
 
     def inputs(self) -> Mapping[str, Any]:
         """Return a cheap fingerprint of the files: path -> [size, mtime_ns]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderReader(ABC):
+    """A reader of a finished folder, whose parts are the shards of its manifest."""
+
+    dir: str
+    space: TokenSpace | None = None
+
+    @abstractmethod
+    def holds(self) -> frozenset[Aspect]:
+        """Return the aspects that all its records have."""
+
+    @abstractmethod
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the records of a shard."""
+
+    def count(self, shard: ShardEntry) -> int:
+        """Return how many records a shard has."""
+        return shard.num_samples
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the space that was given."""
+        return self.space
+
+    def parts(self) -> Iterator[Part]:
+        """Yield a part for each shard."""
+        for number, shard in enumerate(open_manifest(Path(self.dir)).shards):
+            yield Part(input={"shard": number}, num_records=self.count(shard), passed={})
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a part."""
+        return self.records(open_manifest(Path(self.dir)).shards[input["shard"]])
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the manifest."""
+        path = Path(self.dir) / "manifest.json"
+        return {str(path): stamp(path)}
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice, needed_space
-from shardmill.formats.own import open_folder
+from shardmill.formats.own import SamplesReader
 from shardmill.formats.packed import (
     identity_of,
     open_media,
@@ -95,8 +95,7 @@ class WebDatasetFormat(Format):
         """Return the reader of an export: of packed samples, or of samples as they are."""
         shards = open_manifest(folder).shards
         if not shards or not is_packed_tar(folder / shards[0].files["tar"].path):
-            reader: Reader = open_folder(folder)
-            return reader
+            return SamplesReader(dir=str(folder))
         return TarReader(
             files=(str(folder / "shards"),),
             space=needed_space(space, folder),

@@ -13,7 +13,7 @@ from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.adapters import liquid
-from shardmill.formats.adapters.liquid import LiquidFormat, LiquidPairsFormat, LiquidReader
+from shardmill.formats.adapters.liquid import LiquidFormat, LiquidPairsFormat
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
@@ -199,6 +199,6 @@ def test_images_lie_beside_the_lines(tmp_path: Path) -> None:
 
 def test_rows_of_liquid_have_codes_or_none(mixed: Mixed, tmp_path: Path) -> None:
     out = run((mixed.pairs, mixed.codes), tmp_path / "o", files="jsonl")
-    reader = LiquidReader(dir=str(out), files="jsonl")
+    reader = LiquidFormat(files="jsonl").open(out, None)
     found = [record for part in reader.parts() for record in reader.read(part.input)]
     assert [len(record.codes) for record in found] == [0, 1, 0, 1]

@@ -15,7 +15,7 @@ from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats import rows
-from shardmill.formats.huggingface.tokens import HuggingFaceFormat, TokenTableReader
+from shardmill.formats.huggingface.tokens import HuggingFaceFormat
 from shardmill.model.codec import build
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
@@ -182,7 +182,7 @@ def export(source: Path, out: Path, codes_dir: Path | None = None, **plain: Any)
 def test_labels_tell_what_is_learned(mixed: Mixed, tmp_path: Path, files: str) -> None:
     columns = ("input_ids", "labels", "modality")
     out = export(mixed.tokens, tmp_path / "o", kind="hf", files=files, columns=list(columns))
-    reader = TokenTableReader(dir=str(out), files=files, columns=columns)
+    reader = HuggingFaceFormat(files=files, columns=columns).open(out, None)
     assert reader.holds() == {"tokens", "loss", "modality"}
     found = [record for part in reader.parts() for record in reader.read(part.input)]
     for row, record in zip(mixed.rows, found, strict=True):
@@ -196,6 +196,6 @@ def test_a_table_that_was_cut_off_is_named(mixed: Mixed, tmp_path: Path) -> None
     out = export(mixed.tokens, tmp_path / "o", kind="hf", columns=["input_ids"])
     path = out / "shards" / "00000.arrow"
     path.write_bytes(path.read_bytes()[:-100])
-    reader = TokenTableReader(dir=str(out), files="arrow", columns=("input_ids",))
+    reader = HuggingFaceFormat(columns=("input_ids",)).open(out, None)
     with pytest.raises(FormatError, match=r"00000\.arrow: cannot be read"):
         list(reader.parts())

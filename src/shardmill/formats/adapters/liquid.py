@@ -38,15 +38,13 @@ from shardmill.formats.huggingface.tables import (
     number_array,
     schema_of,
     string_array,
-    table_parts,
     table_rows,
     value,
     write_table,
 )
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
+from shardmill.formats.reader import Aspect, Record
 from shardmill.formats.rows import PairRow, pair_rows
-from shardmill.model.manifest import Manifest
-from shardmill.model.space import TokenSpace
+from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.ledger import open_manifest
 
@@ -97,9 +95,13 @@ class LiquidFormat(Format):
         else:
             describe_files(out_dir, self.files)
 
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of an export."""
-        return LiquidReader(dir=str(folder), files=self.files)
+    def holds(self, folder: Path) -> frozenset[Aspect]:
+        """Return text and codes."""
+        return frozenset({"text", "codes"})
+
+    def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the rows of a file."""
+        return _records(folder / shard.files[self.files].path, self.files)
 
     @property
     def _size(self) -> tuple[int, int] | None:
@@ -143,10 +145,14 @@ class LiquidPairsFormat(Format):
         """Write the card that names the files."""
         describe_files(out_dir, "jsonl")
 
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of an export, which holds images where files lie beside the lines."""
+    def holds(self, folder: Path) -> frozenset[Aspect]:
+        """Return text and codes; text and media where images lie beside the lines."""
         has_images = any(len(shard.files) > 1 for shard in open_manifest(folder).shards)
-        return LiquidReader(dir=str(folder), files="jsonl", has_codes=not has_images)
+        return frozenset({"text", "media"} if has_images else {"text", "codes"})
+
+    def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the lines of a file."""
+        return _records(folder / shard.files["jsonl"].path, "jsonl")
 
 
 def _kept_rows(
@@ -219,40 +225,14 @@ def _rows_with_images(
         yield plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiquidReader:
-    """Liquid's rows in Arrow, parquet or jsonl files."""
-
-    dir: str
-    files: str
-    has_codes: bool = True
-
-    def holds(self) -> frozenset[Aspect]:
-        """Return text, and codes or images."""
-        return frozenset({"text", "codes"} if self.has_codes else {"text", "media"})
-
-    def token_space(self) -> None:
-        """Return None: rows have no tokens."""
-
-    def parts(self) -> Iterator[Part]:
-        """Yield a part for each file."""
-        return table_parts(self.dir, self.files)
-
-    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the rows of a file."""
-        path = Path(input["path"])
-        for number, fields in enumerate(table_rows(path, self.files)):
-            yield Record(
-                key=f"{path.stem}-{number:08d}",
-                text=fields["text"],
-                codes=tuple(_codes_of(fields)),
-                media=tuple(_images_of(fields, path.parent)),
-            )
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest."""
-        path = Path(self.dir) / "manifest.json"
-        return {str(path): stamp(path)}
+def _records(path: Path, role: str) -> Iterator[Record]:
+    for number, fields in enumerate(table_rows(path, role)):
+        yield Record(
+            key=f"{path.stem}-{number:08d}",
+            text=fields["text"],
+            codes=tuple(_codes_of(fields)),
+            media=tuple(_images_of(fields, path.parent)),
+        )
 
 
 def _codes_of(fields: Mapping[str, Any]) -> Iterator[Any]:

@@ -20,9 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, need
-from shardmill.formats.reader import Part
 from shardmill.model.manifest import Manifest
-from shardmill.shards.ledger import open_manifest
 from shardmill.storage.atomic import write_file
 from shardmill.storage.text import dump_page
 
@@ -136,13 +134,6 @@ def _arrow_type(pa: Any, feature: Mapping[str, Any]) -> Any:
     return getattr(pa, feature["dtype"])()
 
 
-def table_parts(folder: str, role: str) -> Iterator[Part]:
-    """Yield a part for each file of an export."""
-    for shard in open_manifest(Path(folder)).shards:
-        path = Path(folder) / shard.files[role].path
-        yield Part(input={"path": str(path)}, num_records=_count(path, role), passed={})
-
-
 def table_rows(path: Path, role: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file as plain values; a broken one is a `FormatError`."""
     if role == "jsonl":
@@ -153,7 +144,8 @@ def table_rows(path: Path, role: str) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _count(path: Path, role: str) -> int:
+def count_rows(path: Path, role: str) -> int:
+    """Return how many rows a file has."""
     if role == "jsonl":
         with path.open("rb") as lines:
             return sum(1 for _ in lines)

@@ -24,23 +24,22 @@ from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
 from shardmill.formats.huggingface.tables import (
     Features,
     TableFile,
+    count_rows,
     describe_arrow,
     describe_files,
     list_array,
     schema_of,
     sequence,
     string_array,
-    table_parts,
     table_rows,
     value,
     write_table,
 )
 from shardmill.formats.packed import cut_document
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
+from shardmill.formats.reader import Aspect, Record
 from shardmill.formats.rows import TokenBatch, token_batches
-from shardmill.model.manifest import Manifest
+from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS
-from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of
 
@@ -90,11 +89,19 @@ class HuggingFaceFormat(Format):
         else:
             describe_files(out_dir, self.files)
 
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of an export."""
-        return TokenTableReader(
-            dir=str(folder), files=self.files, columns=self.columns, space=space
-        )
+    def holds(self, folder: Path) -> frozenset[Aspect]:
+        """Return the aspects that the columns have."""
+        return frozenset(ASPECTS[name] for name in self.columns)
+
+    def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the rows of a file."""
+        path = folder / shard.files[self.files].path
+        for number, fields in enumerate(table_rows(path, self.files)):
+            yield _token_record(fields, number)
+
+    def count(self, folder: Path, shard: ShardEntry) -> int:
+        """Return the rows of a file; of packs they are fewer than the documents."""
+        return count_rows(folder / shard.files[self.files].path, self.files)
 
     def _features(self, source: ExportInput) -> Features:
         features = {
@@ -125,38 +132,6 @@ def _column(batch: TokenBatch, name: str) -> Any:
     tokens: dict[str, Any] = {"loss_mask": batch.loss_mask, "modality": batch.modality}
     values: NDArray[Any] = batch.ids if name == "input_ids" else tokens[name]()
     return list_array(values, batch.bounds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenTableReader:
-    """Tokens in Arrow or parquet files, with some of the columns above."""
-
-    dir: str
-    files: str
-    columns: tuple[str, ...]
-    space: TokenSpace | None = None
-
-    def holds(self) -> frozenset[Aspect]:
-        """Return the aspects that the columns have."""
-        return frozenset(ASPECTS[name] for name in self.columns)
-
-    def token_space(self) -> TokenSpace | None:
-        """Return the space that was given."""
-        return self.space
-
-    def parts(self) -> Iterator[Part]:
-        """Yield a part for each file."""
-        return table_parts(self.dir, self.files)
-
-    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the rows of a file."""
-        for number, fields in enumerate(table_rows(Path(input["path"]), self.files)):
-            yield _token_record(fields, number)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the manifest."""
-        path = Path(self.dir) / "manifest.json"
-        return {str(path): stamp(path)}
 
 
 def _token_record(fields: Mapping[str, Any], number: int) -> Record:
