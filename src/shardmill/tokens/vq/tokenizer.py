@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -145,8 +145,11 @@ class ImageTokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChameleonVq:
-    """Chameleon's VQGAN: a folder with `vqgan.ckpt`, or Hugging Face weights that contain it."""
+class CheckpointVq:
+    """A convolutional VQ tokenizer by the file or folder of its weights; see `weights`."""
+
+    # Whether vectors and codebook are normalised before distances are taken.
+    normalised: ClassVar[bool] = False
 
     weights: str
     fingerprint: str = ""
@@ -154,65 +157,44 @@ class ChameleonVq:
     def identity(self) -> str:
         return self.fingerprint
 
-    def pinned(self) -> ChameleonVq:
-        return _pinned(self, load_weights(Path(self.weights)))
+    def pinned(self) -> Self:
+        return replace(self, fingerprint=fingerprint(self._read().tensors))
 
     def load(self, precision: str, device: Any) -> LiveTokenizer:
-        return _load(self, load_weights(Path(self.weights)), precision, device)
+        weights = self._read()
+        check_fingerprint(self, fingerprint(weights.tensors))
+        if precision == "fp32":
+            return PlainTokenizer(weights, device)
+        if torch.device(device).type != "cuda":
+            raise ConfigError(f"precision {precision!r} needs a GPU: on {device} use fp32")
+        from shardmill.tokens.vq.fused import can_fuse
+
+        if not can_fuse(weights.shape):
+            raise ConfigError(
+                f"precision {precision!r} needs channels that are powers of two from 64"
+            )
+        return FusedTokenizer(weights, precision, device)
+
+    def _read(self) -> VqWeights:
+        return load_weights(Path(self.weights), normalised=self.normalised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaGenVq:
+class ChameleonVq(CheckpointVq):
+    """Chameleon's VQGAN: a folder with `vqgan.ckpt`, or Hugging Face weights that contain it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaGenVq(CheckpointVq):
     """LlamaGen's VQ-16 or VQ-8, whose inputs and codebook are normalised: `vq_ds16_t2i.pt`."""
 
-    weights: str
-    fingerprint: str = ""
-
-    def identity(self) -> str:
-        return self.fingerprint
-
-    def pinned(self) -> LlamaGenVq:
-        return _pinned(self, load_weights(Path(self.weights), normalised=True))
-
-    def load(self, precision: str, device: Any) -> LiveTokenizer:
-        weights = load_weights(Path(self.weights), normalised=True)
-        return _load(self, weights, precision, device)
+    normalised: ClassVar[bool] = True
 
 
-class _Spec(Protocol):
-    @property
-    def weights(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-
-
-SpecT = TypeVar("SpecT", bound=Any)
-
-
-def check_fingerprint(spec: _Spec, found: str) -> None:
+def check_fingerprint(spec: Any, found: str) -> None:
     """Raise `ConfigError` if a spec is tied to other values than those that were loaded."""
     if spec.fingerprint and spec.fingerprint != found:
         raise ConfigError(
             f"the weights {spec.weights} have changed: their fingerprint is {found}, this run was "
             f"begun with {spec.fingerprint}. Codes of different weights do not mix"
         )
-
-
-def _pinned(spec: SpecT, weights: VqWeights) -> SpecT:
-    pinned: SpecT = replace(spec, fingerprint=fingerprint(weights.tensors))
-    return pinned
-
-
-def _load(spec: _Spec, weights: VqWeights, precision: str, device: Any) -> LiveTokenizer:
-    import torch
-
-    check_fingerprint(spec, fingerprint(weights.tensors))
-    if precision == "fp32":
-        return PlainTokenizer(weights, device)
-    if torch.device(device).type != "cuda":
-        raise ConfigError(f"precision {precision!r} needs a GPU: on {device} use fp32")
-    from shardmill.tokens.vq.fused import can_fuse
-
-    if not can_fuse(weights.shape):
-        raise ConfigError(f"precision {precision!r} needs channels that are powers of two from 64")
-    return FusedTokenizer(weights, precision, device)
