@@ -61,3 +61,10 @@ def test_page_runs_as_written(page: Path, tmp_path: Path, request: pytest.Fixtur
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|c))`", page.read_text("utf-8")):
+        places = (ROOT / name, ROOT / "src" / "shardmill" / name)
+        assert any(path.exists() for path in places), f"{page.name} names {name}"
