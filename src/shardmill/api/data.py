@@ -290,11 +290,24 @@ class Export(Data["Record"]):
     def _parts(self) -> list[Part]:
         return list(self.reader.parts())
 
+    @cached_property
+    def _is_foreign(self) -> bool:
+        return Ledger(self.path).read_stage() is None
+
     @property
     def complete(self) -> bool:
         """Whether it is finished; what another program made is taken as it is."""
-        ledger = Ledger(self.path)
-        return ledger.manifest_path.exists() or ledger.read_stage() is None
+        return self._is_foreign or super().complete
+
+    @property
+    def counts(self) -> Counts:
+        """How many samples went in, and how many were kept: all that another program wrote."""
+        return Counts(len(self), len(self)) if self._is_foreign else super().counts
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many samples were skipped, by reason; what another program skipped is not known."""
+        return {} if self._is_foreign else super().skipped
 
     def __len__(self) -> int:
         return sum(part.num_records for part in self._parts)
@@ -449,7 +462,6 @@ CONTENTS: Mapping[str, type[Data[Any]]] = {
     "tokens": Tokens,
     "packs": Packs,
     "lengths": Lengths,
-    "plan": Plan,
     "export": Export,
 }
 
@@ -462,8 +474,11 @@ def open(place: Place) -> Data[Any]:
     samples, UniDisc's memory maps) open as an `Export`.
     """
     path = to_path(place)
-    if path.is_file():
-        return CONTENTS.get(read_format(path) or "", Export)(path)
+    format = read_format(path) if path.is_file() else None
+    if format == "plan":
+        return Plan(path)
+    if format == "lengths":
+        return Lengths(path)
     ledger = Ledger(path)
     manifest = ledger.read_manifest()
     if manifest is not None:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
+from shardmill import humanize
 from shardmill.api.data import Data
 from shardmill.api.values import Place, to_engine, to_part, to_path
 from shardmill.errors import ShardmillError
@@ -59,7 +60,8 @@ class RunFailed(ShardmillError):
         lines = [f"\n  {unit}: {message}" for unit, message in report.failures[:MAX_LISTED]]
         more = len(report.failures) - len(lines)
         super().__init__(
-            f"{len(report.failures)} units of {report.out_dir} failed, {report.num_done} done now:"
+            f"{humanize.plural(len(report.failures), 'unit')} of {humanize.place(report.out_dir)} "
+            f"failed, {report.num_done} done now:"
             + "".join(lines)
             + (f"\n  and {more:,} more" if more else "")
             + "\nThe tracebacks are in failures/; run it again to try those units"

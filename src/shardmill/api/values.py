@@ -35,6 +35,8 @@ POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 def to_path(place: Place) -> Path:
     """Return the absolute path of a place, or the path of its url."""
+    if isinstance(place, list | tuple):
+        raise ConfigError(f"expected one place, got {len(place)}: {place}")
     # A url path refuses `os.fspath`, so that nobody takes it for a local file.
     path = place if isinstance(place, Path) else as_path(os.fspath(place))
     return path.absolute()
