@@ -55,7 +55,9 @@ def test_codes_are_taken_from_the_folder_that_is_given(rows: str) -> None:
     space = {"num_codes": 8192, "added": ["boi", "eoi"]}
     given = (codes, "codes", Path("codes"), "shards,folder=codes")
     stages = [
-        sm.tokenize(shards, f"tokens-{n}", codes=one, space=space, workers=0).spec.codes
+        sm.tokenize(
+            shards, f"tokens-{n}", template="interleaved", codes=one, space=space, workers=0
+        ).spec.codes
         for n, one in enumerate(given)
     ]
     assert {Path(stage.folder).name for stage in stages} == {"codes"}

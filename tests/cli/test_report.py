@@ -36,7 +36,7 @@ def test_small_units_cannot_lose_everything(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_mending_and_trying_again_completes(
+def test_repairing_and_trying_again_completes(
     shardmill: Shardmill, tmp_path: Path, rows: list[str]
 ) -> None:
     refused = shardmill(*INGEST, code=2).stderr
@@ -76,7 +76,7 @@ def make_tars(folder: Path, photo: Path, *, cut: bool) -> None:
         (folder / "1.tar").write_bytes(content[: len(content) // 2])
 
 
-def test_a_mended_tar_costs_only_its_own_unit(shardmill: Shardmill, tmp_path: Path) -> None:
+def test_a_repaired_tar_costs_only_its_own_unit(shardmill: Shardmill, tmp_path: Path) -> None:
     photo, words = tmp_path / "data" / "photos" / "cat.jpg", ("--workers", "1")
     make_tars(tmp_path / "raw", photo, cut=True)
     shardmill("ingest", "raw/*.tar", "out", *words, code=1)

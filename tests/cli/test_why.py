@@ -46,7 +46,7 @@ def test_steps_count_from_a_state(made: Made) -> None:
     assert packs("--step", "0", "--epoch", "1") != packs("--step", "0")
 
 
-def test_plans_made_afresh(made: Made) -> None:
+def test_plans_made_for_each_epoch(made: Made) -> None:
     def packs(*args: str) -> list:
         base = ["why", str(made.plan_path), "--json", "--world", "4"]
         told = CliRunner().invoke(cli, [*base, *args])

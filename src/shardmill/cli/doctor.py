@@ -1,8 +1,7 @@
 """`shardmill doctor`: what this machine has, what it lacks, and how to get it.
 
-Looks at this machine as `shardmill doctor` reports it: one finding for each thing it can have.
-
-Nothing here changes anything, and what cannot be looked at is a finding too, not an error.
+Each thing that a machine can have is one finding. Nothing here changes anything, and what cannot be
+looked at is a finding too, not an error.
 """
 
 from __future__ import annotations
@@ -90,16 +89,20 @@ def _compiled() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    wanted: dict[str, list[str]] = {}
+    wanted: dict[str, dict[str, str]] = {}
     for line in requires("shardmill") or []:
         found = REQUIREMENT.match(line)
         if found and found[3] and not line.startswith("shardmill["):
-            wanted.setdefault(found[3], []).append(found[1])
-    for extra, packages in wanted.items():
-        versions = {package: _version(package) for package in packages}
-        missing = [package for package, found in versions.items() if found is None]
-        listed = ", ".join(f"{p} {v}" if v else f"no {p}" for p, v in versions.items())
-        if missing:
+            wanted.setdefault(found[3], {})[found[1]] = found[2] or "0"
+    for extra, floors in wanted.items():
+        versions = {package: _version(package) for package in floors}
+        told = []
+        for package, has in versions.items():
+            old = has is not None and _numbers(has) < _numbers(floors[package])
+            need = f", older than {floors[package]}" if old else ""
+            told.append(f"{package} {has}{need}" if has else f"no {package}")
+        listed = ", ".join(told)
+        if None in versions.values() or "older than" in listed:
             use = f" ({FOR_WHAT[extra]})" if extra in FOR_WHAT else ""
             todo = f"pip install 'shardmill[{extra}]'"
             yield Finding("extras", extra, "missing", listed + use, todo)
@@ -197,6 +200,11 @@ def _limits() -> Iterator[Finding]:
     yield Finding("limits", "open files", "good" if enough else "missing", text, todo)
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    """'2.10.0rc1' -> (2, 10, 0): enough to compare with a floor."""
+    return tuple(int(part) for part in re.findall(r"(?:^|\.)(\d+)", version))
+
+
 def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
@@ -252,7 +260,7 @@ def _print(findings: list[Finding], wrong: list[Finding]) -> None:
     click.echo()
     missing = sum(finding.state == "missing" for finding in findings)
     if wrong:
-        output.say("✗", f"{humanize.plural(len(wrong), 'thing')} to mend", colour=output.BAD)
+        output.say("✗", f"{humanize.plural(len(wrong), 'thing')} to fix", colour=output.BAD)
     else:
         text = f"; {missing} optional missing" if missing else ""
         output.say("✓", f"ready{text}")
