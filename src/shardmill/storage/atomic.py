@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shardmill.storage import objects
 from shardmill.storage.path import UrlPath
 from shardmill.storage.prefetch import map_ahead
 
@@ -68,6 +67,8 @@ def write_file(
 ) -> None:
     """Replace a file: after a crash it holds the old bytes or the new ones, never a part."""
     if isinstance(path, UrlPath):
+        from shardmill.storage import objects
+
         objects.put(str(path), content)
         return
     with made_file(path, draft_dir=draft_dir, disk=disk) as draft_path:
@@ -84,6 +85,8 @@ def made_file(path: Path, *, draft_dir: Path | None = None, disk: Disk = DISK) -
     if isinstance(path, UrlPath):
         with TemporaryDirectory(prefix="shardmill-") as folder:
             yield Path(folder) / path.name
+            from shardmill.storage import objects
+
             objects.put_file(str(path), Path(folder) / path.name)
         return
     draft_path = (draft_dir or path.parent) / f".{path.name}.{secrets.token_hex(8)}"

@@ -25,7 +25,6 @@ from pathlib import Path, PosixPath
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError
-from shardmill.storage import objects
 from shardmill.storage.url import STORE_SCHEMES, WEB_SCHEMES, is_remote, split_url
 
 MAX_NAMES = 1_000_000
@@ -45,6 +44,13 @@ def as_path(name: AnyPath) -> Path:
         split_url(name)
         return UrlPath(name)
     return Path(name.removeprefix("file://"))
+
+
+def _store() -> Any:
+    # Loaded by the first url: a run on local files needs no client of a store.
+    from shardmill.storage import objects
+
+    return objects
 
 
 class UrlPath(PosixPath):
@@ -80,20 +86,21 @@ class UrlPath(PosixPath):
         if len(self.parts) <= 2:
             return False
         try:
-            objects.look(str(self))
+            _store().look(str(self))
         except FileNotFoundError:
             return False
         return True
 
     def is_dir(self) -> bool:
-        return not self.is_web and next(objects.list_all(str(self), limit=1), None) is not None
+        return not self.is_web and next(_store().list_all(str(self), limit=1), None) is not None
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return objects.look(str(self)).stat()
+        found: os.stat_result = _store().look(str(self)).stat()
+        return found
 
     def iterdir(self) -> Iterator[UrlPath]:  # type: ignore[override]
         self._check_listable()
-        folders, infos = objects.list_here(str(self))
+        folders, infos = _store().list_here(str(self))
         yield from (self / name for name in [*folders, *(info.path for info in infos)])
 
     def glob(self, pattern: str, **_: Any) -> Iterator[UrlPath]:  # type: ignore[override]
@@ -102,16 +109,17 @@ class UrlPath(PosixPath):
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         if mode == "rb":
-            return objects.open_reader(str(self))
+            return _store().open_reader(str(self))
         if mode == "r":
-            return io.TextIOWrapper(objects.open_reader(str(self)), "utf-8")
+            return io.TextIOWrapper(_store().open_reader(str(self)), "utf-8")
         raise ConfigError(f"{self} is a url: it cannot be opened with mode {mode!r}")
 
     def read_bytes(self) -> bytes:
-        return objects.get(str(self))
+        content: bytes = _store().get(str(self))
+        return content
 
     def unlink(self, missing_ok: bool = False) -> None:
-        objects.delete([str(self)])
+        _store().delete([str(self)])
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Do nothing: a folder of a store is there when something lies in it."""
@@ -195,7 +203,7 @@ def _expand_remote(pattern: str) -> list[str]:
         # "?" and "[" may stand in the url of a web page, which cannot be listed.
         return [pattern]
     root = pattern[: glob.escape(pattern).index("[")].rpartition("/")[0]
-    names = (f"{root}/{info.path}" for info in objects.list_all(root))
+    names = (f"{root}/{info.path}" for info in _store().list_all(root))
     # "*" stays inside of a folder, "**" does not.
     parts = (re.escape(part).replace(r"\*", "[^/]*") for part in pattern.split("**"))
     wanted = re.compile(".*".join(parts).replace(r"\?", "[^/]"))
