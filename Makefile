@@ -29,7 +29,8 @@ test: $(VENV)/test.done  ## install, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-cluster: $(VENV)/test.done  ## the long runs on real schedulers, stores and faults
-	@$(BIN)/python -m pytest -m cluster $(ARGS)
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m cluster $(ARGS)
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from hypothesis' tests) $(ARGS)
 
 lint: $(VENV)/test.done  ## format, style, types and layers
 	@$(BIN)/ruff format --check src tests benchmarks demo examples

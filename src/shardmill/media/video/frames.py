@@ -97,6 +97,11 @@ def decode_each(
     return [made[number] for number in numbers.tolist()]
 
 
+# Flags of swscale, as numbers: av has names for all of them only since 18.
+LANCZOS = 0x200
+LANCZOS_EXACT = LANCZOS | 0x40000 | 0x80000  # SWS_ACCURATE_RND and SWS_BITEXACT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFormat:
     """How frames are written: "jpg" or "webp", at a quality, at most `long_side` pixels long."""
@@ -120,14 +125,12 @@ class FrameConverter:
         reformatter = need("av.video.reformatter", extra="video")
         self._long_side, self._aspect = long_side, pixel_aspect or Fraction(1)
         self._scaler = reformatter.VideoReformatter()
-        kinds = reformatter.Interpolation
-        self._quick = {"format": "rgb24", "interpolation": kinds.LANCZOS}
+        self._quick = {"format": "rgb24", "interpolation": LANCZOS}
         # What is stored is the same on every processor; that takes some more time.
-        exact = kinds.LANCZOS | kinds.ACCURATE_RND | kinds.BITEXACT
-        self._exact = {"format": "rgb24", "interpolation": exact}
+        self._exact = {"format": "rgb24", "interpolation": LANCZOS_EXACT}
         self._jpeg = {
             "format": "yuvj420p",
-            "interpolation": exact,
+            "interpolation": LANCZOS_EXACT,
             "dst_colorspace": reformatter.Colorspace.ITU601,
             "dst_color_range": reformatter.ColorRange.JPEG,
         }
