@@ -36,8 +36,9 @@ from vq_checkpoints import random_tensors
 from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Square
 from shardmill.tokens.vq.encode import BatchEncoder
+from shardmill.tokens.vq.live import PlainTokenizer
 from shardmill.tokens.vq.network import PlainLayers, encode, nearest_codes
-from shardmill.tokens.vq.tokenizer import ChameleonVq, PlainTokenizer
+from shardmill.tokens.vq.tokenizer import ChameleonVq
 from shardmill.tokens.vq.weights import VqShape, VqWeights, load_weights
 
 GFLOP_AT_512 = 554

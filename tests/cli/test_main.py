@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -112,3 +114,18 @@ def test_shells_complete_verbs_and_options(shell: str) -> None:
 
     assert "tokenize" in complete("shardmill tok", "tok")
     assert "--capacity" in complete("shardmill plan --cap", "--cap")
+
+
+def test_every_verb_is_there_without_any_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    names = {re.match(r"[\w-]+", line)[0] for lines in extras for line in lines}  # type: ignore[index]
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(sys.argv[1:])); import click;"
+        "from shardmill.cli.main import VERBS, cli;"
+        "[cli.get_command(click.Context(cli), verb) for verb in VERBS]"
+    )
+    modules = {"pillow": "PIL"}
+    blocked = sorted(modules.get(name, name) for name in names - {"shardmill"})
+    assert "torch" in blocked and "PIL" in blocked
+    subprocess.run([sys.executable, "-c", code, *blocked], check=True)

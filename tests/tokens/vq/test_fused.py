@@ -10,7 +10,7 @@ import torch
 from vq_checkpoints import random_tensors
 
 from shardmill.tokens.vq.encode import BatchEncoder
-from shardmill.tokens.vq.tokenizer import FusedTokenizer, PlainTokenizer
+from shardmill.tokens.vq.live import FusedTokenizer, PlainTokenizer
 from shardmill.tokens.vq.weights import VqShape, VqWeights
 
 pytest.importorskip("triton")
