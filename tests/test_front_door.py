@@ -106,6 +106,14 @@ def test_a_function_has_the_arguments_of_its_command(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
+def test_an_option_is_spelled_as_the_argument(verb: str) -> None:
+    options = [param for param in command_of(verb).params if isinstance(param, click.Option)]
+    for option in options:
+        if option.name not in COMMAND_ONLY:
+            assert f"--{str(option.name).rstrip('_').replace('_', '-')}" in option.opts
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_function_has_the_defaults_of_its_command(verb: str) -> None:
     command = command_of(verb)
     context = click.Context(command)

@@ -91,7 +91,7 @@ def test_packs_of_others_by_their_rules(index: Path) -> None:
 
 
 def test_the_list_of_tars_is_json_and_a_pickle(pairs: Path) -> None:
-    report = report_of("check", pairs, "--list")
+    report = report_of("check", pairs, "--list-tars")
     listed, pickled = (Path(path).read_bytes() for path in report["lists"])
     assert json.loads(listed) == pickle.loads(pickled)
     assert json.loads(listed)[0] == {"url": str(pairs / "shards/000000.tar"), "nsamples": 7}
@@ -99,7 +99,7 @@ def test_the_list_of_tars_is_json_and_a_pickle(pairs: Path) -> None:
 
 def test_a_folder_without_tars_has_no_list(pairs: Path, tmp_path: Path) -> None:
     run("tokenize", DATA / "texts.jsonl", tmp_path / "tokens", "--workers", 0)
-    refused = run("check", tmp_path / "tokens", "--list")
+    refused = run("check", tmp_path / "tokens", "--list-tars")
     assert "holds no tars" in str(refused.exception)
 
 

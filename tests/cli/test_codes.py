@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
-from shardmill.api.verbs import to_geometry
+from shardmill.api.values import to_geometry
 from shardmill.cli.codes import codes
 from shardmill.errors import ConfigError
 from shardmill.media.image.geometry import Buckets, Native, Square

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
-from shardmill.plugins import ENGINES, Table
+from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
 from shardmill.run.engine import Engine
 from shardmill.storage.path import as_path
 from shardmill.storage.text import read_toml
@@ -96,6 +96,37 @@ def to_bytes(size: int | str) -> int:
     unit = match[2]
     base = 1024 if unit.endswith("i") else 1000
     return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
+
+
+def to_clip(clip: str | tuple[float, float] | None) -> tuple[float, float] | None:
+    """'2.5,10' -> (2.5, 10.0), in seconds."""
+    if not isinstance(clip, str):
+        return clip
+    try:
+        start, end = (float(part) for part in clip.split(","))
+    except ValueError:
+        raise ConfigError(f"clip must be START,END in seconds, got {clip!r}") from None
+    return start, end
+
+
+def to_geometry(geometry: Plugin | None, resolution: int | None) -> Any:
+    """Return the geometry that images are brought to; a resolution alone is the middle square."""
+    if geometry is not None and not isinstance(geometry, str | Mapping):
+        return geometry
+    plain = {"kind": "square"} if geometry is None else to_table(geometry, where="geometry")
+    size = {} if resolution is None else {"resolution": resolution}
+    return to_plugin(GEOMETRIES, {**plain, **size}, where="geometry")
+
+
+def to_codes(codes: Plugin | Place | None) -> Any:
+    """Return a source of codes; what is no plugin's name is the folder of codes."""
+    if isinstance(codes, str):
+        kind = codes.partition(",")[0]
+        if kind in CODE_SOURCES or ":" in kind:
+            return codes
+    if isinstance(codes, str | os.PathLike):
+        return {"kind": "shards", "folder": str(to_path(codes))}
+    return codes
 
 
 def to_part(part: str | tuple[int, int]) -> tuple[int, int]:

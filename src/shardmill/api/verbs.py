@@ -23,6 +23,9 @@ from shardmill.api.values import (
     Plugin,
     many,
     to_bytes,
+    to_clip,
+    to_codes,
+    to_geometry,
     to_path,
     to_plugin,
     to_plugins,
@@ -195,7 +198,7 @@ def frames(
         input_dir=to_path(src),
         sampler=to_plugin(FRAME_SAMPLERS, sampler, where="sampler"),
         images=ImageFormat(format=format, quality=quality, long_side=long_side),
-        clip_s=_parse_clip(clip) if isinstance(clip, str) else clip,
+        clip_s=to_clip(clip),
         mark=mark,
         time_scale=time_scale,
         interleave=interleave,
@@ -300,7 +303,7 @@ def tokenize(
         "tokenizer": tokenizer,
         "template": template,
         "layout": layout,
-        "codes": _to_codes(codes),
+        "codes": to_codes(codes),
         "rule": rule,
         "space": space,
         "max_length": max_length,
@@ -483,34 +486,6 @@ def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) ->
 
     stage = RemoveSamples(input_dir=to_path(src), keys_path=to_path(keys))
     return run_into(type(data.open(src)), stage, out, run)
-
-
-def to_geometry(geometry: Plugin | None, resolution: int | None) -> Any:
-    """Return the geometry that images are brought to; a resolution alone is the middle square."""
-    if geometry is not None and not isinstance(geometry, str | Mapping):
-        return geometry
-    plain = {"kind": "square"} if geometry is None else to_table(geometry, where="geometry")
-    size = {} if resolution is None else {"resolution": resolution}
-    return to_plugin(GEOMETRIES, {**plain, **size}, where="geometry")
-
-
-def _to_codes(codes: Plugin | Place | None) -> Any:
-    """Return a source of codes; what is no plugin's name is the folder of codes."""
-    if isinstance(codes, str):
-        kind = codes.partition(",")[0]
-        if kind in CODE_SOURCES or ":" in kind:
-            return codes
-    if isinstance(codes, str | os.PathLike):
-        return {"kind": "shards", "folder": str(to_path(codes))}
-    return codes
-
-
-def _parse_clip(text: str) -> tuple[float, float]:
-    try:
-        start, end = (float(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"clip must be START,END in seconds, got {text!r}") from None
-    return start, end
 
 
 def _refuse_inside(inputs: Sequence[str], out: Path) -> None:

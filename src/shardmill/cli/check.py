@@ -48,8 +48,7 @@ content_options: Option = all_of(
     ),
     click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
     click.option(
-        "--list",
-        "list_tars",
+        "--list-tars",
         is_flag=True,
         help="Write shardlist.json and .pkl with {url, nsamples} of every tar.",
     ),

@@ -65,7 +65,7 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
         shardmill codes liquid codes --from vqcode_512
     """
     if print_sizes:
-        from shardmill.api.verbs import to_geometry
+        from shardmill.api.values import to_geometry
 
         for width, height in to_geometry(flags["geometry"], flags["resolution"]).sizes():
             click.echo(f"{width} x {height}")
