@@ -1,7 +1,7 @@
-"""Writes the ranges of one unit into shared files, and a small file that vouches for them.
+"""Writes the ranges of one unit into shared files, and a small file with their checksums.
 
 `UNIT.ranges` is JSON: [{"file": NAME, "offset": BYTE, "num_bytes": N, "checksum": XXH3}, ...]. The
-receipt vouches for it as for any shard's file, and it for the ranges; `check` reads both.
+receipt lists this file with its own checksum, as any file of a shard; `check` reads both.
 """
 
 from __future__ import annotations
