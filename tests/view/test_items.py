@@ -70,6 +70,11 @@ def test_a_path_is_found_from_wherever_the_command_was_typed(typed: str) -> None
     assert found is not None and found.id == "chats"
 
 
+def test_a_pipeline_that_was_moved_keeps_its_links() -> None:
+    found = find_item("/old/place/chats", Path("/work/runs/tokens"), items_of("chats", "tokens"))
+    assert found is not None and found.id == "chats"
+
+
 def test_a_path_that_leads_elsewhere_is_no_item() -> None:
     items = items_of("chats", "tokens")
     assert find_item("/etc/passwd", Path("/work/runs/tokens"), items) is None

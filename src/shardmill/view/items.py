@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import normpath
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from shardmill.errors import FormatError, ShardmillError
@@ -126,12 +126,20 @@ def _detect_kind(path: Path) -> Kind | None:
 
 
 def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
-    """Return the item that a path which the stage in `near` reads means, or None."""
+    """Return the item that a path which the stage in `near` reads means, or None.
+
+    An absolute path that is gone, because the pipeline was moved or uploaded, is looked for by its
+    last parts.
+    """
     by_path = {str(item.path): item for item in items.values()}
     if is_remote(typed) or isinstance(near, UrlPath):
         tried = [typed.rstrip("/"), *(f"{base}/{typed}" for base in near.parents)]
     else:
         tried = [normpath(base / typed) for base in (Path("/"), *near.parents)]
+    whole = PurePath(typed)
+    if whole.is_absolute() and (isinstance(near, UrlPath) or not Path(typed).exists()):
+        tails = ["/".join(whole.parts[start:]) for start in range(1, len(whole.parts))]
+        tried += [f"{base}/{tail}" for tail in tails for base in near.parents]
     return next((by_path[path] for path in tried if path in by_path), None)
 
 
