@@ -423,15 +423,15 @@ def files_of(folder: Path) -> list[dict[str, Path]]:
 
 def test_samples_of_all_shards_are_found(tmp_path: Path) -> None:
     folder = write_sample_folder(tmp_path / "out", [[make(0), make(1)], [make(2)]])
-    with open_earlier(files_of(folder)) as earlier:
+    with open_earlier(files_of(folder)) as find:
         for number in range(3):
-            found = earlier.find(f"k{number}")
+            found = find(f"k{number}")
             assert found is not None
             sample, sizes = make(number)
             assert found.sample.document == sample.document
             assert bytes(found.sample.media["jpg"]) == PHOTO
             assert found.sizes["jpg"] == sizes["jpg"]
-        assert earlier.find("k3") is None
+        assert find("k3") is None
 
 
 def test_what_is_damaged_or_gone_is_not_found(tmp_path: Path) -> None:
@@ -441,11 +441,11 @@ def test_what_is_damaged_or_gone_is_not_found(tmp_path: Path) -> None:
     content[content.index(PHOTO) + len(PHOTO) // 2] ^= 0xFF
     files[0]["tar"].write_bytes(content)
     files[1]["tar"].unlink()
-    with open_earlier([*files, {"idx": files[0]["idx"]}]) as earlier:
-        assert earlier.find("k0") is None and earlier.find("k2") is None
-        assert earlier.find("k1") is not None
-    with open_earlier(()) as nothing:
-        assert nothing.find("k1") is None
+    with open_earlier([*files, {"idx": files[0]["idx"]}]) as find:
+        assert find("k0") is None and find("k2") is None
+        assert find("k1") is not None
+    with open_earlier(()) as find:
+        assert find("k1") is None
 
 
 def names(pattern: str, count: int = 3) -> list[str]:

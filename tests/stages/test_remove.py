@@ -23,9 +23,8 @@ from shardmill.shards.samples import open_samples
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.index import IndexTars
-from shardmill.stages.inputs import files_of, open_content
+from shardmill.stages.inputs import count_sample, files_of, open_content
 from shardmill.stages.remove import RemoveSamples, read_keys, rows_with_keys, whole_key
-from shardmill.stages.statistics import count_sample
 
 SIZE = MediaSize(width=30, height=20)
 

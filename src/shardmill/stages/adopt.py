@@ -29,8 +29,7 @@ from shardmill.shards.samples import parse_sample
 from shardmill.shards.tokens.shard import ROLES
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.codes import count_images
-from shardmill.stages.inputs import open_unit, sample_inputs, sample_units
-from shardmill.stages.statistics import count_shard
+from shardmill.stages.inputs import count_shard, open_unit, sample_inputs, sample_units
 from shardmill.tokens.codes import CodeReader, FieldCodes
 from shardmill.tokens.text.tokenizer import TextSpec
 

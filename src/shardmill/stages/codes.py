@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -31,7 +30,7 @@ from shardmill.media.sizes import probe
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
 from shardmill.shards.samples import SampleShard, parse_sample
-from shardmill.stages.inputs import open_unit, sample_inputs, sample_units, shards_hold_bytes
+from shardmill.stages.inputs import OverSamples, open_unit, sample_units
 from shardmill.tokens.vq.tokenizer import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -53,13 +52,12 @@ OnFirst: TypeAlias = Callable[[int, Any], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeImages:
+class EncodeImages(OverSamples):
     """The spec of an encoding; `tokenizer` is pinned to the values of its weights."""
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "codes"
 
-    input_dir: Path
     tokenizer: ImageTokenizer
     geometry: Geometry
     precision: Precision = "fp32"
@@ -71,10 +69,6 @@ class EncodeImages:
             raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
         if self.limit is not None and self.limit < 0:
             raise ConfigError(f"limit must be 0 or more, got {self.limit}")
-
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
@@ -88,14 +82,6 @@ class EncodeImages:
             yield worker.work
         finally:
             worker.flow.close()
-
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the input's manifest."""
-        return sample_inputs(self.input_dir)
 
 
 class _Worker:

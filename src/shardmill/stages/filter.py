@@ -7,12 +7,12 @@ repeat. So the work is parallel, and the result does not depend on who comes fir
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,27 +26,19 @@ from shardmill.shards.samples import SampleWriter, parse_sample
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
-from shardmill.stages.inputs import (
-    media_sizes,
-    open_unit,
-    sample_inputs,
-    sample_units,
-    shards_hold_bytes,
-)
-from shardmill.stages.statistics import count_sample
+from shardmill.stages.inputs import OverSamples, count_sample, media_sizes, open_unit, sample_units
 from shardmill.storage.cache import fetch_copies
 
 Repeats = dict[int, list[list[Plain]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterSamples:
+class FilterSamples(OverSamples):
     """The spec of a filter over a finished folder of sample shards; a shard stays a shard."""
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "samples"
 
-    input_dir: Path
     filters: tuple[Filter, ...] = ()
     drop_duplicates: bool = False
     layout: Layout = "dotted"
@@ -54,10 +46,6 @@ class FilterSamples:
     def __post_init__(self) -> None:
         if not self.filters and not self.drop_duplicates:
             raise ConfigError("nothing to filter: give a filter, or ask to drop duplicates")
-
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard, with the rows that repeat an earlier one."""
@@ -71,14 +59,6 @@ class FilterSamples:
     def open(self) -> Iterator[Work]:
         """Yield the work; nothing heavy is needed."""
         yield self._work
-
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the input's manifest."""
-        return sample_inputs(self.input_dir)
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         repeats: dict[int, str] = dict(unit.input.get("repeats") or [])  # type: ignore[arg-type]
@@ -133,5 +113,4 @@ def _later_and_first(hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
     is_new[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
     # lexsort is stable, so the first of each run of equal hashes is the first in order.
     first = order[np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))]
-    pairs = sorted(zip(order[~is_new].tolist(), first[~is_new].tolist()))
-    yield from pairs
+    yield from sorted(zip(order[~is_new].tolist(), first[~is_new].tolist()))

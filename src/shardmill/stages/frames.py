@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from math import inf
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -39,14 +38,13 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleShard, SampleWriter, parse_sample
 from shardmill.shards.tar.names import Layout
 from shardmill.stages.inputs import (
+    OverSamples,
     SizedSample,
+    count_sample,
     media_sizes,
     open_unit,
-    sample_inputs,
     sample_units,
-    shards_hold_bytes,
 )
-from shardmill.stages.statistics import count_sample
 from shardmill.storage.blob import Blob
 
 MARK_FIELDS = ("at", "time_s", "number", "type")
@@ -57,7 +55,7 @@ MAX_FRAMES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFrames:
+class SampleFrames(OverSamples):
     """The spec of taking frames.
 
     A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
@@ -71,7 +69,6 @@ class SampleFrames:
     version: ClassVar[int] = 1
     content: ClassVar[str] = "samples"
 
-    input_dir: Path
     sampler: FrameSampler
     images: ImageFormat = field(default_factory=ImageFormat)
     clip_s: tuple[float, float] | None = None
@@ -97,10 +94,6 @@ class SampleFrames:
         if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
             raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
 
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
-
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
         return sample_units(self.input_dir, self.limit)
@@ -109,14 +102,6 @@ class SampleFrames:
     def open(self) -> Iterator[Work]:
         """Yield the work; nothing heavy is needed."""
         yield self._work
-
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the input's manifest."""
-        return sample_inputs(self.input_dir)
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         with (

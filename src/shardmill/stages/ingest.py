@@ -1,44 +1,58 @@
 """Ingest: rows of a source become sample shards.
 
 For each row: its shape makes a document, its media are fetched and their headers read, the filters
-look at it, and it is written. Whatever is wrong with one row is a reject with its reason.
+look at it, and it is written. Whatever is wrong with one row is a reject with its reason. Fields
+that the document does not use are kept as `extra`, as values that JSON can store.
+
+Rows are begun some way ahead of the one that is written, so that several downloads are under way
+at a time. Of a unit that is tried again, samples that the earlier try stored are not fetched again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.model.sample import MediaSize
+from shardmill.media.sizes import probe
+from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.samples import (
-    SampleShard,
-    SampleWriter,
-    content_hash,
-    open_shard,
-    parse_sample,
-)
+from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
+from shardmill.sources.keys import key_from_value
 from shardmill.sources.media.download import downloads_a_host
-from shardmill.sources.media.fetch import MAX_MEDIA_BYTES, open_fetcher
+from shardmill.sources.media.fetch import (
+    LOCATIONS,
+    MAX_MEDIA_BYTES,
+    Content,
+    Fetcher,
+    describe,
+    open_fetcher,
+)
 from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart
-from shardmill.sources.shapes.shape import Shape
-from shardmill.stages.assemble import Assembler
-from shardmill.stages.inputs import SizedSample, media_sizes
-from shardmill.stages.statistics import count_sample
+from shardmill.sources.shapes.shape import RowDocument, Shape
+from shardmill.stages.inputs import SizedSample, count_sample, media_sizes
 
 LOW_HALF = (1 << 64) - 1
-SizesOf: TypeAlias = Callable[[int], Mapping[str, MediaSize]]
 NAME_FIELDS = ("unit", "machine", "start", "end", "tar")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
+ROWS_AHEAD = 256
+BYTES_AHEAD = 256 << 20
+MAX_DEPTH = 64  # of a field that is stored
+LARGEST = 1 << 63  # integers beyond it are stored as text
+# Returns the sample with a key if it is known already.
+Find: TypeAlias = Callable[[str], SizedSample | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +150,12 @@ class Ingest:
         name_of = ShardNames(self.name).of_unit(unit, self.machine)
         keys: set[str] = set()
         with (
-            open_earlier(draft.earlier) as earlier,
+            open_earlier(draft.earlier) as find,
             SampleWriter(
                 draft, name_of, max_bytes=self.max_shard_bytes, layout=self.layout
             ) as writer,
         ):
-            for begun in assembler.begin_all(rows, earlier.find):
+            for begun in assembler.begin_all(rows, find):
                 with tally.sample(begun.row.key):
                     sample, sizes = assembler.complete(begun)
                     if sample.key in keys:
@@ -206,38 +220,188 @@ class ShardNames:
         return self.pattern.removesuffix(".tar").format_map(values)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierSamples:
-    """The samples of a unit's earlier try, found by key: they need not be fetched again."""
-
-    shards: tuple[tuple[SampleShard, SizesOf], ...]
-
-    def find(self, key: str) -> SizedSample | None:
-        """Return the sample with this key, None if it is not here or not as it was written."""
-        for shard, sizes_of in self.shards:
-            number = shard.find(key)
-            if number is not None:
-                with suppress(SampleError):
-                    return _read(shard, sizes_of, number, key)
-        return None
-
-
 @contextmanager
-def open_earlier(files: Sequence[Mapping[str, Path]]) -> Iterator[EarlierSamples]:
-    """Open the shards of an earlier try; those that cannot be read count as not there."""
+def open_earlier(files: Sequence[Mapping[str, Path]]) -> Iterator[Find]:
+    """Open the shards of a unit's earlier try, and yield what finds their samples by key.
+
+    Shards that cannot be read, and samples that are not as they were written, are not found.
+    """
     with ExitStack() as opened:
         shards = []
         for roles in files:
             with suppress(FormatError, KeyError):
-                shard = open_shard(str(roles["tar"]), roles["idx"])
-                shards.append((opened.enter_context(shard), media_sizes(shard.index)))
-        yield EarlierSamples(tuple(shards))
+                shard = opened.enter_context(open_shard(str(roles["tar"]), roles["idx"]))
+                shards.append((shard, media_sizes(shard.index)))
+
+        def find(key: str) -> SizedSample | None:
+            for shard, sizes_of in shards:
+                number = shard.find(key)
+                if number is None:
+                    continue
+                with suppress(SampleError):
+                    sample = parse_sample(key, shard.raw(number))
+                    found = content_hash(sample)
+                    stored = shard.index.column("content")[number].tolist()
+                    # A crash may have left the tar of one try beside the index of another.
+                    if stored == [found >> 64, found & LOW_HALF]:
+                        return SizedSample(sample, sizes_of(number))
+            return None
+
+        yield find
 
 
-def _read(shard: SampleShard, sizes_of: SizesOf, number: int, key: str) -> SizedSample | None:
-    sample = parse_sample(key, shard.raw(number))
-    found = content_hash(sample)
-    # A crash may have left the tar of one try beside the index of another.
-    if shard.index.column("content")[number].tolist() != [found >> 64, found & LOW_HALF]:
-        return None
-    return SizedSample(sample, sizes_of(number))
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A row and its document, its problem, or its sample if an earlier try has stored it.
+
+    `num_coming` of its media are being downloaded.
+    """
+
+    row: Row
+    found: RowDocument | SampleError | SizedSample
+    num_coming: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes samples of rows; `key` is the column that holds the keys, or None."""
+
+    shape: Shape
+    fetcher: Fetcher
+    key: str | None
+
+    def begin_all(self, rows: Iterable[Row], find: Find) -> Iterator[Begun]:
+        """Yield rows in order, begun as far ahead as is worth it; `find` knows samples by key.
+
+        Rows that have nothing to download are begun when they are asked for. Otherwise up to
+        `ROWS_AHEAD` are, until `BYTES_AHEAD` have arrived: with the downloads that are then under
+        way, this bounds the memory.
+        """
+        window: deque[Begun] = deque()
+        num_coming = 0
+        for row in rows:
+            window.append(self.begin(row, find))
+            num_coming += window[-1].num_coming
+            while window and not (
+                num_coming > 0
+                and len(window) < ROWS_AHEAD
+                and self.fetcher.downloads.num_bytes < BYTES_AHEAD
+            ):
+                num_coming -= window[0].num_coming
+                yield window.popleft()
+        yield from window
+
+    def begin(self, row: Row, find: Find) -> Begun:
+        """Return a row with its shape, or with what is wrong with it; its urls are announced."""
+        try:
+            if row.problem is not None:
+                raise row.problem
+            with _row_to_blame():
+                document = self.shape.shape(row.fields)
+                if not document.segments:
+                    raise SampleError("empty document", "it has neither text nor media")
+                known = find(self._key_of(row))
+                # Another row may have the same key, and have been the one that was kept.
+                if known is not None and known.sample.origin == (document.origin or row.origin):
+                    return Begun(row, known)
+                media = [s.media for s in document.segments if s.kind != "text"]
+                num_coming = sum(self.fetcher.announce(medium, row) for medium in media)
+                return Begun(row, document, num_coming)
+        except SampleError as problem:
+            return Begun(row, problem)
+
+    def complete(self, begun: Begun) -> SizedSample:
+        """Return the sample of a row that was begun, or raise the `SampleError`."""
+        row, document = begun.row, begun.found
+        if isinstance(document, SampleError):
+            raise document
+        if isinstance(document, SizedSample):
+            return document
+        num_media = sum(segment.kind != "text" for segment in document.segments)
+        segments: list[Segment] = []
+        contents: dict[str, Content] = {}
+        sizes: dict[str, MediaSize] = {}
+        infos: dict[str, Any] = {}
+        with _row_to_blame():
+            for segment in document.segments:
+                name = ""
+                if segment.kind != "text":
+                    content = self.fetcher.fetch(segment.media, row)
+                    try:
+                        medium = probe(segment.kind, content)
+                    except SampleError as error:
+                        detail = f"{describe(segment.media)}: {error.detail}"
+                        raise SampleError(error.reason, detail) from error
+                    # A single medium is named by its extension, several get numbers.
+                    name = medium.ext if num_media == 1 else f"{len(contents)}.{medium.ext}"
+                    contents[name], sizes[name] = content, medium.size
+                    if isinstance(segment.media, Mapping):
+                        # What the row says of a medium besides its place, such as a frame number.
+                        info = {k: v for k, v in segment.media.items() if k not in LOCATIONS}
+                        infos |= {name: info} if info else {}
+                segments.append(
+                    Segment(
+                        kind=segment.kind,
+                        text=segment.text,
+                        media=name,
+                        role=segment.role,
+                        turn=segment.turn,
+                        time_s=segment.time_s,
+                    )
+                )
+            sample = Sample(
+                key=self._key_of(row),
+                document=Document(tuple(segments)),
+                media=contents,
+                origin=document.origin or row.origin,
+                extra=jsonable({**document.extra, **({"media_info": infos} if infos else {})}),
+            )
+        return SizedSample(sample, sizes)
+
+    def _key_of(self, row: Row) -> str:
+        if self.key is None:
+            return row.key
+        if self.key not in row.fields:
+            raise SampleError("missing field", f"the key column {self.key!r} is not in the row")
+        return key_from_value(row.fields[self.key])
+
+
+@contextmanager
+def _row_to_blame() -> Iterator[None]:
+    """JSON may be nested deeper than Python's stack; whatever meets it, it is the row's fault."""
+    try:
+        yield
+    except RecursionError as error:
+        raise SampleError("nested too deep", str(error)) from error
+
+
+def jsonable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields as JSON values; bytes are left out, dates become text, NaN None."""
+    return {str(k): _value(v, 1) for k, v in fields.items() if not isinstance(v, bytes)}
+
+
+def _value(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if depth > MAX_DEPTH:
+        raise SampleError("nested too deep", f"more than {MAX_DEPTH} levels in a field")
+    if isinstance(value, int):
+        return value if -LARGEST <= value < LARGEST else str(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _value(v, depth + 1) for k, v in value.items() if not _is_bytes(v)}
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value if not _is_bytes(item)]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    kind = type(value).__name__
+    raise SampleError("cannot be stored", f"a field holds a {kind}: {value!r:.100}")
+
+
+def _is_bytes(value: object) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)

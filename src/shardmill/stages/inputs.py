@@ -1,22 +1,30 @@
-"""Finished shards as the input of a stage: a unit for each, opened by its files.
+"""Finished shards as the input of a stage: a unit for each, opened by its files, and counted.
 
 Most stages read sample shards (`sample_units`, `open_unit`); those that take what there is, such as
 `remove` and `diff`, open a shard of samples, codes or tokens with `open_content`.
+
+What a stage keeps is counted sample by sample as it is written (`count_sample`) or for a finished
+shard as a whole (`count_shard`). Both use the same names, so that `status` and the page can add
+them up: "samples|with images", "media|images", "missing|text", "source|NAME", and the histograms
+"text chars", "pixels" and "video seconds" (see `Tally.observe`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample
-from shardmill.model.stage import Unit
+from shardmill.model.stage import Tally, Unit
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import open_manifest
@@ -24,11 +32,14 @@ from shardmill.shards.samples import SampleShard
 from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard
+from shardmill.sources.part import media_kind
 from shardmill.storage.blob import open_blob
 
 MANIFEST_NAME = "manifest.json"
 ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
+SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}
+COUNTED = {"image": "images", "video": "videos", "audio": "audio clips"}
 
 
 class SizedSample(NamedTuple):
@@ -36,6 +47,25 @@ class SizedSample(NamedTuple):
 
     sample: Sample
     sizes: Mapping[str, MediaSize]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSamples:
+    """What the specs of stages share that read a finished folder of sample shards alone."""
+
+    input_dir: Path
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"samples": (str(self.input_dir),)}
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold the checksums of a shard's files."""
+        return shards_hold_bytes(self.input_dir)
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprint of the input's manifest."""
+        return sample_inputs(self.input_dir)
 
 
 def sample_units(
@@ -135,3 +165,83 @@ def media_sizes(index: TarIndex) -> Callable[[int], dict[str, MediaSize]]:
         }
 
     return sizes_of
+
+
+def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
+    """Count a kept sample: its kind, its media, the length of its text, its source."""
+    kinds = [segment.kind for segment in sample.document.segments]
+    for kind, words in SAMPLES_WITH.items():
+        if kind in kinds:
+            tally.count(f"samples|{words}")
+            tally.count(f"media|{COUNTED[kind]}", kinds.count(kind))
+    if not sample.media:
+        tally.count("samples|text only")
+    num_chars = sum(len(segment.text) for segment in sample.document.segments)
+    if num_chars == 0:
+        tally.count("missing|text")
+    if sample.origin is not None:
+        tally.count(f"source|{sample.origin.source}")
+    tally.observe("text chars", num_chars)
+    for size in sizes.values():
+        if size.width:
+            tally.observe("pixels", size.width * size.height)
+        if size.duration_s:
+            tally.observe("video seconds", round(size.duration_s))
+
+
+def count_shard(tally: Tally, files: Mapping[str, Path]) -> None:
+    """Count what a finished shard of samples, codes or tokens holds, from its index alone."""
+    match open_content(files):
+        case TokenShard() as shard:
+            lengths = shard.lengths.astype(np.int64)
+            tally.count("tokens", int(lengths.sum()))
+            tally.count("visual tokens", int(shard.num_visual.sum(dtype=np.int64)))
+            tally.count("loss tokens", int(shard.columns["loss_length"].sum(dtype=np.int64)))
+            _observe(tally, "row tokens", lengths)
+            for number, name in enumerate(shard.source_names):
+                tokens = lengths[shard.source_numbers == number]
+                if name and len(tokens):
+                    tally.count(f"source|{name}", len(tokens))
+                    tally.count(f"source tokens|{name}", int(tokens.sum()))
+        case CodeShard() as codes:
+            tally.count("images", codes.num_images)
+            tally.count("codes", codes.codes.size)
+            sizes = np.stack([codes.arrays["width"], codes.arrays["height"]], axis=1)
+            for (width, height), count in zip(*np.unique(sizes, axis=0, return_counts=True)):
+                tally.count(f"code grid|{width}x{height}", int(count))
+        case index:
+            _count_samples(tally, index)
+
+
+def _count_samples(tally: Tally, index: TarIndex) -> None:
+    first = index.arrays["first"].astype(np.int64)
+    owners = np.repeat(np.arange(len(index)), np.diff(first))
+    kinds = np.array([media_kind(ext) or "" for ext in index.exts], str)[index.arrays["ext"]]
+    for kind, words in SAMPLES_WITH.items():
+        if (kinds == kind).any():
+            tally.count(f"samples|{words}", len(np.unique(owners[kinds == kind])))
+            tally.count(f"media|{COUNTED[kind]}", int((kinds == kind).sum()))
+    num_without = len(index) - len(np.unique(owners[kinds != ""]))
+    chars = index.column("text_chars").astype(np.int64)
+    for name, count in (("samples|text only", num_without), ("missing|text", (chars == 0).sum())):
+        if count:
+            tally.count(name, int(count))
+    _observe(tally, "text chars", chars)
+    pixels = index.column("width").astype(np.int64) * index.column("height")
+    _observe(tally, "pixels", pixels[pixels > 0])
+    seconds = index.column("duration_s")
+    _observe(tally, "video seconds", np.round(seconds[seconds > 0]).astype(np.int64))
+    source = index.column("source")
+    for number, name in enumerate(index.sources):
+        if name and (source == number).any():
+            tally.count(f"source|{name}", int((source == number).sum()))
+
+
+def _observe(tally: Tally, name: str, values: NDArray[Any]) -> None:
+    """Do for many values what `Tally.observe` does for one."""
+    if not len(values):
+        return
+    buckets = np.where(values > 0, 1 << np.ceil(np.log2(np.maximum(values, 1))).astype(int), 0)
+    for bucket, count in zip(*np.unique(buckets, return_counts=True)):
+        tally.count(f"{name}|<={bucket}", int(count))
+    tally.count(f"{name}|sum", int(values.sum()))

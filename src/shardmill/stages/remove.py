@@ -32,8 +32,7 @@ from shardmill.shards.tar.index import hash_keys
 from shardmill.shards.tar.write import cut_tar
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.inputs import ContentShard, files_of, open_content, sample_inputs
-from shardmill.stages.statistics import count_shard
+from shardmill.stages.inputs import ContentShard, count_shard, files_of, open_content, sample_inputs
 from shardmill.storage.atomic import link_or_copy, write_file
 from shardmill.storage.text import dump_page, parse_json
 

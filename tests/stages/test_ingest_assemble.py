@@ -21,7 +21,7 @@ from shardmill.sources.part import Row
 from shardmill.sources.shapes.pair import PairShape
 from shardmill.sources.shapes.shape import Shape
 from shardmill.sources.shapes.text import DocumentShape
-from shardmill.stages.assemble import Assembler, jsonable
+from shardmill.stages.ingest import Assembler, jsonable
 
 
 def row(fields: Mapping[str, Any], **more: Any) -> Row:
@@ -29,7 +29,8 @@ def row(fields: Mapping[str, Any], **more: Any) -> Row:
 
 
 def assemble(fields: Mapping[str, Any], shape: Shape | None = None, **more: Any) -> Any:
-    return Assembler(shape or PairShape(), Fetcher(), None).assemble(row(fields, **more))
+    assembler = Assembler(shape or PairShape(), Fetcher(), None)
+    return assembler.complete(assembler.begin(row(fields, **more), lambda key: None))
 
 
 def test_a_single_medium_is_named_by_what_it_is() -> None:

@@ -10,7 +10,7 @@ from mixed_folder import make_mixed
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Tally
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.statistics import _observe, count_sample, count_shard
+from shardmill.stages.inputs import _observe, count_sample, count_shard
 from shardmill.stages.tokenize import count_row
 
 
