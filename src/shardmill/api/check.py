@@ -109,8 +109,8 @@ def check(
     if same is not None:
         comparison = _compare(same, src, codes, many(ignore))
         return CheckReport(path=path, other=to_path(same), comparison=comparison)
-    from shardmill.stages.check.findings import Limits
     from shardmill.stages.check.folder import check_folder
+    from shardmill.stages.check.tokens import Limits
 
     given = run.get("workers")
     workers = count_cpus() if given is None else given

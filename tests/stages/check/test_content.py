@@ -25,7 +25,7 @@ from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.stages.check import content as checkcontent
 from shardmill.stages.check.content import check_content
-from shardmill.stages.check.findings import Limits
+from shardmill.stages.check.tokens import Limits
 from shardmill.stages.export import Export
 from shardmill.stages.index import IndexTars
 from shardmill.stages.pack import Materialize

@@ -25,15 +25,8 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
-from shardmill.stages.check.specimens import (
-    Collection,
-    dump_specimens,
-    open_collection,
-    samples_behind,
-    space_of,
-    spread,
-    tokens_behind,
-)
+from shardmill.stages.check.content import samples_behind, space_of, tokens_behind
+from shardmill.stages.check.specimens import Collection, dump_specimens, open_collection, spread
 from shardmill.stages.index import IndexTars
 from shardmill.stages.pack import Materialize
 from shardmill.stages.tokenize import Tokenize

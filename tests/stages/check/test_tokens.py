@@ -16,8 +16,13 @@ from shardmill.pack.build import as_pack
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.check import tokens as checktokens
-from shardmill.stages.check.findings import Limits
-from shardmill.stages.check.tokens import MediaArrays, RowArrays, check_token_shard, faults_of
+from shardmill.stages.check.tokens import (
+    Limits,
+    MediaArrays,
+    RowArrays,
+    check_token_shard,
+    faults_of,
+)
 
 SPACE = TokenSpace(text_size=100, added=("patch",))
 

@@ -1,43 +1,70 @@
 """What finished shards hold: every sample, row and pack checked, and images decoded on request.
 
 A shard that cannot be read is a fault of that shard; all others are checked, and every one that is
-wrong is named. Nothing before training decodes an image, so that one whose end is missing is found
-nowhere else: loaders that forgive it show grey instead. `check_decoding` finds it.
+wrong is named. Token shards are held against the rules of `check.tokens`. Of a sample in a tar,
+every medium that its document names must be there and be what it is called, by its header; samples
+of other pipelines are looked at through the fields that they have. Ids, mask, document lengths and
+images of a pack in a tar are held against each other and against the rules of token rows; packs of
+other video pipelines are read as `formats.packed` reads them.
+
+Nothing before training decodes an image, so that one whose end is missing is found nowhere else:
+loaders that forgive it show grey instead. `check_decoding` finds it.
 """
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError, ShardmillError
+from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
+from shardmill.formats.packed import packed_documents, packed_row
+from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.media.image.decode import decode_image
+from shardmill.media.sizes import probe
 from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.sample import Origin, sample_from_plain
+from shardmill.model.space import TokenSpace
+from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
-from shardmill.shards.samples import Members, SampleShard, entry_index, open_entry
+from shardmill.shards.samples import Members, entry_index, open_entry
 from shardmill.shards.tar.index import TarIndex
-from shardmill.shards.tokens.shard import ROLES, open_token_shard
-from shardmill.sources.part import media_kind
-from shardmill.stages.check.findings import ContentFault, Findings, Limits
-from shardmill.stages.check.specimens import space_of
-from shardmill.stages.check.tars import check_pack, check_sample, fields_of
-from shardmill.stages.check.tokens import check_token_shard
+from shardmill.shards.tokens.shard import ROLES, open_token_shard, open_tokens
+from shardmill.sources.part import MEDIA_KINDS, media_kind
+from shardmill.sources.shapes.shape import is_missing
+from shardmill.sources.tars import row_fields
+from shardmill.stages.check.tokens import (
+    ContentFault,
+    Findings,
+    Limits,
+    MediaArrays,
+    RowArrays,
+    check_token_shard,
+    faults_of,
+)
 from shardmill.storage.path import as_path
+from shardmill.storage.prefetch import map_ahead
 
 # A process takes half a second to begin: less than this is done sooner without.
 BYTES_WORTH_A_PROCESS = 32 << 20
 MAX_LISTED = 1000
-# As many images are in memory at once.
+# So many images are read at once, and as many wait to be decoded.
 BATCH = 64
+MAX_STEPS = 4  # an export of packs of tokens without some
+TEXT_FIELDS = ("text", "caption", "captions", "text_prompt", "conversations", "messages", "QA")
+MORE_TEXT_FIELDS = ("prompt", "txt", "value", "text_list", "transcript")
+ARRAYS = ("input_ids", "loss_mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +135,13 @@ def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findin
         if shard.blob.mapped() is None and not limits.remote:
             findings.count("samples elsewhere", len(shard))
             return
-        for key, members in _samples(shard):
+        # Of a mapped tar only what is looked at is read, of a remote one all in few requests.
+        samples = (
+            shard.iter_raw()
+            if shard.blob.mapped() is None
+            else ((key, shard.raw(number)) for number, key in enumerate(shard.index.keys))
+        )
+        for key, members in samples:
             try:
                 plain = fields_of(members)
             except SampleError as error:
@@ -120,13 +153,6 @@ def _check_tar(folder: Path, entry: ShardEntry, limits: Limits, findings: Findin
                 check_sample(key, plain, members, pairs=limits.pairs, findings=findings)
 
 
-def _samples(shard: SampleShard) -> Iterator[tuple[str, Members]]:
-    """Yield key and members of each sample; of a mapped tar only what is looked at is read."""
-    if shard.blob.mapped() is None:
-        return shard.iter_raw()
-    return ((shard.index.keys[number], shard.raw(number)) for number in range(len(shard)))
-
-
 def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:
     """Return the limits with what the folder's own stage says: its longest row, its space."""
     stage = manifest.stage if isinstance(manifest.stage, dict) else {}
@@ -136,6 +162,175 @@ def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:
     if limits.max_tokens is None and isinstance(longest, int):
         limits = replace(limits, max_tokens=longest)
     return replace(limits, space=limits.space or space_of(folder, manifest))
+
+
+def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
+    """Return the folder of tokens behind packs and exports; any other folder is its own."""
+    for _ in range(MAX_STEPS):
+        place = _made_from(manifest, "input", "tokens")
+        if place is None:
+            break
+        folder, manifest = place, open_manifest(place)
+    return folder, manifest
+
+
+def samples_behind(manifest: Manifest) -> Path | None:
+    """Return the folder of samples that tokens were made from, None if it is not known or gone."""
+    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
+
+
+def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
+    """Return the token space that packs and exports share with the tokens behind them.
+
+    None if that is not known: for samples, packs of others, and tokens that cannot be read.
+    """
+    place, made = tokens_behind(folder, manifest)
+    if place == folder or not any("spans" in shard.files for shard in made.shards):
+        return None
+    try:
+        return open_tokens(place, made).space
+    except (FormatError, OSError):
+        return None
+
+
+def _made_from(manifest: Manifest, *roles: str) -> Path | None:
+    """Return the finished folder that a folder was made from, by the first role that has one."""
+    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
+    return next((place for place in places if (place / "manifest.json").exists()), None)
+
+
+def check_sample(
+    key: str, plain: Mapping[str, Any] | None, members: Members, *, pairs: bool, findings: Findings
+) -> None:
+    """Check one sample and count its media and texts."""
+    try:
+        if plain is not None and "segments" in plain:
+            media, has_text = _check_document(key, plain, members)
+        else:
+            media, has_text = _check_members(key, members)
+    except SampleError as error:
+        findings.blame(key, str(error))
+        return
+    findings.count("samples")
+    for kind in media:
+        findings.count(f"{kind}s")
+    findings.count("pairs", bool(media) and has_text)
+    if pairs and not (media and has_text):
+        findings.blame(key, "has a medium but no text" if media else "has no medium")
+
+
+def _check_document(key: str, plain: Mapping[str, Any], members: Members) -> tuple[list[str], bool]:
+    sample = sample_from_plain(key, plain)
+    segments = sample.document.media()
+    for segment in segments:
+        if segment.media not in members:
+            raise SampleError("missing media", f"it names {segment.media!r}")
+        _check_medium(segment.kind, segment.media, members)
+    return [segment.kind for segment in segments], bool(sample.document.text.strip())
+
+
+def _check_members(key: str, members: Members) -> tuple[list[str], bool]:
+    fields, _ = row_fields(key, members)
+    kinds = {ext: media_kind(ext) for ext in members}
+    for ext, kind in kinds.items():
+        if kind is not None:
+            _check_medium(kind, ext, members)
+    has_text = any(not is_missing(fields.get(name)) for name in (*TEXT_FIELDS, *MORE_TEXT_FIELDS))
+    return [kind for kind in kinds.values() if kind is not None], has_text
+
+
+def _check_medium(kind: str, name: str, members: Members) -> None:
+    if not len(members[name]):
+        raise SampleError("empty file", name)
+    if name.rpartition(".")[2] not in MEDIA_KINDS:
+        return  # codes that stand for an image
+    try:
+        probe(kind, members[name])
+    except SampleError as error:
+        raise SampleError(error.reason, f"{name}: {error.detail}") from error
+
+
+def check_pack(
+    key: str, plain: Mapping[str, Any], members: Members, limits: Limits, findings: Findings
+) -> None:
+    """Check one pack and count what it holds."""
+    space = limits.space or VIDEO_SPACE
+    try:
+        row = packed_row(key, plain, space, Origin(source="", path="", row=key))
+        if "lengths" in plain:
+            packed_documents(row, plain)
+        num_images = _check_images(plain, members)
+        _check_numbers(row, num_images, limits)
+    except SampleError as error:
+        findings.blame(key, str(error))
+        return
+    for what in faults_of(_as_rows(row), space).values():
+        findings.blame(key, what)
+    findings.count("packs")
+    findings.count("tokens", len(row.ids))
+    findings.count("loss tokens", row.num_loss)
+    findings.count("visual tokens", row.num_visual)
+    findings.count("media", len(row.media))
+    findings.count("images", num_images)
+
+
+def fields_of(members: Members) -> dict[str, Any] | None:
+    """Return the json of a sample or pack, with ids and mask that lie beside it as arrays."""
+    try:
+        plain = orjson.loads(members["json"]) if "json" in members else None
+        arrays = {
+            name: np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
+            for name in ARRAYS
+            if f"{name}.npy" in members
+        }
+    except orjson.JSONDecodeError as error:
+        raise SampleError("not JSON", str(error)) from error
+    except (ValueError, OSError, EOFError) as error:
+        raise SampleError("not an array", str(error)) from error
+    return {**plain, **arrays} if isinstance(plain, dict) else None
+
+
+def _check_images(plain: Mapping[str, Any], members: Members) -> int:
+    """Return how many media lie beside the pack; each must be one, and all must be named."""
+    found = {ext.partition(".")[0]: ext for ext in members if media_kind(ext) is not None}
+    named = plain.get("image", [])
+    if not isinstance(named, list) or sorted(map(str, named)) != sorted(found):
+        raise SampleError("images do not match", f"it names {named!r:.80}, has {sorted(found)}")
+    for ext in found.values():
+        probe(str(media_kind(ext)), members[ext])
+    return len(found)
+
+
+def _check_numbers(row: TokenRow, num_images: int, limits: Limits) -> None:
+    if num_images and len(row.media) != num_images:
+        detail = f"{len(row.media)} blocks of tokens, {num_images} images"
+        raise SampleError("images do not match", detail)
+    if limits.max_tokens is not None and len(row.ids) > limits.max_tokens:
+        raise SampleError("too long", f"{len(row.ids)} tokens, more than {limits.max_tokens}")
+    for span in row.media:
+        if limits.num_patches not in (None, span.num_tokens):
+            detail = f"{span.num_tokens} tokens at {span.position}, not {limits.num_patches}"
+            raise SampleError("broken image block", detail)
+
+
+def _as_rows(row: TokenRow) -> RowArrays:
+    spans = [(s.position, s.num_tokens, s.before, s.after, *s.grid) for s in row.media]
+    media = np.array(spans, np.int64).reshape(-1, 7)
+    return RowArrays(
+        ids=row.ids,
+        bounds=np.array([0, len(row.ids)]),
+        loss_row=np.zeros(len(row.loss), np.int64),
+        loss_start=row.loss[:, 0],
+        loss_length=row.loss[:, 1],
+        media=MediaArrays(
+            row=np.zeros(len(media), np.int64),
+            start=media[:, 0],
+            length=media[:, 1],
+            before=media[:, 2],
+            after=media[:, 3],
+            grid=media[:, 4:],
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +362,17 @@ def check_decoding(folder: Path, count: int, *, workers: int = 1) -> DecodeRepor
     # Counted first, and listed again later: the places of all images may not fit into memory.
     counts = [len(_images(entry_index(folder, entry))) for entry in manifest.shards]
     chosen = _spread(sum(counts), count)
-    found = list(_broken(folder, manifest, counts, chosen, max(1, workers)))
+    broken: list[BrokenImage] = []
+    bounds = np.cumsum([0, *counts])
+    for entry, first, last in zip(manifest.shards, bounds, bounds[1:]):
+        inside = chosen[(chosen >= first) & (chosen < last)] - first
+        if len(inside):
+            broken += _find_broken(folder, entry, inside, max(1, workers))
     return DecodeReport(
         num_images=sum(counts),
         num_decoded=len(chosen),
-        num_broken=len(found),
-        broken=tuple(found[:MAX_LISTED]),
+        num_broken=len(broken),
+        broken=tuple(broken[:MAX_LISTED]),
     )
 
 
@@ -183,37 +383,25 @@ def _spread(total: int, count: int) -> NDArray[np.int64]:
     return np.arange(count, dtype=np.int64) * total // count
 
 
-def _broken(
-    folder: Path,
-    manifest: Manifest,
-    counts: Sequence[int],
-    chosen: NDArray[np.int64],
-    workers: int,
+def _find_broken(
+    folder: Path, entry: ShardEntry, chosen: NDArray[np.int64], workers: int
 ) -> Iterator[BrokenImage]:
-    bounds = np.cumsum([0, *counts])
-    with ThreadPoolExecutor(workers) as pool:  # decoders leave Python's lock
-        for entry, first, last in zip(manifest.shards, bounds, bounds[1:]):
-            inside = chosen[(chosen >= first) & (chosen < last)] - first
-            if not len(inside):
-                continue
-            with open_entry(folder, entry) as shard:
-                yield from _broken_in(shard, _images(shard.index)[inside], pool)
-
-
-def _broken_in(
-    shard: SampleShard, members: NDArray[np.intp], pool: ThreadPoolExecutor
-) -> Iterator[BrokenImage]:
-    index = shard.index
-    for start in range(0, len(members), BATCH):
-        batch = members[start : start + BATCH].tolist()
-        places = [(index.offset[member], index.size[member]) for member in batch]
-        problems = pool.map(_problem, shard.blob.view_all(places))
-        for member, (offset, _), problem in zip(batch, places, problems):
+    with open_entry(folder, entry) as shard:
+        index = shard.index
+        members = _images(index)[chosen].tolist()
+        places = [(index.offset[member], index.size[member]) for member in members]
+        contents = (
+            content
+            for start in range(0, len(places), BATCH)
+            for content in shard.blob.view_all(places[start : start + BATCH])
+        )
+        # Decoders leave Python's lock, so threads are enough.
+        problems = map_ahead(_problem, contents, threads=workers, ahead=BATCH)
+        for member, (offset, _), problem in zip(members, places, problems):
             if problem is not None:
                 sample = int(np.searchsorted(index.arrays["first"], member, side="right")) - 1
                 medium = index.exts[index.ext[member]]
-                key = index.keys[sample]
-                yield BrokenImage(shard.blob.url, key, medium, offset, problem)
+                yield BrokenImage(shard.blob.url, index.keys[sample], medium, offset, problem)
 
 
 def _problem(content: memoryview) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -83,7 +84,9 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
     units = ledger.read_units()
-    results = list(_check_units(ledger, record, units, deep))
+    check = partial(_check_unit, ledger, record, deep)
+    # Hashing and reading leave Python's lock, so threads are enough.
+    results = list(map_ahead(check, units, threads=NUM_THREADS, ahead=UNITS_AHEAD))
     receipts = [result.receipt for result in results if result.receipt]
     problems = [problem for result in results for problem in result.problems]
     if ledger.manifest_path.exists() or len(receipts) == len(units):
@@ -116,17 +119,7 @@ class _UnitResult:
     problems: tuple[Problem, ...] = ()
 
 
-def _check_units(
-    ledger: Ledger, record: StageRecord, units: Sequence[Unit], deep: bool
-) -> Iterator[_UnitResult]:
-    def check(unit: Unit) -> _UnitResult:
-        return _check_unit(ledger, record, unit, deep)
-
-    # Hashing and reading leave Python's lock, so threads are enough.
-    return map_ahead(check, units, threads=NUM_THREADS, ahead=UNITS_AHEAD)
-
-
-def _check_unit(ledger: Ledger, record: StageRecord, unit: Unit, deep: bool) -> _UnitResult:
+def _check_unit(ledger: Ledger, record: StageRecord, deep: bool, unit: Unit) -> _UnitResult:
     path = f"receipts/{unit.name}.json"
     try:
         receipt = ledger.read_receipt(unit.name)

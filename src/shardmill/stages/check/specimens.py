@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.model.manifest import Manifest
@@ -31,46 +32,11 @@ from shardmill.shards.samples import Members, SampleDataset, open_entry, open_sa
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.keys import name_from_path
 from shardmill.sources.part import media_kind
-from shardmill.stages.check.tars import fields_of
-from shardmill.storage.path import as_path
+from shardmill.stages.check.content import fields_of, samples_behind, space_of, tokens_behind
 from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
-MAX_STEPS = 4  # an export of packs of tokens without some
-
-
-def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-    """Return the folder of tokens behind packs and exports; any other folder is its own."""
-    for _ in range(MAX_STEPS):
-        place = _made_from(manifest, "input", "tokens")
-        if place is None:
-            break
-        folder, manifest = place, open_manifest(place)
-    return folder, manifest
-
-
-def samples_behind(manifest: Manifest) -> Path | None:
-    """Return the folder of samples that tokens were made from, None if it is not known or gone."""
-    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
-
-
-def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
-    """Return the token space that packs and exports share with the tokens behind them.
-
-    None if that is not known: for samples, packs of others, and tokens that cannot be read.
-    """
-    place, made = tokens_behind(folder, manifest)
-    if place == folder or not any("spans" in shard.files for shard in made.shards):
-        return None
-    try:
-        return open_tokens(place, made).space
-    except (FormatError, OSError):
-        return None
-
-
-def _made_from(manifest: Manifest, *roles: str) -> Path | None:
-    """Return the finished folder that a folder was made from, by the first role that has one."""
-    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
-    return next((place for place in places if (place / "manifest.json").exists()), None)
+Show: TypeAlias = Callable[[TokenRow], list[Run]]
+MAX_NAME = 60  # characters of a key, which may take four bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +161,6 @@ def _line(segment: Segment) -> str:
     return f"{who}[{segment.kind} {segment.media}{when}]"
 
 
-Show: TypeAlias = Callable[[TokenRow], list[Run]]
-MAX_NAME = 60  # characters of a key, which may take four bytes each
-
-
 def dump_specimens(
     folder: Path, to_dir: Path, count: int, space: TokenSpace | None = None
 ) -> list[Path]:
@@ -208,11 +170,19 @@ def dump_specimens(
     """
     manifest = open_manifest(folder)
     space = space or space_of(folder, manifest) or VIDEO_SPACE
-    show = _painter(tokens_behind(folder, manifest)[1], space)
+    show: Show
+    try:
+        show = open_readable(tokens_behind(folder, manifest)[1])
+    except ConfigError:  # packs of others: nobody says which tokenizer made them
+        show = partial(readable_runs, tokenizer=Numbers(), space=space)
     made: dict[tuple[int, str], Path] = {}
     with open_collection(folder, space) as collection:
         for number, (shard, share) in enumerate(spread(len(manifest.shards), count)):
-            specimen = _take(collection, shard, share)
+            specimen: Specimen | None
+            try:
+                specimen = collection.take(shard, share)
+            except SampleError as error:
+                specimen = Specimen("broken", [str(error)])
             # Of few samples some are hit twice.
             if specimen is not None and (shard, specimen.name) not in made:
                 made[shard, specimen.name] = _write(specimen, to_dir, number, show)
@@ -223,20 +193,6 @@ def spread(num_shards: int, count: int) -> list[tuple[int, float]]:
     """Return (shard, share of the way through it) of `count` places over all shards."""
     places = [(2 * i + 1) * num_shards / (2 * count) for i in range(count)] if num_shards else []
     return [(int(place), place - int(place)) for place in places]
-
-
-def _take(collection: Collection, shard: int, share: float) -> Specimen | None:
-    try:
-        return collection.take(shard, share)
-    except SampleError as error:
-        return Specimen("broken", [str(error)])
-
-
-def _painter(manifest: Manifest, space: TokenSpace) -> Show:
-    try:
-        return open_readable(manifest)
-    except ConfigError:  # packs of others: nobody says which tokenizer made them
-        return lambda row: readable_runs(row, Numbers(), space)
 
 
 def _write(specimen: Specimen, to_dir: Path, number: int, show: Show) -> Path:

@@ -9,12 +9,15 @@
     columns add up, and no row or pack is longer than it may be
 
 A grid may be in patches of which k x k make a token, and rows of codes may end with a token.
+
+`Limits` and `Findings` are what all checks of content measure by and report.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,13 +26,56 @@ from numpy.typing import NDArray
 from shardmill.model.space import TokenSpace
 from shardmill.shards.columns import bounds_between
 from shardmill.shards.tokens.shard import TokenShard
-from shardmill.stages.check.findings import Findings, Limits
 
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Blame: TypeAlias = Callable[[Mask, Ints, str], None]
 UNLIKE = "has a medium that begins or ends unlike the others"
 TOKENS_AT_ONCE = 1 << 22  # bounds the memory of a check
+MAX_FAULTS = 20  # of one shard; a shard that is wrong throughout need not be listed throughout
+
+
+@dataclass(frozen=True, slots=True)
+class ContentFault:
+    """A sample, row or pack that is not as it should be; `key` is '' for the shard itself."""
+
+    key: str
+    what: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in one shard."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[ContentFault] = field(default_factory=list)
+    num_faults: int = 0
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a count."""
+        self.counts[name] += amount
+
+    def blame(self, key: str, what: str) -> None:
+        """Record a fault; those beyond the first few are only counted."""
+        self.num_faults += 1
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(ContentFault(key, what))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What content is measured by, besides the rules that always hold.
+
+    `max_tokens` is for a row or pack, `num_patches` the number of tokens of every image in a
+    pack, `space` the token space of packs whose folder does not tell it. `pairs` asks every sample
+    for a medium and for text. Tars in a store or on the web are read only if `remote`.
+    """
+
+    max_tokens: int | None = None
+    num_patches: int | None = None
+    space: TokenSpace | None = None
+    pairs: bool = False
+    remote: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +116,11 @@ def check_token_shard(shard: TokenShard, limits: Limits) -> Findings:
     findings.count("loss tokens", _sum(shard.columns["loss_length"]))
     findings.count("visual tokens", _sum(shard.num_visual))
     findings.count("media", len(shard.columns["media_grid"]))
-    _check_sums(shard, findings)
+    body = _sum(shard.columns["media_length"])
+    fixed = body + _sum(shard.columns["media_before"]) + _sum(shard.columns["media_after"])
+    for name, amount in (("num_visual", body), ("num_fixed", fixed)):
+        if amount != _sum(shard.columns[name]):
+            findings.blame("", f"its column {name} does not add up to its media")
     _check_lengths(shard, limits, findings)
     return findings
 
@@ -110,7 +160,14 @@ def _check_bodies(rows: RowArrays, space: TokenSpace | None, learned: Mask, blam
     changes = np.append(ids[1:] != ids[:-1], False)[: len(ids)]
     is_mixed = _between(changes, media.start, end - 1) > 0
     is_coded = num_codes > 0
-    fits = np.where(is_coded, _fits_codes(media, num_codes), _fits_patches(media))
+    cells = media.grid.prod(axis=1)
+    row_ends = media.grid[:, 0] * media.grid[:, 1]
+    is_whole = (media.length == cells) | (media.length == cells + row_ends)
+    merged = cells // np.maximum(media.length, 1)
+    side = np.sqrt(merged).round().astype(np.int64)
+    is_merged = (merged * media.length == cells) & (side * side == merged)
+    # An unknown grid fits any number of placeholders.
+    fits = np.where(is_coded, is_whole & (num_codes == cells), is_merged | (cells == 0))
     blame(~fits, media.row, "has a medium that is not as large as its grid")
     blame(~is_coded & is_mixed, media.row, "has a medium of different placeholders")
     is_learned = _between(learned, media.start, end) > 0
@@ -150,23 +207,6 @@ def _check_strays(rows: RowArrays, here: Mask, due: Ints, what: str, blame: Blam
     blame(found != expected, np.arange(len(rows)), f"has {what} outside of its media")
 
 
-def _fits_codes(media: MediaArrays, num_codes: Ints) -> Mask:
-    cells = media.grid.prod(axis=1)
-    row_ends = media.grid[:, 0] * media.grid[:, 1]
-    is_whole = (media.length == cells) | (media.length == cells + row_ends)
-    fits: Mask = is_whole & (num_codes == cells)
-    return fits
-
-
-def _fits_patches(media: MediaArrays) -> Mask:
-    cells = media.grid.prod(axis=1)
-    merged = cells // np.maximum(media.length, 1)
-    side = np.sqrt(merged).round().astype(np.int64)
-    is_merged = (merged * media.length == cells) & (side * side == merged)
-    fits: Mask = is_merged | (cells == 0)  # an unknown grid fits anything
-    return fits
-
-
 def _bad_loss(rows: RowArrays) -> Mask:
     start, end = rows.loss_start, rows.loss_start + rows.loss_length
     bad: Mask = (rows.loss_length < 1) | (end > np.diff(rows.bounds)[rows.loss_row])
@@ -198,14 +238,6 @@ def _between(mask: Mask, start: Ints, end: Ints) -> Ints:
     np.cumsum(mask, out=sums[1:])
     between: Ints = sums[end] - sums[start]
     return between
-
-
-def _check_sums(shard: TokenShard, findings: Findings) -> None:
-    body = _sum(shard.columns["media_length"])
-    fixed = body + _sum(shard.columns["media_before"]) + _sum(shard.columns["media_after"])
-    for name, amount in (("num_visual", body), ("num_fixed", fixed)):
-        if amount != _sum(shard.columns[name]):
-            findings.blame("", f"its column {name} does not add up to its media")
 
 
 def _check_lengths(shard: TokenShard, limits: Limits, findings: Findings) -> None:

@@ -12,8 +12,8 @@ from video_tars import PATCH, packed_members
 
 from shardmill.errors import SampleError
 from shardmill.model.space import TokenSpace
-from shardmill.stages.check.findings import Findings, Limits
-from shardmill.stages.check.tars import check_pack, check_sample, fields_of
+from shardmill.stages.check.content import check_pack, check_sample, fields_of
+from shardmill.stages.check.tokens import Findings, Limits
 
 
 def pack(num_images: int = 2) -> tuple[dict[str, Any], dict[str, memoryview]]:
