@@ -61,7 +61,7 @@ def ingest(table: Path, out: Path) -> None:
     import time
 
     from shardmill.run.runner import run_stage
-    from shardmill.sources.guess_source import shape_of, source_from_input
+    from shardmill.sources.guess import shape_of, source_from_input
     from shardmill.stages.ingest import Ingest
 
     source = source_from_input([str(table)])

@@ -89,7 +89,7 @@ def frames(table: str, out: str, check: bool) -> Work:
 
 
 def _ingest(table: str) -> Any:
-    from shardmill.sources.guess_source import shape_of, source_from_input
+    from shardmill.sources.guess import shape_of, source_from_input
     from shardmill.stages.ingest import Ingest
 
     source = source_from_input([table])

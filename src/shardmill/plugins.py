@@ -42,25 +42,25 @@ SOURCES: Table = {
 }
 
 SHAPES: Table = {
-    "pair": "shardmill.sources.shapes.pair:PairShape",
-    "liquid": "shardmill.sources.shapes.adapters.liquid:LiquidShape",
+    "pair": "shardmill.sources.shapes.plain:PairShape",
+    "liquid": "shardmill.sources.shapes.adapters.documents:LiquidShape",
     "llava": "shardmill.sources.shapes.messages:LlavaShape",
     "cambrian": "shardmill.sources.shapes.messages:LlavaShape",
     "messages": "shardmill.sources.shapes.messages:MessagesShape",
-    "mmc4": "shardmill.sources.shapes.adapters.mmc4:Mmc4Shape",
-    "text": "shardmill.sources.shapes.text:TextShape",
-    "document": "shardmill.sources.shapes.text:DocumentShape",
+    "mmc4": "shardmill.sources.shapes.adapters.documents:Mmc4Shape",
+    "text": "shardmill.sources.shapes.plain:TextShape",
+    "document": "shardmill.sources.shapes.plain:DocumentShape",
     "video": "shardmill.sources.shapes.video:VideoShape",
     "webvid": "shardmill.sources.shapes.adapters.videos:WebVidShape",
     "internvid": "shardmill.sources.shapes.adapters.videos:InternVidShape",
     "hd-vila": "shardmill.sources.shapes.adapters.videos:HdVilaShape",
     "ego4d": "shardmill.sources.shapes.adapters.videos:Ego4dShape",
-    "how2link": "shardmill.sources.shapes.adapters.howto:How2LinkShape",
-    "howto-interlink": "shardmill.sources.shapes.adapters.howto:HowtoInterlinkShape",
-    "videochat2": "shardmill.sources.shapes.adapters.videochat2:VideoChat2Shape",
-    "unicontrol": "shardmill.sources.shapes.adapters.unicontrol:UniControlShape",
+    "how2link": "shardmill.sources.shapes.adapters.videos:How2LinkShape",
+    "howto-interlink": "shardmill.sources.shapes.adapters.videos:HowtoInterlinkShape",
+    "videochat2": "shardmill.sources.shapes.adapters.videos:VideoChat2Shape",
+    "unicontrol": "shardmill.sources.shapes.adapters.documents:UniControlShape",
     "merlin": "shardmill.sources.shapes.adapters.merlin:MerlinShape",
-    "prompt": "shardmill.sources.shapes.adapters.prompt:PromptShape",
+    "prompt": "shardmill.sources.shapes.adapters.documents:PromptShape",
 }
 
 READERS: Table = {

@@ -17,7 +17,7 @@ from make_media import image
 from shardmill.run.runner import retry_rejects, run_stage
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.sources.media.download import Patience
-from shardmill.sources.shapes.pair import PairShape
+from shardmill.sources.shapes.plain import PairShape
 from shardmill.sources.tables.table import TableSource
 from shardmill.stages.ingest import Ingest
 

@@ -21,7 +21,7 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.shards.tokens.ids import write_megatron_index
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
-from shardmill.sources.guess_source import shape_of, source_from_input
+from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.ingest import Ingest
 

@@ -28,8 +28,8 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
-from shardmill.sources.guess_source import shape_of, source_from_input
-from shardmill.sources.shapes.pair import PairShape
+from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.shapes.plain import PairShape
 from shardmill.sources.tables.table import TableSource
 from shardmill.stages.ingest import Ingest, ShardNames, open_earlier
 

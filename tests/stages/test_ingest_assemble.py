@@ -18,9 +18,8 @@ from shardmill.plugins import SHAPES
 from shardmill.shards.samples import parse_sample, sample_members
 from shardmill.sources.media.fetch import Fetcher
 from shardmill.sources.part import Row
-from shardmill.sources.shapes.pair import PairShape
+from shardmill.sources.shapes.plain import DocumentShape, PairShape
 from shardmill.sources.shapes.shape import Shape
-from shardmill.sources.shapes.text import DocumentShape
 from shardmill.stages.ingest import Assembler, jsonable
 
 

@@ -16,7 +16,7 @@ from shardmill.model.manifest import receipt_digest
 from shardmill.model.stage import ContentKeyed, Stage
 from shardmill.run.runner import run_stage
 from shardmill.sources.filters import TextLength
-from shardmill.sources.guess_source import shape_of, source_from_input
+from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptCodes, AdoptTokens
 from shardmill.stages.codes import EncodeImages
 from shardmill.stages.export import Export

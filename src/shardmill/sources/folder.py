@@ -22,10 +22,17 @@ import xxhash
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import Entry, walk
 from shardmill.sources.media.fetch import read_file, read_object
-from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart, media_kind
+from shardmill.sources.part import (
+    ROWS_PER_PART,
+    Read,
+    Row,
+    SourcePart,
+    media_kind,
+    name_from_path,
+    unique,
+)
 from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 from shardmill.storage.url import is_remote

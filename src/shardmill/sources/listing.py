@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Protocol
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.sources.keys import name_from_path, unique
+from shardmill.sources.part import name_from_path, unique
 from shardmill.storage.objects import ObjectInfo, list_all
 from shardmill.storage.path import UrlPath, as_path, expand
 from shardmill.storage.url import is_remote

@@ -33,9 +33,8 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import digest
 from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
-from shardmill.sources.keys import name_from_path, unique
 from shardmill.sources.listing import size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
+from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart, name_from_path, unique
 from shardmill.sources.tables.table import TableSource
 
 COLUMNS = ("messages", "images", "videos")

@@ -26,9 +26,8 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.shards.samples import SampleShard, open_foreign
-from shardmill.sources.keys import name_from_path
 from shardmill.sources.listing import list_files, size_and_time
-from shardmill.sources.part import Read, Row, SourcePart, media_kind
+from shardmill.sources.part import Read, Row, SourcePart, media_kind, name_from_path
 from shardmill.sources.tables.text import json_object
 from shardmill.storage.path import as_path
 

@@ -30,7 +30,6 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
 from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
-from shardmill.sources.keys import key_from_value
 from shardmill.sources.media.download import downloads_a_host
 from shardmill.sources.media.fetch import (
     LOCATIONS,
@@ -40,7 +39,7 @@ from shardmill.sources.media.fetch import (
     describe,
     open_fetcher,
 )
-from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart
+from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
 from shardmill.sources.shapes.shape import RowDocument, Shape
 from shardmill.stages.inputs import SizedSample, count_sample, media_sizes
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
-from shardmill.sources.guess_source import source_from_input
+from shardmill.sources.guess import source_from_input
 from shardmill.sources.part import Row
 from shardmill.sources.tables.columns import Cells, ColumnsSource
 

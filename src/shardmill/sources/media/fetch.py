@@ -11,6 +11,7 @@
 A relative path may not leave its folder. What is missing, empty, too large or unreadable is a
 `SampleError`; a disk that fails is not: it stops the unit, which can be tried again. Urls may be
 announced, so that several are on their way at a time; `download` says what may go wrong with one.
+The last few tars and databases stay open.
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ import binascii
 import errno
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError, StoreError
-from shardmill.sources.media.containers import LmdbValues, TarMembers
+from shardmill.errors import ConfigError, FormatError, SampleError, StoreError, need
+from shardmill.shards.tar.read import walk_tar
 from shardmill.sources.media.download import PER_HOST, Downloads, Patience, download
 from shardmill.sources.part import Row
-from shardmill.storage.blob import RemoteBlob
+from shardmill.storage.blob import Blob, RemoteBlob, open_blob
 from shardmill.storage.url import WEB_SCHEMES, is_remote, plain_url
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30
 MIN_MAPPED_BYTES = 1 << 20
+MAX_OPEN = 8
 MAX_URL = 8192
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
@@ -43,6 +47,111 @@ MIN_BASE64 = 256
 LOCATIONS = ("bytes", "path", "url", "image_url")
 GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 CLOSED = frozenset((errno.EACCES, errno.EPERM))
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTar:
+    blob: Blob
+    members: dict[str, tuple[int, int]]
+    links: dict[str, str]
+
+
+@dataclass(slots=True)
+class TarMembers:
+    """Reads members by name; a tar's headers are walked once while it stays open.
+
+    A tar that cannot be walked is remembered too, so that each of its rows is rejected at once.
+    """
+
+    tars: OrderedDict[str, _OpenTar | SampleError] = field(default_factory=OrderedDict)
+
+    def read(self, url: str, member: str, max_bytes: int) -> bytes:
+        """Return the content of a member."""
+        tar = self._tar(url)
+        if member not in tar.members:
+            raise SampleError("missing file", f"{url} has no member {member!r:.200}")
+        if member in tar.links:
+            raise SampleError("link", f"{url}: {tar.links[member]}")
+        offset, size = tar.members[member]
+        if size > max_bytes:
+            detail = f"{url}::{member}: {size} bytes, the limit is {max_bytes}"
+            raise SampleError("too large", detail)
+        return tar.blob.read(offset, size)
+
+    def close(self) -> None:
+        """Close all tars."""
+        while self.tars:
+            self._drop_oldest()
+
+    def _tar(self, url: str) -> _OpenTar:
+        if url not in self.tars:
+            if len(self.tars) >= MAX_OPEN:
+                self._drop_oldest()
+            self.tars[url] = _open_tar(url)
+        self.tars.move_to_end(url)
+        tar = self.tars[url]
+        if isinstance(tar, SampleError):
+            raise SampleError(tar.reason, tar.detail)
+        return tar
+
+    def _drop_oldest(self) -> None:
+        _, tar = self.tars.popitem(last=False)
+        if isinstance(tar, _OpenTar):
+            tar.blob.close()
+
+
+@dataclass(slots=True)
+class LmdbValues:
+    """Reads values by key from databases that are opened read-only and without a lock."""
+
+    databases: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+
+    def read(self, path: str, key: str) -> bytes:
+        """Return the value of a key."""
+        lmdb = need("lmdb", extra="lmdb")
+        if path not in self.databases:
+            self._open(lmdb, path)
+        self.databases.move_to_end(path)
+        try:
+            with self.databases[path].begin() as transaction:
+                value = transaction.get(key.encode("utf-8", "surrogatepass"))
+        except lmdb.Error as error:
+            raise SampleError("unreadable database", f"{path}: {error}") from error
+        if value is None:
+            raise SampleError("missing file", f"{path} has no key {key!r:.200}")
+        return bytes(value)
+
+    def close(self) -> None:
+        """Close all databases."""
+        while self.databases:
+            self.databases.popitem()[1].close()
+
+    def _open(self, lmdb: Any, path: str) -> None:
+        if len(self.databases) >= MAX_OPEN:
+            self.databases.popitem(last=False)[1].close()
+        if not os.path.lexists(path):
+            raise SampleError("missing file", path)
+        try:
+            self.databases[path] = lmdb.open(
+                path, readonly=True, lock=False, readahead=False, subdir=Path(path).is_dir()
+            )
+        except lmdb.Error as error:
+            raise SampleError("unreadable database", f"{path}: {error}") from error
+
+
+def _open_tar(url: str) -> _OpenTar | SampleError:
+    if not is_remote(url) and not os.path.lexists(url):
+        return SampleError("missing file", url)
+    try:
+        blob = open_blob(url)
+        walk = walk_tar(blob)
+    except FormatError as error:
+        return SampleError("unreadable tar", str(error))
+    places = zip(walk.offsets, walk.sizes)
+    # The last member of a name counts, be it a link or not.
+    last = {name: number for number, name in enumerate(walk.names)} if walk.links else {}
+    links = {walk.names[n]: text for n, text in walk.links.items() if last[walk.names[n]] == n}
+    return _OpenTar(blob, dict(zip(walk.names, places)), links)
 
 
 @dataclass(slots=True)

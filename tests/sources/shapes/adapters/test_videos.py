@@ -9,7 +9,11 @@ import pytest
 from shardmill.errors import SampleError
 from shardmill.model.codec import build
 from shardmill.plugins import SHAPES
-from shardmill.sources.shapes.adapters.howto import last_parts
+from shardmill.sources.shapes.adapters.videos import (
+    HowtoInterlinkShape,
+    VideoChat2Shape,
+    last_parts,
+)
 from shardmill.sources.shapes.shape import RowDocument
 from shardmill.sources.shapes.video import VideoShape
 
@@ -127,3 +131,80 @@ def test_rows_that_lack_something_are_rejects(
 def test_the_last_parts_of_a_path() -> None:
     assert last_parts("clip_1", 3, ".mp4") == "clip_1.mp4"
     assert last_parts("a/b/c/d.mp4", 3, ".mp4") == "b/c/d.mp4"
+
+
+def test_clips_and_captions_alternate() -> None:
+    row = {
+        "video_id": "x",
+        "clips": [
+            {"clip_path": "/d/train/x/clip_0", "caption": "A box.", "clip": [0, 4.5]},
+            {"clip_path": "/d/train/x/clip_1", "caption": "A saw."},
+            {"clip_path": "/d/train/x/clip_2", "caption": "Dust.", "start": "00:08", "end": 9},
+        ],
+        "summary": "Woodwork.",
+    }
+    shaped = HowtoInterlinkShape().shape(row)
+    assert [(p.kind, p.media or p.text, p.turn, p.time_s) for p in shaped.segments] == [
+        ("video", "train/x/clip_0.mp4", 0, None),
+        ("text", "A box.", 0, (0.0, 4.5)),
+        ("video", "train/x/clip_1.mp4", 1, None),
+        ("text", "A saw.", 1, None),
+        ("video", "train/x/clip_2.mp4", 2, None),
+        ("text", "Dust.", 2, (8.0, 9.0)),
+        ("text", "Woodwork.", 3, None),
+    ]
+    assert shaped.extra == {"video_id": "x"}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, "missing field"),
+        ({"clips": []}, "missing field"),
+        ({"clips": ["x"]}, "missing field"),
+        ({"clips": [{"caption": "x"}]}, "missing field"),
+        ({"clips": [{"clip_path": "x"}]}, "missing caption"),
+        ({"clips": [{"clip_path": "x", "caption": "y", "clip": [3, 1]}]}, "bad clip"),
+        ({"clips": [{"clip_path": "x", "caption": "y", "clip": [3]}]}, "bad clip"),
+    ],
+)
+def test_clips_that_lack_something_make_the_row_a_reject(row: Any, reason: str) -> None:
+    with pytest.raises(SampleError) as error:
+        HowtoInterlinkShape().shape(row)
+    assert error.value.reason == reason
+
+
+QA = [{"i": "Answer.", "q": "What?", "a": "A cat."}]
+
+
+@pytest.mark.parametrize(
+    ("media", "expected"),
+    [
+        ({"video": "a.mp4"}, [("video", "a.mp4", None)]),
+        ({"video": "a.mp4", "start": 2, "end": 5}, [("video", "a.mp4", (2.0, 5.0))]),
+        ({"image": "a.jpg"}, [("image", "a.jpg", None)]),
+        ({"images": ["a.jpg", "b.jpg"]}, [("image", "a.jpg", None), ("image", "b.jpg", None)]),
+    ],
+)
+def test_media_come_before_the_first_question(media: dict[str, Any], expected: Any) -> None:
+    shaped = VideoChat2Shape().shape({**media, "QA": QA, "id": 7})
+    *shown, question, answer = shaped.segments
+    assert [(p.kind, p.media, p.time_s) for p in shown] == expected
+    assert (question.text, question.role) == ("Answer. What?", "user")
+    assert (answer.text, answer.role) == ("A cat.", "assistant")
+    assert shaped.extra["id"] == 7
+
+
+def test_frames_of_a_converted_row_take_their_placeholders_in_order() -> None:
+    frames = [f"f/frame_{n}.jpg" for n in range(16)]
+    turns = [
+        {"from": "human", "value": "<image>" * 16 + "What is shown?"},
+        {"from": "gpt", "value": "A clock."},
+    ]
+    shaped = VideoChat2Shape().shape({"images": frames, "conversations": turns})
+    assert [segment.media for segment in shaped.segments[:16]] == frames
+
+
+def test_without_questions_it_is_a_reject() -> None:
+    with pytest.raises(SampleError, match="missing field"):
+        VideoChat2Shape().shape({"video": "a.mp4"})
