@@ -38,7 +38,7 @@ SOURCES: Table = {
     "tars": "shardmill.sources.tars:TarSource",
     "nemo": "shardmill.sources.nemo:NemoSource",
     "nested": "shardmill.sources.tables.table:NestedSource",
-    "columns": "shardmill.sources.tables.columns:ColumnsSource",
+    "columns": "shardmill.sources.tables.table:ColumnsSource",
 }
 
 SHAPES: Table = {

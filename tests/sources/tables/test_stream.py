@@ -19,7 +19,6 @@ from shardmill.sources.tables.stream import (
     TableRecord,
     cut,
     open_stream,
-    place,
     too_long,
 )
 
@@ -139,5 +138,5 @@ def test_slices_cover_all_records_and_only_the_last_is_short(
 
 def test_a_record_says_where_it_is() -> None:
     record = too_long(TableRecord(2, 70, 500), 100)
-    assert place(record) == "row 3 at byte 70"
+    assert record.place == "row 3 at byte 70"
     assert str(record.problem) == "row too long: row 3 at byte 70: 500 bytes, the limit is 100"

@@ -33,7 +33,7 @@ class Inflated(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("rb")
-        self._make = _decompressor(path)
+        self._make, self._error = _codec(path)
         self._engine: Any = None
         self._is_between = False
         self._pending = memoryview(b"")
@@ -73,7 +73,7 @@ class Inflated(io.RawIOBase):
             self._engine, self._is_between = self._make(), False
         try:
             self._pending = memoryview(self._engine.decompress(self._compressed))
-        except _broken_data(self._path) as error:
+        except self._error as error:
             raise self._broken(f"cannot be decompressed: {error}") from error
         self._compressed = b""
         if self._engine.eof:
@@ -161,6 +161,11 @@ class TableRecord:
     cells: list[str] | None = None
     problem: SampleError | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the record is, as messages say it."""
+        return f"row {self.number + 1} at byte {self.offset}"
+
 
 @dataclass(slots=True)
 class TableSlice:
@@ -195,14 +200,9 @@ def cut(records: Iterable[TableRecord], per_slice: int) -> Iterator[TableSlice]:
 
 def too_long(record: TableRecord, max_bytes: int) -> TableRecord:
     """Return the record with the problem that it is longer than the limit."""
-    detail = f"{place(record)}: {record.num_bytes} bytes, the limit is {max_bytes}"
+    detail = f"{record.place}: {record.num_bytes} bytes, the limit is {max_bytes}"
     record.problem = SampleError("row too long", detail)
     return record
-
-
-def place(record: TableRecord) -> str:
-    """Return where a record is, as messages say it."""
-    return f"row {record.number + 1} at byte {record.offset}"
 
 
 def _skip(file: BinaryIO, num_bytes: int, path: Path) -> None:
@@ -213,15 +213,12 @@ def _skip(file: BinaryIO, num_bytes: int, path: Path) -> None:
         num_bytes -= skipped
 
 
-def _decompressor(path: Path) -> Callable[[], Any]:
-    if path.suffix.lower() == ".zst":
-        zstandard = need("zstandard", extra="tables")
-        return lambda: zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-    return lambda: zlib.decompressobj(wbits=31)
-
-
-def _broken_data(path: Path) -> type[Exception]:
+def _codec(path: Path) -> tuple[Callable[[], Any], type[Exception]]:
+    """Return what makes a decompressor of one frame, and the error of broken data."""
     if path.suffix.lower() != ".zst":
-        return zlib.error
-    error: type[Exception] = need("zstandard", extra="tables").ZstdError
-    return error
+        return lambda: zlib.decompressobj(wbits=31), zlib.error
+    zstandard = need("zstandard", extra="tables")
+    return (
+        lambda: zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj(),
+        zstandard.ZstdError,
+    )

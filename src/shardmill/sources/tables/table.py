@@ -2,16 +2,19 @@
 
 Text tables may be compressed (.gz, .zst). Listing streams each text table once and stores, for
 every slice, its bytes and their checksum; parquet and Arrow files are cut by row numbers and
-identified by size and time. `NestedSource` is for tables whose rows hold lists of rows.
+identified by size and time. `NestedSource` is for tables whose rows hold lists of rows,
+`ColumnsSource` for JSON files that are objects of columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
+
+import orjson
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
@@ -19,7 +22,8 @@ from shardmill.model.sample import Origin
 from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
 from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
 from shardmill.sources.tables.arrow import Cursors, count_rows
-from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams, TableSlice
+from shardmill.sources.tables.jsonscan import Cell, Elements
+from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams, TableSlice, open_stream
 from shardmill.sources.tables.text import TextTable, open_table
 from shardmill.storage.path import as_path
 
@@ -40,40 +44,20 @@ FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSource:
-    """The rows of table files; a folder means all tables below it.
+class TableFiles:
+    """What the sources of tables share: the files, and how a row of one is named.
 
-    `format` follows from the suffix unless given. `columns` names the columns of a csv that has no
-    header line. Relative paths of media begin at `media_root`, or beside the table.
+    A folder means all tables below it. Relative paths of media begin at `media_root`, or beside
+    the table.
     """
 
     files: tuple[str, ...]
     name: str = "table"
-    format: str | None = None
-    columns: tuple[str, ...] = ()
     media_root: str | None = None
-    max_row_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if self.format not in (None, *FORMATS):
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
-        if self.max_row_bytes <= 0:
-            raise ConfigError(f"max_row_bytes must be positive, got {self.max_row_bytes}")
 
     def places(self) -> tuple[str, ...]:
         """Return what it was given."""
         return self.files
-
-    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
-        """Yield slices of `per_shard` rows of each file in turn."""
-        for listed in self._listed():
-            yield from self._parts_of(listed, per_shard or ROWS_PER_PART)
-
-    @contextmanager
-    def open(self) -> Iterator[Read]:
-        """Yield the reader of one part; it keeps the file of the last part open."""
-        with closing(_Reader(self)) as reader:
-            yield reader.read
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each file."""
@@ -82,117 +66,69 @@ class TableSource:
     def _listed(self) -> Iterator[Listed]:
         return list_files(self.files, table_stem)
 
-    def _parts_of(self, listed: Listed, per_part: int) -> Iterator[SourcePart]:
-        format = self.format or table_format(listed.path.name)
-        if format == "columnar":
-            return _columnar_parts(listed, per_part)
-        return _text_parts(listed, self._table(listed.path, format), per_part)
-
-    def _table(self, path: Path, format: str) -> TextTable:
-        return open_table(path, format, self.columns, self.max_row_bytes)
-
-
-def table_format(file_name: str) -> str:
-    """Return the format that a file name says, or raise `ConfigError` with those that are known."""
-    suffix = split_suffixes(file_name)[0]
-    if suffix not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
-        raise ConfigError(f"{file_name!r} is no known table: give its format, or use {known}")
-    return SUFFIXES[suffix]
+    def _row(self, part: Mapping[str, Any], number: int, content: Any) -> Row:
+        """Return the row of these fields, or of the `SampleError` that stands for them."""
+        is_problem = isinstance(content, SampleError)
+        return Row(
+            key=f"{part['name']}-{number:08d}",
+            origin=Origin(source=self.name, path=part["relative"], row=number),
+            fields={} if is_problem else content,
+            media_dir=self.media_root or str(as_path(part["path"]).parent),
+            problem=content if is_problem else None,
+        )
 
 
-def table_stem(file_name: str) -> str | None:
-    """Return a table's name without its suffixes; None for other files and loose text files."""
-    suffix, compression = split_suffixes(file_name)
-    if suffix not in SUFFIXES or suffix == ".txt" or file_name.startswith("."):
-        return None
-    if file_name in NOT_ROWS:
-        return None
-    return file_name[: -len(suffix + compression)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource(TableFiles):
+    """The rows of table files.
 
+    `format` follows from the suffix unless given. `columns` names the columns of a csv that has no
+    header line.
+    """
 
-def split_suffixes(file_name: str) -> tuple[str, str]:
-    """Return (suffix, compression): "a.jsonl.zst" gives (".jsonl", ".zst")."""
-    path = PurePath(file_name.lower())
-    if path.suffix in COMPRESSIONS:
-        return PurePath(path.stem).suffix, path.suffix
-    return path.suffix, ""
+    format: str | None = None
+    columns: tuple[str, ...] = ()
+    max_row_bytes: int = 64 << 20
 
+    def __post_init__(self) -> None:
+        if self.format not in (None, *FORMATS):
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+        if self.max_row_bytes <= 0:
+            raise ConfigError(f"max_row_bytes must be positive, got {self.max_row_bytes}")
 
-def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[SourcePart]:
-    for piece in table.slices(per_part):
-        slice_: dict[str, Plain] = {
-            **_place(listed, table.format, piece.number, piece.num_rows),
-            "offset": piece.offset,
-            "num_bytes": piece.end - piece.offset,
-            "xxh3": piece.checksum.hexdigest(),
-        }
-        if table.columns:
-            slice_["columns"] = list(table.columns)
-        yield SourcePart(input=slice_, num_rows=piece.num_rows)
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
+        """Yield slices of `per_shard` rows of each file in turn."""
+        per_part = per_shard or ROWS_PER_PART
+        for listed in self._listed():
+            format = self.format or table_format(listed.path.name)
+            if format == "columnar":
+                yield from _columnar_parts(listed, per_part)
+            else:
+                table = open_table(listed.path, format, self.columns, self.max_row_bytes)
+                yield from _text_parts(listed, table, per_part)
 
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part; it keeps the file of the last part open."""
+        with closing(Streams()) as streams, closing(Cursors()) as cursors:
 
-def _columnar_parts(listed: Listed, per_part: int) -> Iterator[SourcePart]:
-    size, mtime_ns = size_and_time(listed.path)
-    num_rows = count_rows(listed.path)
-    for first in range(0, num_rows, per_part):
-        count = min(per_part, num_rows - first)
-        place = _place(listed, "columnar", first, count)
-        yield SourcePart(input={**place, "size": size, "mtime_ns": mtime_ns}, num_rows=count)
+            def read(part: Mapping[str, Any]) -> Iterator[Row]:
+                is_columnar = part["format"] == "columnar"
+                found = _columnar(cursors, part) if is_columnar else self._text(streams, part)
+                return (self._row(part, number, content) for number, content in found)
 
+            yield read
 
-def _place(listed: Listed, format: str, number: int, num_rows: int) -> dict[str, Plain]:
-    return {
-        "path": str(listed.path),
-        "relative": listed.relative,
-        "name": listed.name,
-        "format": format,
-        "number": number,
-        "num_rows": num_rows,
-    }
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Reads parts of one table source, and holds the file that the last one came from."""
-
-    source: TableSource
-    streams: Streams = field(default_factory=Streams)
-    cursors: Cursors = field(default_factory=Cursors)
-
-    def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
-        media_dir = self.source.media_root or str(as_path(part["path"]).parent)
-        is_columnar = part["format"] == "columnar"
-        for number, content in self._columnar(part) if is_columnar else self._text(part):
-            is_problem = isinstance(content, SampleError)
-            yield Row(
-                key=f"{part['name']}-{number:08d}",
-                origin=Origin(source=self.source.name, path=part["relative"], row=number),
-                fields={} if is_problem else content,
-                media_dir=media_dir,
-                problem=content if is_problem else None,
-            )
-
-    def close(self) -> None:
-        self.streams.close()
-        self.cursors.close()
-
-    def _columnar(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-        path = as_path(part["path"])
-        if size_and_time(path) != [part["size"], part["mtime_ns"]]:
-            raise FormatError("was changed after it was listed", path=path)
-        return enumerate(self.cursors.at(path, part["number"], part["num_rows"]), part["number"])
-
-    def _text(self, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    def _text(self, streams: Streams, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         """Yield (number, fields or problem) of each record, and check that none was changed."""
         path, number, offset = as_path(part["path"]), part["number"], part["offset"]
         table = TextTable(
             path=path,
             format=part["format"],
-            max_row_bytes=self.source.max_row_bytes,
+            max_row_bytes=self.max_row_bytes,
             columns=tuple(part.get("columns", ())),
         )
-        span = Span(self.streams.at(path, offset), part["num_bytes"])
+        span = Span(streams.at(path, offset), part["num_bytes"])
         found = TableSlice(number, offset)
         for record in table.records(span, number, offset, inside=True):
             found.add(record)
@@ -250,3 +186,158 @@ class NestedSource(TableSource):
                 detail = f"element {number} of {self.each!r} is {element!r:.60}"
                 problem = SampleError("row is not an object", detail)
                 yield replace(row, key=key, origin=origin, fields={}, problem=problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsSource(TableFiles):
+    """JSON files that are objects of columns, as pandas writes them and WebVid's lists are.
+
+        {"image": {"0": "a.mp4", "1": "b.mp4"}, "value": ["A cat.", "A dog."]}
+
+    A column is an object (its cells have keys) or an array. The keys of all columns must be the
+    same and in the same order, and so their lengths. Listing streams the file once and notes where
+    the cells of each slice lie in each column; a slice is read from there, so memory is bounded by
+    it.
+    """
+
+    name: str = "columns"
+    max_cell_bytes: int = 16 << 20
+
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
+        """Yield slices of `per_shard` rows of each file in turn."""
+        for listed in self._listed():
+            stamp = _stamp(listed.path)
+            for number, count, spans in self._slices(listed.path, per_shard or ROWS_PER_PART):
+                place = _place(listed, number, count)
+                yield SourcePart(input={**place, **stamp, "spans": spans}, num_rows=count)
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """Yield the reader of one part; it keeps the file of the last part open."""
+        with closing(Streams()) as streams:
+            yield lambda part: self._rows(streams, part)
+
+    def _slices(self, path: Path, per_slice: int) -> Iterator[tuple[int, int, dict[str, Plain]]]:
+        """Yield (first row, rows, spans): [offset, bytes, whether cells have keys] by column."""
+        slices: list[dict[str, tuple[int, int, bool]]] = []
+        lengths: dict[str, int] = {}
+        with open_stream(path) as file:
+            elements = Elements(file, 0, self.max_cell_bytes, path)
+            for column, is_keyed, cell in elements.all_columns():
+                number = lengths.get(column, 0)
+                lengths[column] = number + 1
+                if number // per_slice == len(slices):
+                    slices.append({})
+                spans = slices[number // per_slice]
+                first = spans[column][0] if column in spans else cell.start
+                spans[column] = (first, cell.end - first, is_keyed)
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise FormatError(f"its columns differ in length: {found}", path=path)
+        num_rows = max(lengths.values(), default=0)
+        for number, spans in zip(range(0, num_rows, per_slice), slices):
+            plain: dict[str, Plain] = {name: list(span) for name, span in spans.items()}
+            yield number, min(per_slice, num_rows - number), plain
+
+    def _rows(self, streams: Streams, part: Mapping[str, Any]) -> Iterator[Row]:
+        path = _unchanged(part)
+        columns: dict[str, list[Cell]] = {}
+        for name, (offset, num_bytes, is_keyed) in part["spans"].items():
+            span = Span(streams.at(path, offset), num_bytes)
+            elements = Elements(span, offset, self.max_cell_bytes, path)
+            columns[name] = list(elements.cells(is_keyed=is_keyed))
+        for number, cells in enumerate(zip(*columns.values()), part["number"]):
+            yield self._row(part, number, _fields(dict(zip(columns, cells))))
+
+
+def _fields(row: Mapping[str, Cell]) -> dict[str, Any] | SampleError:
+    keys = {cell.key for cell in row.values() if cell.key}
+    if len(keys) > 1:
+        return SampleError("columns do not match", f"cells of one row are called {keys}")
+    fields: dict[str, Any] = {}
+    for name, cell in row.items():
+        if cell.record.problem is not None:
+            return cell.record.problem
+        try:
+            fields[name] = orjson.loads(cell.record.raw)
+        except orjson.JSONDecodeError as error:
+            return SampleError("not JSON", f"{cell.record.place}: {error}")
+    return fields
+
+
+def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[SourcePart]:
+    for piece in table.slices(per_part):
+        slice_: dict[str, Plain] = {
+            **_place(listed, piece.number, piece.num_rows),
+            "format": table.format,
+            "offset": piece.offset,
+            "num_bytes": piece.end - piece.offset,
+            "xxh3": piece.checksum.hexdigest(),
+        }
+        if table.columns:
+            slice_["columns"] = list(table.columns)
+        yield SourcePart(input=slice_, num_rows=piece.num_rows)
+
+
+def _columnar_parts(listed: Listed, per_part: int) -> Iterator[SourcePart]:
+    stamp = _stamp(listed.path)
+    num_rows = count_rows(listed.path)
+    for first in range(0, num_rows, per_part):
+        count = min(per_part, num_rows - first)
+        place = _place(listed, first, count)
+        yield SourcePart(input={**place, **stamp, "format": "columnar"}, num_rows=count)
+
+
+def _columnar(cursors: Cursors, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    number = part["number"]
+    return enumerate(cursors.at(_unchanged(part), number, part["num_rows"]), number)
+
+
+def _place(listed: Listed, number: int, num_rows: int) -> dict[str, Plain]:
+    return {
+        "path": str(listed.path),
+        "relative": listed.relative,
+        "name": listed.name,
+        "number": number,
+        "num_rows": num_rows,
+    }
+
+
+def _stamp(path: Path) -> dict[str, Plain]:
+    size, mtime_ns = size_and_time(path)
+    return {"size": size, "mtime_ns": mtime_ns}
+
+
+def _unchanged(part: Mapping[str, Any]) -> Path:
+    """Return the path of a part whose file is still the one that was listed."""
+    path = as_path(part["path"])
+    if size_and_time(path) != [part["size"], part["mtime_ns"]]:
+        raise FormatError("was changed after it was listed", path=path)
+    return path
+
+
+def table_format(file_name: str) -> str:
+    """Return the format that a file name says, or raise `ConfigError` with those that are known."""
+    suffix = split_suffixes(file_name)[0]
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{file_name!r} is no known table: give its format, or use {known}")
+    return SUFFIXES[suffix]
+
+
+def table_stem(file_name: str) -> str | None:
+    """Return a table's name without its suffixes; None for other files and loose text files."""
+    suffix, compression = split_suffixes(file_name)
+    if suffix not in SUFFIXES or suffix == ".txt" or file_name.startswith("."):
+        return None
+    if file_name in NOT_ROWS:
+        return None
+    return file_name[: -len(suffix + compression)]
+
+
+def split_suffixes(file_name: str) -> tuple[str, str]:
+    """Return (suffix, compression): "a.jsonl.zst" gives (".jsonl", ".zst")."""
+    path = PurePath(file_name.lower())
+    if path.suffix in COMPRESSIONS:
+        return PurePath(path.stem).suffix, path.suffix
+    return path.suffix, ""

@@ -22,14 +22,13 @@ from typing import Any, BinaryIO
 import orjson
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.sources.tables.jsonarray import Elements
+from shardmill.sources.tables.jsonscan import Elements
 from shardmill.sources.tables.stream import (
     ByteReader,
     TableRecord,
     TableSlice,
     cut,
     open_stream,
-    place,
     too_long,
 )
 
@@ -168,7 +167,7 @@ def line_records(
 
 def json_fields(record: TableRecord) -> dict[str, Any]:
     """Return the JSON object of a record."""
-    return json_object(record.raw, place(record), record.offset)
+    return json_object(record.raw, record.place, record.offset)
 
 
 def json_object(raw: bytes, where: str, offset: int = 0) -> dict[str, Any]:
@@ -184,7 +183,7 @@ def json_object(raw: bytes, where: str, offset: int = 0) -> dict[str, Any]:
 
 def text_fields(record: TableRecord) -> dict[str, Any]:
     """Return a line of plain text as the field `text`."""
-    return {"text": _decode(record.raw, place(record), record.offset).rstrip("\r\n")}
+    return {"text": decode_text(record.raw, record.place, record.offset).rstrip("\r\n")}
 
 
 def _parse(raw: bytes, where: str, offset: int) -> Any:
@@ -192,7 +191,7 @@ def _parse(raw: bytes, where: str, offset: int) -> Any:
     try:
         return orjson.loads(raw.removeprefix(BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
-        text = _decode(raw, where, offset)
+        text = decode_text(raw, where, offset)
         if b"NaN" not in raw and b"Infinity" not in raw:
             raise SampleError("not JSON", f"{where}: {error}") from error
     try:
@@ -201,7 +200,8 @@ def _parse(raw: bytes, where: str, offset: int) -> Any:
         raise SampleError("not JSON", f"{where}: {error}") from error
 
 
-def _decode(raw: bytes, where: str, offset: int) -> str:
+def decode_text(raw: bytes, where: str, offset: int = 0) -> str:
+    """Return UTF-8 without its mark, or raise a `SampleError` like that of `json_object`."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -253,13 +253,18 @@ def delimited_records(
     lines = _Lines(file, offset, max_bytes, path)
     reader = csv.reader(lines, delimiter=delimiter)
     while True:
-        cells, problem = _next_row(reader)
-        start, raw = lines.take()
-        if cells is None and problem is None:
+        cells: list[str] | None = None
+        problem = None
+        try:
+            cells = next(reader)
+        except StopIteration:
             return
+        except csv.Error as error:
+            problem = str(error)
+        start, raw = lines.take()
         record = TableRecord(number, start, len(raw), raw, cells)
         if problem is not None:
-            record.problem = SampleError("not csv", f"{place(record)}: {problem}")
+            record.problem = SampleError("not csv", f"{record.place}: {problem}")
         elif not cells:
             continue
         yield record
@@ -270,19 +275,10 @@ def delimited_fields(record: TableRecord, columns: Sequence[str]) -> dict[str, A
     """Return the cells of a record by the names of the columns."""
     cells = record.cells or []
     if len(cells) != len(columns):
-        detail = f"{place(record)} has {len(cells)} cells, the table has {len(columns)} columns"
+        detail = f"{record.place} has {len(cells)} cells, the table has {len(columns)} columns"
         raise SampleError("wrong number of cells", detail)
     try:
         "".join(cells).encode()
     except UnicodeEncodeError as error:
-        raise SampleError("not UTF-8", place(record)) from error
+        raise SampleError("not UTF-8", record.place) from error
     return dict(zip(columns, cells))
-
-
-def _next_row(reader: Iterator[list[str]]) -> tuple[list[str] | None, str | None]:
-    try:
-        return next(reader), None
-    except StopIteration:
-        return None, None
-    except csv.Error as error:
-        return None, str(error)

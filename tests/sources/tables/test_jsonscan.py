@@ -4,14 +4,15 @@ import io
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
-from shardmill.sources.tables import jsonarray as array
-from shardmill.sources.tables.jsonarray import Elements
+from shardmill.sources.tables import jsonscan
+from shardmill.sources.tables.jsonscan import Elements
 from shardmill.sources.tables.stream import Span, TableRecord, cut
 
 PATH = Path("rows.json")
@@ -24,7 +25,7 @@ values = st.recursive(
 
 @pytest.fixture(autouse=True)
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array, "WINDOW", 3)
+    monkeypatch.setattr(jsonscan, "WINDOW", 3)
 
 
 def records_of(data: bytes, limit: int = 10_000) -> list[TableRecord]:
@@ -83,7 +84,7 @@ def test_an_element_over_the_limit_is_passed_over(
     wrapped = [[row] for row in rows]
     data = json.dumps(wrapped, indent=1).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(array, "PIECE", piece)
+        patch.setattr(jsonscan, "PIECE", piece)
         found = records_of(data, limit=limit)
     everything = records_of(data)
     assert [(r.offset, r.num_bytes) for r in found] == [(r.offset, r.num_bytes) for r in everything]
@@ -93,7 +94,7 @@ def test_an_element_over_the_limit_is_passed_over(
 def test_a_huge_element_is_never_held_in_memory() -> None:
     data = b'[{"a": "' + (b"x" * 96 + b'\\"]') * 100_000 + b'"}, 1]'
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(array, "WINDOW", 1 << 16)
+        patch.setattr(jsonscan, "WINDOW", 1 << 16)
         tracemalloc.start()
         long, short = records_of(data, limit=100_000)
         _, peak = tracemalloc.get_traced_memory()
@@ -114,3 +115,44 @@ def test_a_short_element_that_is_no_json_is_not_called_long() -> None:
     with pytest.raises(FormatError, match="its element is not JSON") as error:
         records_of(b"[1, {nope}, " + b"2, " * 500 + b"3]", limit=50)
     assert error.value.offset == 4
+
+
+cell_values = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.integers(), max_size=3)
+
+
+columns = st.dictionaries(
+    st.text(max_size=5),
+    st.lists(cell_values, max_size=5)
+    | st.dictionaries(st.text(max_size=4), cell_values, max_size=5),
+    max_size=4,
+)
+
+
+def cells_of(raw: bytes) -> list[Any]:
+    return list(Elements(io.BytesIO(raw), 0, 1 << 20, Path("x.json")).all_columns())
+
+
+@given(columns, st.sampled_from([None, 1]), st.booleans())
+def test_every_cell_is_found_where_it_lies(made: Any, indent: int | None, escape: bool) -> None:
+    raw = json.dumps(made, indent=indent, ensure_ascii=escape).encode("utf-8", "surrogatepass")
+    found = cells_of(raw)
+    expected = [
+        (name, key, value)
+        for name, column in made.items()
+        for key, value in (
+            column.items() if isinstance(column, dict) else (("", cell) for cell in column)
+        )
+    ]
+    assert [(name, cell.key, json.loads(cell.record.raw)) for name, _, cell in found] == expected
+    for _, is_keyed, cell in found:
+        again = Elements(io.BytesIO(raw[cell.start : cell.end]), cell.start, 1 << 20, Path("x"))
+        (same,) = again.cells(is_keyed=is_keyed)
+        assert same.record.raw == cell.record.raw and same.end == cell.end
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{", b'{"a"', b'{"a":', b'{"a": 3}', b'{"a": {"b": 1}', b'{"a": {3: 1}}']
+)
+def test_what_is_no_object_of_columns_is_an_error(raw: bytes) -> None:
+    with pytest.raises(FormatError, match=r"x\.json"):
+        cells_of(raw)

@@ -1,4 +1,4 @@
-"""A JSON array as records, streamed: only the element at hand is in memory.
+"""JSON arrays and objects of columns, streamed: only the element at hand is in memory.
 
 The text is decoded as latin-1, in which every byte is one character, so that the positions of
 Python's own JSON scanner are byte offsets. An element that does not end inside the window makes
@@ -12,6 +12,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import orjson
 
 from shardmill.errors import FormatError
 from shardmill.sources.tables.stream import ByteReader, TableRecord, too_long
@@ -51,8 +54,21 @@ class Brackets:
         return None
 
 
+class Cell(NamedTuple):
+    """A cell: its key, "" in an array; where key and value begin; and the value's bytes."""
+
+    key: str
+    start: int
+    record: TableRecord
+
+    @property
+    def end(self) -> int:
+        """Where its value ends."""
+        return self.record.offset + self.record.num_bytes
+
+
 class Elements:
-    """The elements of an array, found one after the other from any element on."""
+    """The elements of an array or of columns, found one after the other from any element on."""
 
     def __init__(self, file: ByteReader, offset: int, max_bytes: int, path: Path) -> None:
         self._file, self._max_bytes, self._path = file, max_bytes, path
@@ -73,6 +89,46 @@ class Elements:
             self._expect("]")
             if self._peek():
                 raise self._broken("has more text after the end of its array")
+
+    def all_columns(self) -> Iterator[tuple[str, bool, Cell]]:
+        """Yield the cells of all columns as (name of the column, whether cells have keys, cell)."""
+        self._expect("{")
+        while self._peek() != "}":
+            name = self._name()
+            is_keyed = self._peek() == "{"
+            self._expect("{" if is_keyed else "[")
+            for cell in self.cells(is_keyed=is_keyed):
+                yield name, is_keyed, cell
+            self._expect("}" if is_keyed else "]")
+            self._pass_comma("}")
+        self._expect("}")
+
+    def cells(self, *, is_keyed: bool) -> Iterator[Cell]:
+        """Yield the cells of a column up to its end, or to the end of the file."""
+        end = "}" if is_keyed else "]"
+        number = 0
+        while self._peek() not in (end, ""):
+            start = self._base + self._at
+            key = self._name() if is_keyed else ""
+            yield Cell(key, start, self._element(number))
+            self._pass_comma(end)
+            number += 1
+
+    def _name(self) -> str:
+        """Return the next string, which a colon follows."""
+        record = self._element(0)
+        self._expect(":")
+        try:
+            name = orjson.loads(record.raw)
+        except orjson.JSONDecodeError as error:
+            raise self._broken(f"has a name that is not JSON: {error}") from error
+        if not isinstance(name, str):
+            raise self._broken(f"has {name!r:.60} where a name should be")
+        return name
+
+    def _pass_comma(self, end: str) -> None:
+        if self._peek() not in (end, ""):
+            self._expect(",")
 
     def _element(self, number: int) -> TableRecord:
         self._peek()
