@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError
 from shardmill.machine import count_cpus
 from shardmill.media.image.decode import Content, decode_image, resampler, resize_crop
-from shardmill.media.image.geometry import Fit, Geometry
+from shardmill.media.image.geometry import Geometry, ResizeCrop
 from shardmill.media.sizes import probe
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
@@ -277,14 +277,14 @@ class ImageFlow:
         """
         return _Run(self, on_first).encode(images)
 
-    def start(self, batch: Batch, content: Content, fit: Fit, size: Size) -> None:
+    def start(self, batch: Batch, content: Content, fit: ResizeCrop, size: Size) -> None:
         """Let a thread decode an image into the next place of a batch."""
         place = batch.pixels[len(batch.decoded)].numpy()
         batch.decoded.append(
             self._pool.submit(_decode_into, place, content, fit, size, self._allow_truncated)
         )
 
-    def fit(self, content: Content) -> tuple[Fit, Size]:
+    def fit(self, content: Content) -> tuple[ResizeCrop, Size]:
         """Return how an image is brought to size, and the size that its header says."""
         size = probe("image", content).size
         return self._geometry.fit(size.width, size.height), (size.width, size.height)
@@ -382,7 +382,7 @@ class _Run:
 
 
 def _decode_into(
-    place: NDArray[np.uint8], content: Content, fit: Fit, size: Size, allow_truncated: bool
+    place: NDArray[np.uint8], content: Content, fit: ResizeCrop, size: Size, allow_truncated: bool
 ) -> SampleError | None:
     try:
         pixels = decode_image(content, allow_truncated=allow_truncated)

@@ -9,8 +9,8 @@ from hypothesis.strategies import floats, integers
 from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.media.image.geometry import (
     Buckets,
-    Fit,
     Native,
+    ResizeCrop,
     Square,
     bucket_table,
     cover,
@@ -33,7 +33,7 @@ def test_a_fit_covers_its_target_just_so(width: int, height: int, wide: int, tal
 
 
 def test_a_photo_becomes_the_middle_square() -> None:
-    assert Square().fit(1024, 768) == Fit((682, 512), 85, 0, 512, 512)
+    assert Square().fit(1024, 768) == ResizeCrop((682, 512), 85, 0, 512, 512)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 499), (1, 20000), (20000, 1)])

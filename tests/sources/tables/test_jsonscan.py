@@ -117,13 +117,12 @@ def test_a_short_element_that_is_no_json_is_not_called_long() -> None:
     assert error.value.offset == 4
 
 
-cell_values = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.integers(), max_size=3)
+cells = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.integers(), max_size=3)
 
 
 columns = st.dictionaries(
     st.text(max_size=5),
-    st.lists(cell_values, max_size=5)
-    | st.dictionaries(st.text(max_size=4), cell_values, max_size=5),
+    st.lists(cells, max_size=5) | st.dictionaries(st.text(max_size=4), cells, max_size=5),
     max_size=4,
 )
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import SampleError, need
-from shardmill.media.image.geometry import Fit
+from shardmill.media.image.geometry import ResizeCrop
 from shardmill.media.sizes import probe
 
 Pixels = NDArray[np.uint8]
@@ -43,7 +43,7 @@ def decode_image(content: Content, *, allow_truncated: bool = False) -> Pixels:
     return _decode_any(content, allow_truncated)
 
 
-def resize_crop(pixels: Pixels, fit: Fit) -> Pixels:
+def resize_crop(pixels: Pixels, fit: ResizeCrop) -> Pixels:
     """Return the middle of the image resized by Lanczos, as its fit says.
 
     torch's resampling is equal to Pillow's up to one unit of rounding, at a third of the time;
@@ -153,7 +153,7 @@ def _torch_lanczos() -> Any:
     return resample
 
 
-def _resize_with_pillow(pixels: Pixels, fit: Fit) -> Pixels:
+def _resize_with_pillow(pixels: Pixels, fit: ResizeCrop) -> Pixels:
     image = need("PIL.Image", extra="image")
     across, down = pixels.shape[1] / fit.resized[0], pixels.shape[0] / fit.resized[1]
     box = (

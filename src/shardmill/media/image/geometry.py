@@ -19,7 +19,7 @@ MAX_SIDE = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ResizeCrop:
     """Resize to `resized`, then keep `width` x `height` from (`left`, `top`) on."""
 
     resized: tuple[int, int]
@@ -33,7 +33,7 @@ class Fit:
 class Geometry(Protocol):
     """A frozen dataclass that says how images are brought to size."""
 
-    def fit(self, width: int, height: int) -> Fit:
+    def fit(self, width: int, height: int) -> ResizeCrop:
         """Return the fit of an image; one that is not wanted is `Filtered`."""
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -51,7 +51,7 @@ class Square:
         _check_side("resolution", self.resolution)
         _check_aspect(self.max_aspect)
 
-    def fit(self, width: int, height: int) -> Fit:
+    def fit(self, width: int, height: int) -> ResizeCrop:
         check_aspect(width, height, self.max_aspect)
         return cover(width, height, self.resolution, self.resolution)
 
@@ -79,7 +79,7 @@ class Buckets:
         for side in (side for size in self.table for side in size):
             _check_side("each side in the table", side)
 
-    def fit(self, width: int, height: int) -> Fit:
+    def fit(self, width: int, height: int) -> ResizeCrop:
         check_aspect(width, height, self.max_aspect)
         size = max(self._table, key=lambda size: likeness(size, (width, height)))
         return cover(width, height, *size)
@@ -106,7 +106,7 @@ class Native:
         if self.max_pixels < self.factor**2:
             raise ConfigError(f"max_pixels must hold one code, got {self.max_pixels}")
 
-    def fit(self, width: int, height: int) -> Fit:
+    def fit(self, width: int, height: int) -> ResizeCrop:
         check_aspect(width, height, self.max_aspect)
         resized = shrink(width, height, self.max_pixels)
         wide, tall = (side // self.factor * self.factor for side in resized)
@@ -118,7 +118,7 @@ class Native:
         return ()
 
 
-def cover(width: int, height: int, wide: int, tall: int) -> Fit:
+def cover(width: int, height: int, wide: int, tall: int) -> ResizeCrop:
     """Return the fit that just covers `wide` x `tall`, in whole numbers: it never undershoots."""
     if width * tall >= height * wide:
         return _cut((width * tall // height, tall), wide, tall)
@@ -157,8 +157,8 @@ def check_aspect(width: int, height: int, max_aspect: float) -> None:
         raise Filtered(f"aspect ratio over {max_aspect:g}", f"{width} x {height}")
 
 
-def _cut(resized: tuple[int, int], wide: int, tall: int) -> Fit:
-    return Fit(resized, (resized[0] - wide) // 2, (resized[1] - tall) // 2, wide, tall)
+def _cut(resized: tuple[int, int], wide: int, tall: int) -> ResizeCrop:
+    return ResizeCrop(resized, (resized[0] - wide) // 2, (resized[1] - tall) // 2, wide, tall)
 
 
 def _check_side(name: str, value: int) -> None:
