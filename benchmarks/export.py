@@ -81,21 +81,21 @@ EXPORTS: dict[str, tuple[str, dict[str, Any], tuple[str, str, str | None]]] = {
 
 
 def shardmill(folder: str, export: str) -> Contestant:
-    """Export to a new folder each time."""
+    """ExportShards to a new folder each time."""
     out = Path(folder) / "out"
     return lambda: make(Path(folder), export, out), lambda: shutil.rmtree(out)
 
 
 def make(folder: Path, export: str, out: Path) -> int:
-    """Export to a folder in this process, and return how many rows were written."""
+    """ExportShards to a folder in this process, and return how many rows were written."""
     from shardmill.model.codec import build
     from shardmill.plugins import FORMATS
     from shardmill.run.runner import run_stage
-    from shardmill.stages.export import Export
+    from shardmill.stages.export import ExportShards
 
     kind, plain, _ = EXPORTS[export]
     codes = folder / "codes" if kind == "pairs" else None
-    stage = Export(input_dir=folder / kind, codes_dir=codes, format=build(FORMATS, plain))
+    stage = ExportShards(input_dir=folder / kind, codes_dir=codes, format=build(FORMATS, plain))
     report = run_stage(stage, out, workers=0)
     assert report.manifest is not None, report.failures
     return report.manifest.num_kept
@@ -378,7 +378,7 @@ def peak_mb(folder: Path, name: str) -> float:
 
 
 def print_peak(folder: Path, name: str) -> None:
-    """Export in this process, and print its peak above what it had before, in megabytes."""
+    """ExportShards in this process, and print its peak above what it had before, in megabytes."""
     import threading
 
     def resident() -> int:

@@ -28,7 +28,7 @@ STAGES: Table = {
     "adopt-tokens": "shardmill.stages.adopt:AdoptTokens",
     "measure": "shardmill.stages.measure:Measure",
     "pack": "shardmill.stages.pack:Materialize",
-    "export": "shardmill.stages.export:Export",
+    "export": "shardmill.stages.export:ExportShards",
     "remove": "shardmill.stages.remove:RemoveSamples",
 }
 

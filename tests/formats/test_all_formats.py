@@ -19,7 +19,7 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.same import compare
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -69,7 +69,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
 
 
 def export(source: Path, out: Path, plain: dict[str, Any], codes_dir: Path | None = None) -> None:
-    stage = Export(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
+    stage = ExportShards(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
     report = run_stage(stage, out, workers=0)
     assert report.complete, (plain, report.failures)
     assert check_folder(out).sound

@@ -24,7 +24,7 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
 from shardmill.shards.tokens.ids import MAGIC
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 
 SPACE = TokenSpace(text_size=40, specials={"image": 3}, num_codes=20)
 
@@ -39,7 +39,7 @@ def tokens(tmp_path: Path) -> Path:
 def test_an_export_knows_its_format_and_the_space_of_its_input(
     tmp_path: Path, tokens: Path, prefix: str | None
 ) -> None:
-    stage = Export(input_dir=tokens, format=MegatronFormat(prefix=prefix))
+    stage = ExportShards(input_dir=tokens, format=MegatronFormat(prefix=prefix))
     run_stage(stage, tmp_path / "out", workers=0)
     reader = open_reader(str(tmp_path / "out"))
     assert isinstance(reader, MegatronReader)
@@ -48,7 +48,7 @@ def test_an_export_knows_its_format_and_the_space_of_its_input(
 
 
 def test_an_export_that_is_not_finished_is_refused(tmp_path: Path, tokens: Path) -> None:
-    run_stage(Export(input_dir=tokens, format=MegatronFormat()), tmp_path / "out", workers=0)
+    run_stage(ExportShards(input_dir=tokens, format=MegatronFormat()), tmp_path / "out", workers=0)
     (tmp_path / "out" / "manifest.json").unlink()
     (tmp_path / "out" / "receipts" / "00000.json").unlink()
     with pytest.raises(ShardmillError, match="1 of 1 units are missing"):

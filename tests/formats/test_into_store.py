@@ -12,7 +12,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import build
 from shardmill.plugins import FORMATS
 from shardmill.run.runner import run_stage
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.storage.path import UrlPath
 
 WHOLE: list[dict[str, Any]] = [
@@ -31,7 +31,7 @@ IN_PLACE: list[dict[str, Any]] = [
 
 
 def export(mixed: Mixed, out: Path, plain: dict[str, Any]) -> None:
-    stage = Export(input_dir=mixed.tokens, format=build(FORMATS, plain))
+    stage = ExportShards(input_dir=mixed.tokens, format=build(FORMATS, plain))
     report = run_stage(stage, out, workers=0)
     assert report.complete, report.failures
 

@@ -16,7 +16,7 @@ from shardmill.formats.litdata import LitDataFormat, LitDataReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 
 
 def learned_row(number: int, length: int, num_learned: int | None = None) -> TokenRow:
@@ -30,7 +30,7 @@ def export(tmp_path: Path, size: int, **fields: Any) -> Path:
     rows = [learned_row(n, n + 1) for n in range(5)]
     space = TokenSpace(text_size=size)
     tokens = write_token_folder(tmp_path / "tokens", [rows[:3], [], rows[3:]], space)
-    stage = Export(input_dir=tokens, format=LitDataFormat(**fields))
+    stage = ExportShards(input_dir=tokens, format=LitDataFormat(**fields))
     assert run_stage(stage, tmp_path / "out", workers=0).complete
     return tmp_path / "out"
 
@@ -67,10 +67,10 @@ def test_loss_masks_are_refused_unless_all_shall_be_learned(
 ) -> None:
     rows = [learned_row(0, 4), learned_row(1, 0), learned_row(2, 4, num_learned), learned_row(3, 2)]
     tokens = write_token_folder(tmp_path / "tokens", [[learned_row(9, 3)], rows])
-    refused = Export(input_dir=tokens, format=LitDataFormat())
+    refused = ExportShards(input_dir=tokens, format=LitDataFormat())
     with pytest.raises(ConfigError, match=r"00001.*'k2' has tokens that are not .*=learn drops"):
         run_stage(refused, tmp_path / "out", workers=0)
-    allowed = Export(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    allowed = ExportShards(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
     assert run_stage(allowed, tmp_path / "all", workers=0).complete
 
 
@@ -78,7 +78,7 @@ def test_loss_masks_are_refused_unless_all_shall_be_learned(
 def reader(tmp_path: Path) -> LitDataReader:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(3)]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    stage = Export(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    stage = ExportShards(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
     run_stage(stage, tmp_path / "out", workers=0)
     return LitDataReader(dir=str(tmp_path / "out"))
 

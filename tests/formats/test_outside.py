@@ -22,7 +22,7 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.same import compare
 
 
@@ -68,7 +68,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def test_it_is_opened_by_what_its_stage_says(tokens: Path, tmp_path: Path) -> None:
-    stage = Export(input_dir=tokens, format=IdLines(shift=3))
+    stage = ExportShards(input_dir=tokens, format=IdLines(shift=3))
     assert run_stage(stage, tmp_path / "out", workers=0).complete
     reader = open_reader(str(tmp_path / "out"))
     assert [part.num_records for part in reader.parts()] == [4, 2]
@@ -81,7 +81,7 @@ def test_it_is_opened_by_what_its_stage_says(tokens: Path, tmp_path: Path) -> No
 
 def test_commands_read_it(tokens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run_stage(Export(input_dir=tokens, format=IdLines()), out, workers=0).complete
+    assert run_stage(ExportShards(input_dir=tokens, format=IdLines()), out, workers=0).complete
     invoke("check", "--same", tokens, out)
     shown = invoke("show", out, "--sample", "k5", "--json").stdout
     assert json.loads(shown)["documents"][0]["ids"] == [0, 1, 2, 3, 4, 5]
@@ -89,7 +89,7 @@ def test_commands_read_it(tokens: Path, tmp_path: Path) -> None:
 
 def test_one_that_only_writes_says_what_is_missing(tokens: Path, tmp_path: Path) -> None:
     assert run_stage(
-        Export(input_dir=tokens, format=OnlyWrites()), tmp_path / "out", workers=0
+        ExportShards(input_dir=tokens, format=OnlyWrites()), tmp_path / "out", workers=0
     ).complete
     with pytest.raises(ConfigError, match="OnlyWrites has no reader: give it the methods holds"):
         compare(open_reader(str(tokens)), open_reader(str(tmp_path / "out")))

@@ -43,8 +43,10 @@ def test_samples_have_text_media_and_codes(mixed: Mixed) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, mixed: Mixed) -> None:
     from shardmill.formats.megatron import MegatronFormat
     from shardmill.run.runner import run_stage
-    from shardmill.stages.export import Export
+    from shardmill.stages.export import ExportShards
 
-    run_stage(Export(input_dir=mixed.tokens, format=MegatronFormat(prefix="x")), tmp_path / "o")
+    run_stage(
+        ExportShards(input_dir=mixed.tokens, format=MegatronFormat(prefix="x")), tmp_path / "o"
+    )
     with pytest.raises(ConfigError, match="holds export, not samples, codes or tokens"):
         open_folder(tmp_path / "o")

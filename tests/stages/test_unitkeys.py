@@ -19,7 +19,7 @@ from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptCodes, AdoptTokens
 from shardmill.stages.codes import EncodeImages
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.filter import FilterSamples
 from shardmill.stages.frames import SampleFrames
 from shardmill.stages.index import IndexTars
@@ -122,5 +122,5 @@ def test_remote_tars_are_known_by_their_size_alone(tmp_path: Path) -> None:
 def test_every_stage_says_whether_it_knows() -> None:
     knowing = (Ingest, IndexTars, FilterSamples, SampleFrames, EncodeImages, Measure, Tokenize)
     assert all(hasattr(stage, "units_name_content") for stage in (*knowing, TokenizeText))
-    refusing = (AdoptTokens, AdoptCodes, Materialize, Export, RemoveSamples)
+    refusing = (AdoptTokens, AdoptCodes, Materialize, ExportShards, RemoveSamples)
     assert not any(hasattr(stage, "units_name_content") for stage in refusing)

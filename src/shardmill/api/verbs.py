@@ -466,9 +466,9 @@ def export(
 
         sm.export(tokens, "megatron", format="megatron,prefix=train")
     """
-    from shardmill.stages.export import Export as ExportStage
+    from shardmill.stages.export import ExportShards
 
-    stage = ExportStage(
+    stage = ExportShards(
         input_dir=to_path(src),
         format=to_plugin(FORMATS, format, where="format"),
         codes_dir=None if codes is None else to_path(codes),

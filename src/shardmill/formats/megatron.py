@@ -47,7 +47,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "int32": np.dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PrefixCounts:
     """How many sequences, tokens and documents, and where the parts of their `.idx` begin."""
 
     sequences: int
@@ -103,7 +103,7 @@ class MegatronFormat(Format):
         """Return the sizes of the one pair of files, if there is one."""
         if self.prefix is None:
             return {}
-        total = Counts(*pieces[0].place["all"]) if pieces else Counts(0, 0, 0)
+        total = PrefixCounts(*pieces[0].place["all"]) if pieces else PrefixCounts(0, 0, 0)
         return {
             f"{self.prefix}.bin": total.tokens * self._dtype(source).itemsize,
             f"{self.prefix}.idx": total.bounds_at + 8 * (total.documents + 1),
@@ -156,7 +156,7 @@ class MegatronFormat(Format):
         draft.finish(piece.name, num_samples=num_rows)
 
     def _write_ranges(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
-        dtype, total = self._dtype(source), Counts(*piece.place["all"])
+        dtype, total = self._dtype(source), PrefixCounts(*piece.place["all"])
         sequence, token, document = piece.place["first"]
         bin_name, idx_name = f"{self.prefix}.bin", f"{self.prefix}.idx"
         with RangeWriter(draft, piece.name) as ranges:
@@ -188,9 +188,9 @@ class MegatronFormat(Format):
         return DTYPES[self.dtype]
 
 
-def _count(source: ExportInput, slices: Sequence[Slice]) -> Counts:
+def _count(source: ExportInput, slices: Sequence[Slice]) -> PrefixCounts:
     batches = list(token_batches(source, slices))
-    return Counts(
+    return PrefixCounts(
         sum(batch.num_sequences for batch in batches),
         sum(batch.num_tokens for batch in batches),
         sum(len(batch.documents) - 1 for batch in batches),

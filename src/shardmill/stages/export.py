@@ -20,7 +20,7 @@ from shardmill.stages.inputs import sample_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class ExportShards:
     """The spec of an export; `num_shards` cuts the rows into as many even parts.
 
     `codes_dir` is the folder of codes of the samples in `input_dir`.

@@ -16,12 +16,12 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.stages.check.folder import check_folder
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 
 
 def export(source: Path, out: Path, **fields: Any) -> Path:
     report = run_stage(
-        Export(input_dir=source, format=EnergonFormat(**fields), num_shards=4), out, workers=0
+        ExportShards(input_dir=source, format=EnergonFormat(**fields), num_shards=4), out, workers=0
     )
     assert report.complete, report.failures
     return out
@@ -75,6 +75,6 @@ def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], message: st
 
 def test_captioning_needs_pairs(mixed: Mixed, tmp_path: Path) -> None:
     for source, message in ((mixed.tokens, "holds tokens"), (mixed.samples, "not an image and a")):
-        stage = Export(input_dir=source, format=EnergonFormat(sample_type="captioning"))
+        stage = ExportShards(input_dir=source, format=EnergonFormat(sample_type="captioning"))
         with pytest.raises(ConfigError, match=message):
             list(stage.units())

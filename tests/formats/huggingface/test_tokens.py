@@ -27,7 +27,7 @@ from shardmill.run.runner import run_stage
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import open_tokens
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=32_000, added=("image",), num_codes=16_384)
@@ -62,7 +62,9 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
-    stage = Export(input_dir=folder, format=HuggingFaceFormat(**fields), num_shards=num_shards)
+    stage = ExportShards(
+        input_dir=folder, format=HuggingFaceFormat(**fields), num_shards=num_shards
+    )
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return out
@@ -151,13 +153,13 @@ def test_a_shard_without_rows_is_no_problem(tmp_path: Path, files: str) -> None:
 def test_keys_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     rows = [replace(ROWS[0], key="caf\udce9")]  # as surrogateescape reads b"caf\xe9"
     tokens = write_token_folder(tmp_path / "tokens", [rows], SPACE)
-    stage = Export(input_dir=tokens, format=HuggingFaceFormat())
+    stage = ExportShards(input_dir=tokens, format=HuggingFaceFormat())
     report = run_stage(stage, tmp_path / "out", workers=0)
     assert "00000.spans: a key is not UTF-8" in str(report.failures)
 
 
 def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) -> None:
-    stage = Export(input_dir=tokens, format=HuggingFaceFormat())
+    stage = ExportShards(input_dir=tokens, format=HuggingFaceFormat())
     assert not run_stage(stage, tmp_path / "out", workers=0, part=(1, 2)).complete
     with pytest.raises(FileNotFoundError):
         datasets.load_from_disk(str(tmp_path / "out"))
@@ -173,7 +175,7 @@ def test_unknown_columns_are_refused() -> None:
 
 
 def export(source: Path, out: Path, codes_dir: Path | None = None, **plain: Any) -> Path:
-    stage = Export(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
+    stage = ExportShards(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
     assert run_stage(stage, out, workers=0).complete
     return out
 

@@ -26,7 +26,7 @@ from shardmill.shards.plans import write_plan
 from shardmill.stages.check import content as checkcontent
 from shardmill.stages.check.content import check_content
 from shardmill.stages.check.tokens import Limits
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.index import IndexTars
 from shardmill.stages.pack import Materialize
 
@@ -103,7 +103,7 @@ def test_exports_are_checked_by_the_space_of_their_tokens(
     tokens: Path, samples: Path, tmp_path: Path, arrays: bool
 ) -> None:
     format = WebDatasetFormat(samples=samples, arrays=arrays)
-    run_stage(Export(input_dir=tokens, format=format), tmp_path / "export", workers=0)
+    run_stage(ExportShards(input_dir=tokens, format=format), tmp_path / "export", workers=0)
     report = check_content(tmp_path / "export")
     assert report.num_faults == 0
     assert (report.counts["packs"], report.counts["images"]) == (12, 12)

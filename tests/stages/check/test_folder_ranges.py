@@ -13,17 +13,17 @@ from shardmill.formats.megatron import MegatronFormat
 from shardmill.model.tokenrow import TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.stages.check.folder import check_folder, repair
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Export:
+def stage(tmp_path: Path) -> ExportShards:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(1 + n % 19)) for n in range(40)]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:20], rows[20:]])
-    return Export(input_dir=tokens, format=MegatronFormat(prefix="train"))
+    return ExportShards(input_dir=tokens, format=MegatronFormat(prefix="train"))
 
 
-def test_a_flipped_byte_is_found_and_mended(stage: Export, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_found_and_repaired(stage: ExportShards, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_stage(stage, out, workers=0).complete
     whole = snapshot(out)
@@ -38,7 +38,7 @@ def test_a_flipped_byte_is_found_and_mended(stage: Export, tmp_path: Path) -> No
     assert snapshot(out) == whole
 
 
-def test_a_missing_file_is_found_and_mended(stage: Export, tmp_path: Path) -> None:
+def test_a_missing_file_is_found_and_repaired(stage: ExportShards, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_stage(stage, out, workers=0).complete
     whole = snapshot(out)

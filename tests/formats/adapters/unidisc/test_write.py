@@ -43,7 +43,7 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import open_tokens
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=32_000, added=("image",), num_codes=16_384)
@@ -70,7 +70,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def run(tokens: Path, out: Path, num_shards: int | None = None, **fields: Any) -> TensorDict:
-    stage = Export(input_dir=tokens, format=TensorDictFormat(**fields), num_shards=num_shards)
+    stage = ExportShards(input_dir=tokens, format=TensorDictFormat(**fields), num_shards=num_shards)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return TensorDict.load_memmap(out)
@@ -215,7 +215,7 @@ def test_rows_are_where_the_plan_says(
     lengths = [5, 2, 8, 1, 4, 4, 3, 6, 7, 10, 12, 1, 2]
     rows = [TokenRow(key=f"k{n}", ids=np.arange(length)) for n, length in enumerate(lengths)]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:6], rows[6:]])
-    stage = Export(input_dir=tokens, format=EvenLengths(), num_shards=num_shards)
+    stage = ExportShards(input_dir=tokens, format=EvenLengths(), num_shards=num_shards)
     assert run_stage(stage, tmp_path / "out", workers=0).complete
     found = TensorDict.load_memmap(tmp_path / "out")
     even = [number for number, length in enumerate(lengths) if length % 2 == 0]

@@ -17,7 +17,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.run.runner import run_stage
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.export import Export
+from shardmill.stages.export import ExportShards
 
 SPACE = TokenSpace(text_size=32_000, added=("boi", "eoi"), num_codes=16_384)
 
@@ -52,7 +52,7 @@ TWO_HALVES = TokenRow(
 
 
 def run(tokens: Path, out: Path, **fields: Any) -> TensorDict:
-    stage = Export(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
+    stage = ExportShards(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return TensorDict.load_memmap(out)
