@@ -117,6 +117,8 @@ def _space_of(folder: Any) -> TokenSpace | None:
 def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
     kind = kind_of_tokens([place])
     if kind is None:
+        if not is_remote(place) and not Path(place).exists():
+            raise ConfigError(f"{place} does not exist")
         raise ConfigError(
             f"cannot tell what {place} holds: give a folder of shardmill, an export, or one of "
             f"{', '.join(READERS)}"

@@ -14,6 +14,7 @@ from token_folder import write_token_folder
 from video_tars import write_video_tar
 from web_server import serving
 
+from shardmill.formats.megatron import MegatronFormat
 from shardmill.formats.webdataset import WebDatasetFormat
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Sample, Segment
@@ -108,6 +109,12 @@ def test_exports_are_checked_by_the_space_of_their_tokens(
     assert report.num_faults == 0
     assert (report.counts["packs"], report.counts["images"]) == (12, 12)
     assert check_content(tmp_path / "export", Limits(num_patches=5)).num_faults == 12
+
+
+def test_the_index_of_megatron_is_no_index_of_a_tar(tokens: Path, tmp_path: Path) -> None:
+    stage = ExportShards(input_dir=tokens, format=MegatronFormat())
+    assert run_stage(stage, tmp_path / "export", workers=0).complete
+    assert check_content(tmp_path / "export").num_faults == 0
 
 
 def test_foreign_tars_are_checked_where_they_lie(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def check_shard(folder: Path, limits: Limits, entry: ShardEntry) -> ShardReport:
         if "spans" in entry.files:
             files = {role: folder / entry.files[role].path for role in ROLES}
             findings = check_token_shard(open_token_shard(files), limits)
-        elif "idx" in entry.files:
+        elif "idx" in entry.files and "bin" not in entry.files:  # not Megatron's index
             _check_tar(folder, entry, limits, findings)
     except (ShardmillError, OSError) as error:
         findings.blame("", f"cannot be read: {error}")
