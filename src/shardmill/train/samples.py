@@ -202,7 +202,9 @@ class RawReader:
         remote: dict[int, tuple[SampleShard, list[int]]] = {}
         for shard, inside in map(self._locate, numbers):
             if shard.whole is None:
-                remote.setdefault(id(shard), (shard.opened, []))[1].append(inside)
+                # The opened shard is kept beside its id, which no other one can have meanwhile; a
+                # `_Shard` may be dropped and its id used again before the loop ends.
+                remote.setdefault(id(shard.opened), (shard.opened, []))[1].append(inside)
         for opened, insides in remote.values():
             opened.prefetch(insides)
 
