@@ -20,12 +20,12 @@ from packing_lengths import draw
 
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
-from shardmill.pack.balance import Halving
-from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
-from shardmill.pack.loops import load_loops
-from shardmill.pack.order import EpochOrder
-from shardmill.pack.plan import plan_packs
-from shardmill.pack.report import straggler
+from shardmill.packing.balance import Halving
+from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
+from shardmill.packing.loops import load_loops
+from shardmill.packing.order import EpochOrder
+from shardmill.packing.plan import plan_packs
+from shardmill.packing.report import straggler
 
 NUM, RANKS, EPOCHS = 1_000_000, (8, 64, 512), 20
 PRICES = ModelShape().prices()

@@ -75,7 +75,7 @@ def nemo(mrope: bool) -> Work:
 def shardmill_rows() -> Work:
     """Our builder from token rows: ids, labels, masks, positions and cu_seqlens."""
     from shardmill.model.tokenrow import TokenRow
-    from shardmill.pack.build import BuildSpec, build_pack
+    from shardmill.packing.build import BuildSpec, build_pack
 
     rows = [
         TokenRow(key="k", ids=s["input_ids"].numpy()[1:], loss=np.array([[0, 100]]))
@@ -120,7 +120,7 @@ def private_memory() -> str:
     """Return what a plan of 10 million samples costs each of 8 workers that read all of it."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
     from shardmill.shards.plans import write_plan
 
     tokens = np.resize(draw("vlm", 8192, 1_000_000)[0], 10_000_000)
@@ -138,7 +138,7 @@ def private_memory() -> str:
 
 
 def _private_bytes(path: str) -> int:
-    from shardmill.pack.order import EpochOrder
+    from shardmill.packing.order import EpochOrder
     from shardmill.shards.plans import open_plan
 
     before = _private()

@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from ray_nodes import ray_cluster
 from slurm_cluster import missing_programs, slurm_cluster
 
-from shardmill.run.engine import Engine
-from shardmill.run.events import read_log
-from shardmill.run.local import Local
-from shardmill.run.ray import Ray
-from shardmill.run.runner import run_stage
-from shardmill.run.slurm import Slurm
-from shardmill.run.status import read_status
+from shardmill.running.engine import Engine
+from shardmill.running.events import read_log
+from shardmill.running.local import Local
+from shardmill.running.ray import Ray
+from shardmill.running.runner import run_stage
+from shardmill.running.slurm import Slurm
+from shardmill.running.status import read_status
 
 NUM_ROUNDS = 3
 NUM_SPINS = 80

@@ -90,7 +90,7 @@ def make(folder: Path, export: str, out: Path) -> int:
     """ExportShards to a folder in this process, and return how many rows were written."""
     from shardmill.model.codec import build
     from shardmill.plugins import FORMATS
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.stages.export import ExportShards
 
     kind, plain, _ = EXPORTS[export]

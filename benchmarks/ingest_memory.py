@@ -60,7 +60,7 @@ def ingest(table: Path, out: Path) -> None:
     """Ingest a table in this process; print rows, seconds and the peak in megabytes."""
     import time
 
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.sources.guess import shape_of, source_from_input
     from shardmill.stages.ingest import Ingest
 

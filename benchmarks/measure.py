@@ -102,7 +102,7 @@ def make_model(folder: Path) -> None:
 
 def shardmill(folder: str, workers: int) -> Callable[[], int]:
     """Run the stage from the plan to the merged table; a fresh output folder each time."""
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.stages.measure import Measure, merge_lengths
     from shardmill.tokens.visual.pretrained import rule_of_folder
 
@@ -160,7 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_inputs(folder)
-        from shardmill.run.runner import run_stage
+        from shardmill.running.runner import run_stage
         from shardmill.stages.measure import Measure, merge_lengths
         from shardmill.tokens.visual.pretrained import rule_of_folder
 

@@ -42,7 +42,7 @@ Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], None]]  # the work
 def shardmill(folder: str, workers: int | None = 0) -> Contestant:
     """Adopt the parts as token shards, in this process or with workers."""
     from shardmill.api.tokenize import tokenize_stage
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
 
     out = Path(folder) / "ours"
 

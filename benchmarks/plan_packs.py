@@ -26,8 +26,8 @@ NUM = 1_000_000
 def shardmill(data: str, capacity: int, method: str, loops: str = "compiled") -> Work:
     """From lengths to packs of rows, without ordering them, as the peers do."""
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.loops import block_order, load_loops
-    from shardmill.pack.plan import choose, count_lengths
+    from shardmill.packing.loops import block_order, load_loops
+    from shardmill.packing.plan import choose, count_lengths
 
     lengths = draw(data, capacity, NUM)[0]
     chosen = load_loops(loops)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def shardmill_plan(data: str, capacity: int, loops: str) -> Work:
     """The whole plan: checked, packed with the best method, ordered for balance."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
 
     tokens, visual = draw(data, capacity, NUM)
     table = length_table(tokens, num_visual=visual)
@@ -93,7 +93,7 @@ def quality() -> str:
     """Return the table of packs over the lower bound, on every set of lengths."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
 
     # The peers are too slow for a million samples of every set.
     peers = (
@@ -123,14 +123,14 @@ def quality() -> str:
 
 
 def _bound(lengths: np.ndarray, capacity: int) -> int:
-    from shardmill.pack.fit import lower_bound
+    from shardmill.packing.fit import lower_bound
 
     return lower_bound(np.bincount(lengths, minlength=capacity + 1), capacity)
 
 
 def streaming() -> str:
     """Return the table of how full packs of an endless stream are."""
-    from shardmill.pack.stream import StreamPlanner
+    from shardmill.packing.stream import StreamPlanner
 
     knapsack = packers.llama_factory()
     lines = ["| lengths | window 64 | window 128 | knapsack, buffer 1000 |", "|---|---:|---:|---:|"]
@@ -154,7 +154,7 @@ def first_call() -> str:
         "import time\n"
         "from shardmill.model.lengths import length_table\n"
         "from shardmill.model.plan import PackSpec\n"
-        "from shardmill.pack.plan import plan_packs\n"
+        "from shardmill.packing.plan import plan_packs\n"
         "table = length_table([1 + n % 700 for n in range({num})])\n"
         "start = time.process_time()\n"
         "plan_packs(table, PackSpec(capacity=4096))\n"
@@ -173,8 +173,8 @@ def huge(num: int) -> str:
     """Return time and memory above the input for many samples, in this process."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.loops import block_order, load_loops
-    from shardmill.pack.plan import choose, count_lengths, plan_packs
+    from shardmill.packing.loops import block_order, load_loops
+    from shardmill.packing.plan import choose, count_lengths, plan_packs
 
     loops = load_loops("compiled")
     plan_packs(length_table([5, 6, 7]), PackSpec(capacity=9))

@@ -20,8 +20,8 @@ from pathlib import Path
 from made_units import MadeUnits
 from side_by_side import save_report
 
-from shardmill.run.runner import run_stage
-from shardmill.run.status import read_status
+from shardmill.running.runner import run_stage
+from shardmill.running.status import read_status
 
 NUM_ROUNDS = 2
 

@@ -152,7 +152,7 @@ def join(folder: Path, num_samples: int) -> int:
 def plan(folder: Path, num_samples: int) -> int:
     """Plan packs from a length table."""
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
     from shardmill.shards.lengths import open_lengths
     from shardmill.shards.plans import write_plan
 
@@ -197,7 +197,7 @@ def here(step: str, folder: Path, count: int) -> None:
     if step == "plan packs":  # compiled code is on disk after a first plan
         from shardmill.model.lengths import length_table
         from shardmill.model.plan import PackSpec
-        from shardmill.pack.plan import plan_packs
+        from shardmill.packing.plan import plan_packs
 
         plan_packs(length_table([5, 6, 7]), PackSpec(capacity=9))
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here

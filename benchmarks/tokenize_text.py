@@ -289,8 +289,8 @@ def two_cores(tokenizer: str, parts: list[str], folder: Path) -> str:
 
 def units_a_second(tokenizer: str, files: list[str], out: Path, workers: int) -> float:
     """Return how many files are finished in a second, once all workers are warm."""
-    from shardmill.run.events import Event
-    from shardmill.run.runner import run_stage
+    from shardmill.running.events import Event
+    from shardmill.running.runner import run_stage
 
     times: list[float] = []
 

@@ -66,8 +66,8 @@ def make_inputs(folder: Path, num: int) -> None:
     from sample_folder import write_sample_folder
 
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
-    from shardmill.run.runner import run_stage
+    from shardmill.packing.plan import plan_packs
+    from shardmill.running.runner import run_stage
     from shardmill.shards.plans import write_plan
     from shardmill.stages.measure import Measure, merge_lengths
     from shardmill.tokens.visual.pretrained import rule_of_folder

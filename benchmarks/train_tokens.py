@@ -178,7 +178,7 @@ def _open_packs(folder: str) -> Any:
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
     from shardmill.model.tokenrow import MediaSpan, TokenRow
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
     from shardmill.train.dataset import PackedDataset
     from shardmill.train.documents import TokenReader
 

@@ -68,7 +68,7 @@ def take(folder: Path, sampler: dict, out: Path) -> None:
     """Take frames in this process; print seconds and peaks in megabytes."""
     from shardmill.model.codec import build
     from shardmill.plugins import FRAME_SAMPLERS
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.stages.frames import SampleFrames
 
     own = [0]

@@ -79,7 +79,7 @@ def ingest(table: str, out: str) -> Work:
 def frames(table: str, out: str, check: bool) -> Work:
     """Pass shards of whole videos through the frames stage."""
     from shardmill.media.video.samplers import WholeVideo
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.stages.frames import SampleFrames
 
     shards = Path(f"{out}-in")
@@ -97,7 +97,7 @@ def _ingest(table: str) -> Any:
 
 
 def _running(table: str, out: str, make_stage: Callable[[str], Any]) -> Work:
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
 
     num_bytes = sum(path.stat().st_size for path in Path(table).parent.glob("*.mp4"))
 

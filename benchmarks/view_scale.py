@@ -133,7 +133,7 @@ def make_plan(folder: Path, num_rows: int) -> None:
     """Write a table of lengths as of a mixture with images, and its plan."""
     from shardmill.model.lengths import length_table
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.plan import plan_packs
+    from shardmill.packing.plan import plan_packs
     from shardmill.shards.lengths import write_lengths
     from shardmill.shards.plans import write_plan
 

@@ -53,9 +53,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_verbs_stay_verbs_when_the_packages_of_their_names_are_loaded() -> None:
     code = """
-import shardmill.pack.plan, shardmill.run.runner
+import shardmill.packing.plan, shardmill.running.runner
 import shardmill as sm
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 print(sm.pack.__name__, callable(sm.pack), callable(sm.run), plan_packs.__name__)
 """
     assert run_python(code).split() == ["pack", "True", "True", "plan_packs"]

@@ -14,9 +14,7 @@ first used, so that importing the package costs nothing and needs none of the op
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -102,18 +100,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _FrontDoor(ModuleType):
-    """Keeps `sm.pack` and `sm.run` the verbs.
-
-    Importing a submodule sets it as an attribute of its package, so that `shardmill.pack` would
-    become the package of that name as soon as any module of it is loaded.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _MODULES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _FrontDoor

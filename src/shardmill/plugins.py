@@ -149,20 +149,20 @@ FORMATS: Table = {
 }
 
 PACKERS: Table = {
-    "auto": "shardmill.pack.fit:FewestPacks",
-    "histogram": "shardmill.pack.fit:BestFit",
-    "window": "shardmill.pack.fit:WindowFit",
+    "auto": "shardmill.packing.fit:FewestPacks",
+    "histogram": "shardmill.packing.fit:BestFit",
+    "window": "shardmill.packing.fit:WindowFit",
 }
 
 BALANCERS: Table = {
-    "halving": "shardmill.pack.balance:Halving",
-    "shuffled": "shardmill.pack.balance:Shuffled",
+    "halving": "shardmill.packing.balance:Halving",
+    "shuffled": "shardmill.packing.balance:Shuffled",
 }
 
 ENGINES: Table = {
-    "local": "shardmill.run.local:Local",
-    "slurm": "shardmill.run.slurm:Slurm",
-    "ray": "shardmill.run.ray:Ray",
+    "local": "shardmill.running.local:Local",
+    "slurm": "shardmill.running.slurm:Slurm",
+    "ray": "shardmill.running.ray:Ray",
 }
 
 

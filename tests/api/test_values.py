@@ -14,9 +14,9 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import parse_plugin
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FILTERS
-from shardmill.run.local import Local
-from shardmill.run.ray import Ray
-from shardmill.run.slurm import Slurm, TaskShape
+from shardmill.running.local import Local
+from shardmill.running.ray import Ray
+from shardmill.running.slurm import Slurm, TaskShape
 from shardmill.sources.filters import HasMedia
 
 

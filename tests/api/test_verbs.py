@@ -11,7 +11,7 @@ import pytest
 import shardmill as sm
 from shardmill.api.running import RunFailed
 from shardmill.errors import ConfigError, StaleError
-from shardmill.run.local import Local
+from shardmill.running.local import Local
 from shardmill.sources.filters import TextLength
 
 NUM_ROWS = 6

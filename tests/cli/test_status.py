@@ -9,7 +9,7 @@ import pytest
 from invoked import invoke, invoke_json
 from stages_for_tests import Lines
 
-from shardmill.run.plan import store_plan
+from shardmill.running.plan import store_plan
 from shardmill.shards.ledger import Ledger
 
 JOBS = "1,2,7"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from packed_folder import Made, make_packed
 
 from shardmill.cli.main import cli
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from shardmill.formats.exported import open_reader
 from shardmill.model.codec import build
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import FORMATS
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.stages.check.folder import check_folder

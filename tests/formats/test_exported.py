@@ -22,7 +22,7 @@ from shardmill.model.codec import load_class
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.plugins import FORMATS
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.tokens.ids import MAGIC
 from shardmill.stages.export import ExportShards
 

@@ -11,7 +11,7 @@ from mixed_folder import Mixed
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build
 from shardmill.plugins import FORMATS
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.export import ExportShards
 from shardmill.storage.path import UrlPath
 

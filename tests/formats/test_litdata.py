@@ -15,7 +15,7 @@ from shardmill.formats import litdata
 from shardmill.formats.litdata import LitDataFormat, LitDataReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.export import ExportShards
 
 

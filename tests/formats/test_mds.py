@@ -15,7 +15,7 @@ from shardmill.formats import mds
 from shardmill.formats.mds import MdsFormat, MdsReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import ExportShards
 

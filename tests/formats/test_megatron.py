@@ -16,7 +16,7 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.megatron import MegatronFormat, MegatronReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.ids import open_megatron_index, write_megatron_index
 from shardmill.stages.export import ExportShards

@@ -21,7 +21,7 @@ from shardmill.formats.rows import token_batches
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.export import ExportShards
 from shardmill.stages.same import compare
 

@@ -42,7 +42,7 @@ def test_samples_have_text_media_and_codes(mixed: Mixed) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, mixed: Mixed) -> None:
     from shardmill.formats.megatron import MegatronFormat
-    from shardmill.run.runner import run_stage
+    from shardmill.running.runner import run_stage
     from shardmill.stages.export import ExportShards
 
     run_stage(

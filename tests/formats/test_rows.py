@@ -19,8 +19,8 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
-from shardmill.pack.plan import plan_packs
-from shardmill.run.runner import run_stage
+from shardmill.packing.plan import plan_packs
+from shardmill.running.runner import run_stage
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.stages.pack import Materialize

@@ -21,7 +21,7 @@ from shardmill.formats.sharedfiles import RangeWriter, read_ranges
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.commit import commit, seal
 from shardmill.shards.ledger import Ledger
 from shardmill.stages.export import ExportShards

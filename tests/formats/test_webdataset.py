@@ -24,7 +24,7 @@ from shardmill.formats.reader import Record
 from shardmill.formats.webdataset import TarReader, WebDatasetFormat, is_packed_tar, npy_bytes
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import ExportShards
 from shardmill.stages.index import IndexTars

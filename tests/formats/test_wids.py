@@ -16,7 +16,7 @@ from tars import tar_bytes
 from shardmill.errors import ShardmillError
 from shardmill.formats.wids import tar_places, write_shard_list, write_wids_index
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.index import IndexTars
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -10,7 +10,7 @@ import pytest
 from shardmill.errors import FormatError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.shards.arrays import open_arrays, write_arrays
 from shardmill.shards.plans import DTYPES, open_plan, write_plan
 

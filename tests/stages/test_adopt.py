@@ -16,7 +16,7 @@ from shardmill.formats.adapters.unidisc.read import UnidiscReader
 from shardmill.formats.megatron import MegatronReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.shards.tokens.ids import write_megatron_index

@@ -10,7 +10,7 @@ import pytest
 
 from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.codes import open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import open_tokens

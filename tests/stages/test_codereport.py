@@ -13,7 +13,7 @@ from vq_checkpoints import SMALL, write_original
 from shardmill.errors import ConfigError
 from shardmill.media.image.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.codereport import (
     Reconstruction,
     codebook_use,

@@ -21,8 +21,8 @@ from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.media.image.decode import decode_image, resize_crop
 from shardmill.media.image.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.run.lock import LockTiming
-from shardmill.run.runner import run_stage
+from shardmill.running.lock import LockTiming
+from shardmill.running.runner import run_stage
 from shardmill.shards.codes import open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.codes import EncodeImages

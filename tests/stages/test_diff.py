@@ -17,7 +17,7 @@ from token_folder import write_token_folder
 from shardmill.errors import ConfigError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.index import hash_keys
 from shardmill.stages.diff import FolderDiff, diff_folders, fingerprint_shard, mix_of_shard

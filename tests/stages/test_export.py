@@ -20,7 +20,7 @@ from shardmill.formats.rows import token_batches
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.stage import Draft, Tally, WholeStage
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.export import ExportShards
 
 

@@ -13,7 +13,7 @@ from make_media import image
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.shapes.plain import PairShape

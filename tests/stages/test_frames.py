@@ -35,8 +35,8 @@ from shardmill.media.video.table import VideoTable
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.run.lock import LockTiming
-from shardmill.run.runner import run_stage
+from shardmill.running.lock import LockTiming
+from shardmill.running.runner import run_stage
 from shardmill.shards.samples import open_samples
 from shardmill.stages.frames import SampleFrames
 

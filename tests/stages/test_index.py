@@ -11,7 +11,7 @@ from servers import web_server
 from tars import tar_bytes
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.shards.tar.index import open_tar_index

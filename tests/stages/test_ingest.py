@@ -24,7 +24,7 @@ from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Unit
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength

@@ -15,7 +15,7 @@ from shardmill.errors import ConfigError, ShardmillError
 from shardmill.media.sizes import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.lengths import open_lengths
 from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
 from shardmill.tokens.visual.internvl import InternVL

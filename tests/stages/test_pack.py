@@ -18,10 +18,10 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import BuildSpec, build_pack, num_stored_packs, stored_rows
-from shardmill.pack.order import EpochOrder
-from shardmill.pack.plan import plan_packs
-from shardmill.run.runner import run_stage
+from shardmill.packing.build import BuildSpec, build_pack, num_stored_packs, stored_rows
+from shardmill.packing.order import EpochOrder
+from shardmill.packing.plan import plan_packs
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan, write_plan

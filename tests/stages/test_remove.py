@@ -16,7 +16,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.codes import ImageCodes, open_codes, write_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples

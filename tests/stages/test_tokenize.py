@@ -17,7 +17,7 @@ from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Stage
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize

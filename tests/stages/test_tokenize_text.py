@@ -20,7 +20,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize

@@ -14,7 +14,7 @@ from tars import tar_bytes
 
 from shardmill.model.manifest import receipt_digest
 from shardmill.model.stage import ContentKeyed, Stage
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
 from shardmill.stages.adopt import AdoptCodes, AdoptTokens

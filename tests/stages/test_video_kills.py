@@ -18,8 +18,8 @@ from video_world import SHORT, World
 from shardmill.media.video.samplers import Uniform
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
-from shardmill.pack.plan import plan_packs
-from shardmill.run.runner import run_stage
+from shardmill.packing.plan import plan_packs
+from shardmill.running.runner import run_stage
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.sources.shapes.video import VideoShape

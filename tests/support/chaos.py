@@ -23,8 +23,8 @@ from slurm_cluster import SlurmCluster
 from start_task import start_task
 
 from shardmill.model.codec import to_plain
-from shardmill.run.ray import Ray
-from shardmill.run.slurm import Slurm, TaskShape
+from shardmill.running.ray import Ray
+from shardmill.running.slurm import Slurm, TaskShape
 
 # The one at work, and those whose commit was on its way.
 HELD = 3

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardmill.model.codec import from_plain
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 
 
 def run_and_die(stage: Any, out: str, writes_to_live: int) -> None:

@@ -6,9 +6,9 @@ import json
 import sys
 
 from shardmill.model.codec import from_plain
-from shardmill.run.lock import LockTiming
-from shardmill.run.runner import run_stage
-from shardmill.run.session import Interrupted
+from shardmill.running.lock import LockTiming
+from shardmill.running.runner import run_stage
+from shardmill.running.session import Interrupted
 
 
 def main() -> None:

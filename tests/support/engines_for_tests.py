@@ -11,9 +11,9 @@ from typing import Self
 
 from shardmill.errors import ConfigError
 from shardmill.model.stage import Unit
-from shardmill.run.engine import Assignment, Engine, QueueState
-from shardmill.run.job import Job
-from shardmill.run.worker import work_job
+from shardmill.running.engine import Assignment, Engine, QueueState
+from shardmill.running.job import Job
+from shardmill.running.worker import work_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

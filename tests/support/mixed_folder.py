@@ -18,8 +18,8 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.plan import plan_packs
-from shardmill.run.runner import run_stage
+from shardmill.packing.plan import plan_packs
+from shardmill.running.runner import run_stage
 from shardmill.shards.codes import ImageCodes, write_codes
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from shardmill.run.lock import task_lock_name, this_process
+from shardmill.running.lock import task_lock_name, this_process
 
 
 class Clock:

@@ -13,7 +13,7 @@ from shardmill.model.lengths import LengthTable, length_table
 from shardmill.model.plan import PackPlan, PackSpec
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.shards.lengths import write_lengths
 from shardmill.shards.plans import write_plan
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.samples import SampleWriter
 
 # Samples hold bytes, which a spec cannot; so the spec only names them.

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from shardmill.errors import ShardmillError
-from shardmill.run.job import read_job
-from shardmill.run.lock import LockTiming
-from shardmill.run.task import run_task
+from shardmill.running.job import read_job
+from shardmill.running.lock import LockTiming
+from shardmill.running.task import run_task
 from shardmill.storage.path import as_path
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")

@@ -15,7 +15,7 @@ from packed_folder import Made, token_row
 
 from shardmill.errors import ConfigError
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import BuildSpec, build_pack
+from shardmill.packing.build import BuildSpec, build_pack
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import NO_DOCUMENT, Collate
 from shardmill.train.dataset import PackedDataset, TrainPack

@@ -16,7 +16,7 @@ from packed_folder import Made
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.plan import PackSpec
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.train.dataset import PackedDataset, TrainPack
 from shardmill.train.documents import TokenReader
 from shardmill.train.loader import StepLoader

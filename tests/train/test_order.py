@@ -13,7 +13,7 @@ from shardmill.errors import ConfigError, StaleError
 from shardmill.model.lengths import length_table
 from shardmill.model.manifest import FileEntry, ShardEntry
 from shardmill.model.plan import PackSpec
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.train.order import (
     NO_PACK,
     EpochNumbers,

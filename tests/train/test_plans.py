@@ -19,7 +19,7 @@ from packed_folder import Made
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.shards.lengths import token_lengths, write_lengths
 from shardmill.shards.plans import open_plan, write_plan
 from shardmill.train import plans as plans_module

@@ -12,7 +12,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Document, Origin, Sample, Segment
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.train.order import LoaderState, Schedule, Split
 from shardmill.train.plans import OnePlan, pack_numbers
 from shardmill.train.provenance import open_finder, packs_of_step

@@ -7,7 +7,7 @@ import pytest
 from packed_folder import make_packed
 from view_folders import run_in
 
-from shardmill.pack.order import EpochOrder
+from shardmill.packing.order import EpochOrder
 from shardmill.view.context import Context
 from shardmill.view.items import NotHere
 from shardmill.view.packs import (

@@ -259,7 +259,7 @@ def test_without_the_token_there_is_no_page(browser: Any, base: str) -> None:
 def test_a_running_stage_moves(browser: Any, servers: list[Any], tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from stages_for_tests import Lines;"
-        "from shardmill.run.runner import run_stage;"
+        "from shardmill.running.runner import run_stage;"
         f"run_stage(Lines(num_units=40, sleep_s=0.2), Path({str(tmp_path / 'live')!r}), workers=0)"
     )
     support = str(Path(__file__).parents[1] / "support")

@@ -20,7 +20,7 @@ from shardmill.stages.diff import FolderDiff, diff_folders
 
 if TYPE_CHECKING:
     from shardmill.formats.reader import Reader
-    from shardmill.run.progress import RunReport
+    from shardmill.running.progress import RunReport
     from shardmill.stages.check.content import ContentReport, DecodeReport
     from shardmill.stages.check.folder import Verdict
     from shardmill.stages.same import Comparison
@@ -161,7 +161,7 @@ def diff(before: Place, after: Place) -> FolderDiff:
 
 
 def _repair(path: Path, verdict: Verdict, run: RunOptions) -> RunReport:
-    from shardmill.run.plan import check_fresh
+    from shardmill.running.plan import check_fresh
     from shardmill.stages.check.folder import repair
 
     record = Ledger(path).read_stage()

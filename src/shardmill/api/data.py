@@ -46,8 +46,8 @@ from shardmill.storage.path import UrlPath
 if TYPE_CHECKING:
     from shardmill.formats.reader import Part, Reader, Record
     from shardmill.model.lengths import LengthTable
-    from shardmill.pack.report import PlanReport
-    from shardmill.run.progress import RunReport
+    from shardmill.packing.report import PlanReport
+    from shardmill.running.progress import RunReport
 
 Item = TypeVar("Item")
 

@@ -20,8 +20,8 @@ from shardmill.api.values import Place
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.machine import count_cpus
 from shardmill.model.stage import Stage
-from shardmill.run.progress import RunReport
-from shardmill.run.runner import Tried, try_units
+from shardmill.running.progress import RunReport
+from shardmill.running.runner import Tried, try_units
 
 NUM_UNITS = 4
 CROWD = 1.5  # processes that want a processor, for each there is

@@ -12,9 +12,9 @@ from shardmill.api.data import Data
 from shardmill.api.values import Place, to_engine, to_part, to_path
 from shardmill.errors import ShardmillError
 from shardmill.model.stage import Stage
-from shardmill.run.engine import Engine
-from shardmill.run.progress import RunReport, show_progress
-from shardmill.run.runner import run_stage
+from shardmill.running.engine import Engine
+from shardmill.running.progress import RunReport, show_progress
+from shardmill.running.runner import run_stage
 
 MAX_LISTED = 5
 Made = TypeVar("Made", bound=Data[Any])

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
-from shardmill.run.engine import Engine
+from shardmill.running.engine import Engine
 from shardmill.storage.path import as_path
 from shardmill.storage.text import read_toml
 

@@ -88,7 +88,7 @@ def ingest(
 
         sm.ingest("pairs.jsonl", "shards", filter="aspect_ratio,max_ratio=2", workers=8)
     """
-    from shardmill.run.runner import retry_rejects as retry
+    from shardmill.running.runner import retry_rejects as retry
     from shardmill.sources.guess import shape_of, source_from_input
     from shardmill.sources.media.download import PER_HOST_VARIABLE
     from shardmill.stages.ingest import Ingest
@@ -393,9 +393,9 @@ def plan(
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
     """
     from shardmill.model.plan import PackSpec
-    from shardmill.pack.cost import ModelShape
-    from shardmill.pack.plan import plan_packs
-    from shardmill.pack.report import report_plan
+    from shardmill.packing.cost import ModelShape
+    from shardmill.packing.plan import plan_packs
+    from shardmill.packing.report import report_plan
     from shardmill.shards.lengths import read_lengths
     from shardmill.shards.plans import write_plan
 

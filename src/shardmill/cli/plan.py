@@ -15,7 +15,7 @@ from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
 
 if TYPE_CHECKING:
-    from shardmill.pack.report import PlanReport
+    from shardmill.packing.report import PlanReport
 
 COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
 METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}

@@ -21,9 +21,9 @@ from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, listed
-from shardmill.run.engine import Engine
-from shardmill.run.progress import RunReport
-from shardmill.run.runner import preview_stage
+from shardmill.running.engine import Engine
+from shardmill.running.progress import RunReport
+from shardmill.running.runner import preview_stage
 
 MAX_LISTED = 5
 Print = Callable[[Any, bool], None]

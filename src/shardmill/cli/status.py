@@ -14,8 +14,8 @@ from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.output import print_statistics
-from shardmill.run.engine import Engine, QueueState, find_queue
-from shardmill.run.status import Status, UnitTime, read_status
+from shardmill.running.engine import Engine, QueueState, find_queue
+from shardmill.running.status import Status, UnitTime, read_status
 
 MAX_FAILURES = 3
 MAX_PROCESSES = 4

@@ -12,10 +12,10 @@ from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
 from shardmill.cli.report import print_failures, run_to_plain
-from shardmill.run.engine import Engine
-from shardmill.run.job import read_job
-from shardmill.run.progress import show_progress
-from shardmill.run.task import TaskReport, run_task
+from shardmill.running.engine import Engine
+from shardmill.running.job import read_job
+from shardmill.running.progress import show_progress
+from shardmill.running.task import TaskReport, run_task
 
 
 @click.command()

@@ -31,8 +31,8 @@ from shardmill.model.plan import PackPlan
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow
-from shardmill.pack.build import BuildSpec, Pack, as_pack, build_pack
-from shardmill.pack.order import EpochOrder
+from shardmill.packing.build import BuildSpec, Pack, as_pack, build_pack
+from shardmill.packing.order import EpochOrder
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan

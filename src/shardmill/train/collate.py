@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, need
-from shardmill.pack.build import NO_LABEL, Layout, Pack
+from shardmill.packing.build import NO_LABEL, Layout, Pack
 from shardmill.train.dataset import TrainPack, join_tensors
 
 Attention = Literal["indexed", "4d", "thd"]

@@ -27,7 +27,7 @@ from shardmill.model.lengths import LengthTable
 from shardmill.model.overlong import cut_row
 from shardmill.model.plan import PackPlan
 from shardmill.model.tokenrow import PositionRule
-from shardmill.pack.build import BuildSpec, Pack, build_pack
+from shardmill.packing.build import BuildSpec, Pack, build_pack
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import read_lengths
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.rng import mix
-from shardmill.pack.order import permute
+from shardmill.packing.order import permute
 
 VERSION = 1
 COUNTS = ("seed", "epoch", "consumed", "borrowed")

@@ -35,8 +35,8 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import digest
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.plan import PackPlan
-from shardmill.pack.order import EpochOrder
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.order import EpochOrder
+from shardmill.packing.plan import plan_packs
 from shardmill.shards.lengths import read_lengths
 from shardmill.shards.plans import open_plan, write_plan
 from shardmill.storage.path import AnyPath, as_path

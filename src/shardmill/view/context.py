@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.lengths import LengthTable
 from shardmill.model.plan import PackPlan
-from shardmill.run.status import Status, read_status
+from shardmill.running.status import Status, read_status
 from shardmill.shards.lengths import open_lengths, token_lengths
 from shardmill.shards.plans import open_plan
 from shardmill.view.access import AccessPolicy

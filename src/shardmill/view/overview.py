@@ -11,7 +11,7 @@ from typing import Any
 from shardmill.errors import ShardmillError
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Unit
-from shardmill.run.status import Status
+from shardmill.running.status import Status
 from shardmill.shards.ledger import read_rejects
 from shardmill.storage.text import parse_json
 from shardmill.view.access import Refused

@@ -26,8 +26,8 @@ from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, no_spans
-from shardmill.pack.build import lay_out, num_stored_packs, stored_rows
-from shardmill.pack.order import EpochOrder
+from shardmill.packing.build import lay_out, num_stored_packs, stored_rows
+from shardmill.packing.order import EpochOrder
 from shardmill.storage.path import UrlPath
 from shardmill.view.context import Context
 from shardmill.view.folder import Folder

@@ -17,9 +17,9 @@ from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.manifest import group_stats, power_bars
 from shardmill.model.plan import PackPlan
 from shardmill.model.rng import mix
-from shardmill.pack.cost import ModelShape, PackCosts, pack_costs
-from shardmill.pack.order import EpochOrder, shuffled
-from shardmill.pack.report import source_shares, straggler
+from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
+from shardmill.packing.order import EpochOrder, shuffled
+from shardmill.packing.report import source_shares, straggler
 from shardmill.shards.lengths import shard_lengths
 from shardmill.view.folder import Folder
 

@@ -15,7 +15,7 @@ from shardmill.errors import ConfigError
 from shardmill.formats.adapters import liquid
 from shardmill.formats.adapters.liquid import LiquidFormat, LiquidPairsFormat
 from shardmill.model.sample import Document, Sample, Segment
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 from shardmill.stages.export import ExportShards

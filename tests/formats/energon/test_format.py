@@ -12,7 +12,7 @@ from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.formats.energon.format import EnergonFormat
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.stages.check.folder import check_folder

@@ -20,10 +20,10 @@ from shardmill.model.codec import build
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
-from shardmill.pack.build import num_stored_packs, stored_rows
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.build import num_stored_packs, stored_rows
+from shardmill.packing.plan import plan_packs
 from shardmill.plugins import FORMATS
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import open_tokens

@@ -17,7 +17,7 @@ from shardmill.errors import ShardmillError
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.stage import Draft
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.commit import checksum_file
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleWriter

@@ -11,7 +11,7 @@ from token_folder import write_token_folder
 
 from shardmill.formats.megatron import MegatronFormat
 from shardmill.model.tokenrow import TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.stages.check.folder import check_folder, repair
 from shardmill.stages.export import ExportShards
 

@@ -12,7 +12,7 @@ from token_folder import write_token_folder
 
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import as_pack
+from shardmill.packing.build import as_pack
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.check import tokens as checktokens

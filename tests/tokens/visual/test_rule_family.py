@@ -21,8 +21,8 @@ from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.frames import FrameNumbers, spread_frames
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import BuildSpec, build_pack
-from shardmill.run.runner import run_stage
+from shardmill.packing.build import BuildSpec, build_pack
+from shardmill.running.runner import run_stage
 from shardmill.stages.measure import Measure, merge_lengths
 from shardmill.tokens.visual.pretrained import ModelFrames, rule_of_folder
 from shardmill.tokens.visual.rule import ModelFolder, Visual, VisualRule, need_size, refuse

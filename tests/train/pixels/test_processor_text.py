@@ -28,7 +28,7 @@ from shardmill.errors import SampleError
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import Segment
 from shardmill.model.tokenrow import mask_of, modality_of
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.tokens.visual.gemma3 import Gemma3
 from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.llava import Llava

@@ -28,7 +28,7 @@ from shardmill.media.video.samplers import AllFrames
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import mask_of, modality_of
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.plan import plan_packs
 from shardmill.shards.lengths import open_lengths
 from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL

@@ -26,7 +26,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
-from shardmill.pack.build import num_stored_packs, stored_rows
+from shardmill.packing.build import num_stored_packs, stored_rows
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, SampleDataset, open_entry, open_samples, parse_sample
 from shardmill.shards.tokens.shard import open_tokens

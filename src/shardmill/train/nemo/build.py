@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardmill.pack.build import Layout, lay_out
+from shardmill.packing.build import Layout, lay_out
 
 MEDIA_KEYS = (
     "pixel_values",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.rng import mix
-from shardmill.pack.order import EpochOrder, shuffled
+from shardmill.packing.order import EpochOrder, shuffled
 from shardmill.train.nemo.build import (
     build_packed_sample,
     mrope_position_ids,

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError
 from shardmill.model.lengths import length_table
 from shardmill.model.plan import PackPlan, PackSpec
-from shardmill.pack.order import EpochOrder
-from shardmill.pack.plan import plan_packs
+from shardmill.packing.order import EpochOrder
+from shardmill.packing.plan import plan_packs
 from shardmill.tokens.count import estimate_medium, estimate_text, given_sizes
 from shardmill.tokens.visual.pretrained import rule_of_processor
 from shardmill.tokens.visual.qwen import Qwen3Images, Qwen3Videos, Qwen3VL

@@ -36,9 +36,9 @@ from shardmill.model.overlong import cut_row
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.pack.build import num_stored_packs, stored_rows
-from shardmill.pack.plan import plan_packs
-from shardmill.run.runner import run_stage
+from shardmill.packing.build import num_stored_packs, stored_rows
+from shardmill.packing.plan import plan_packs
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan

@@ -15,7 +15,7 @@ from shardmill.errors import ConfigError
 from shardmill.formats.adapters.unidisc.write import NOT_A_PAIR, PairsFormat
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.run.runner import run_stage
+from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.export import ExportShards
 

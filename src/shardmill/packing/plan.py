@@ -1,0 +1,150 @@
+"""From a length table to a pack plan: count lengths, fit patterns, deal rows, order the packs.
+
+A plan is a pure function of the table and the spec. `spec.method` names the packer (`pack.fit`) and
+`spec.balance` the balancer (`pack.balance`): names of `plugins.PACKERS` and `plugins.BALANCERS`, or
+your own "package.module:Class", with fields as in "window,window=512".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import ConfigError
+from shardmill.model.codec import build, parse_plugin
+from shardmill.model.lengths import LengthTable
+from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.rng import mix
+from shardmill.packing.balance import Balancer
+from shardmill.packing.cost import sum_by_pack
+from shardmill.packing.fit import Packer, Room, check_patterns, lower_bound
+from shardmill.packing.loops import NO_LIMIT, Loops, LoopsName, Patterns, block_order, load_loops
+from shardmill.packing.order import shuffled
+from shardmill.packing.overlong import Usable, usable_lengths
+from shardmill.plugins import BALANCERS, PACKERS
+
+SMALL_TABLE = 20_000  # planned in less time than numba takes to load
+BEYOND_MAX_PACKS = "beyond max_packs"
+
+
+def plan_packs(table: LengthTable, spec: PackSpec, *, loops: LoopsName = "auto") -> PackPlan:
+    """Return the plan of a table; `loops` only changes the time that it takes.
+
+    Raises `ConfigError` if the spec says to fail for a sample that is longer than a pack, or if a
+    packer or balancer of your own loses, repeats or overfills anything.
+    """
+    chosen = load_loops("plain" if loops == "auto" and len(table) < SMALL_TABLE else loops)
+    usable = usable_lengths(table, spec)
+    histogram = count_lengths(usable.units, usable.capacity)
+    choice = choose(histogram, usable.capacity, spec, chosen)
+    blocks, block_rows = block_order(len(usable.units), mix(mix(spec.seed, spec.epoch), 1))
+    rows = chosen.sort_rows(usable.units, blocks, block_rows, histogram)
+    members = chosen.deal_rows(choice.patterns, rows, histogram)
+    del rows
+    return _finish(table, spec, usable, choice, members, chosen)
+
+
+def count_lengths(units: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
+    """Return how many rows have each length from 1 to capacity; length 0 is not counted."""
+    histogram = np.zeros(capacity + 1, np.int64)
+    for start in range(0, len(units), 1 << 20):
+        histogram += np.bincount(units[start : start + (1 << 20)], minlength=capacity + 1)
+    histogram[0] = 0
+    return histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The patterns that were chosen, and why."""
+
+    patterns: Patterns
+    method: str
+    why: str
+    lower_bound: int
+    counts: Mapping[str, int]
+
+
+def choose(histogram: NDArray[np.int64], capacity: int, spec: PackSpec, loops: Loops) -> Choice:
+    """Return what the packer of the spec makes of the lengths."""
+    bound = lower_bound(histogram, capacity, spec.max_documents)
+    key = mix(spec.seed, spec.epoch, 2)
+    room = Room(capacity, spec.max_documents or NO_LIMIT, bound, key, loops)
+    plain = parse_plugin(spec.method)
+    packer: Packer = build(PACKERS, plain, where="method")
+    fit = packer.fit(histogram, room)
+    if plain["kind"] not in PACKERS:
+        check_patterns(fit.patterns, histogram, room, spec.method)
+    method = fit.method or plain["kind"]
+    counts = fit.counts or {method: fit.patterns.num_packs}
+    return Choice(fit.patterns, method, _why(method, counts, bound), bound, counts)
+
+
+def _why(method: str, counts: Mapping[str, int], bound: int) -> str:
+    found = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    if len(counts) == 1:
+        reason = "asked for"
+    elif list(counts.values()).count(min(counts.values())) == 1:
+        reason = "the fewest packs"
+    else:
+        reason = "no other needs fewer packs, and each pack has the mix of all the data"
+    return f"{method}: {reason} ({found}; the lower bound is {bound:,})"
+
+
+def _finish(
+    table: LengthTable,
+    spec: PackSpec,
+    usable: Usable,
+    choice: Choice,
+    members: NDArray[np.uint32],
+    loops: Loops,
+) -> PackPlan:
+    patterns = choice.patterns
+    documents = np.repeat(patterns.documents(), patterns.repeats)
+    lengths = patterns.run_length.astype(np.int64) * spec.alignment
+    attention = np.repeat(patterns.sum_runs(lengths**2 * patterns.run_count), patterns.repeats)
+    dropped, reason, reasons = usable.dropped, usable.drop_reason, usable.drop_reasons
+    if spec.max_packs is not None and spec.max_packs < len(documents):
+        # A fair sample: any packs, not the first ones.
+        kept = np.zeros(len(documents), np.bool_)
+        order = shuffled(len(documents), mix(spec.seed, spec.epoch, 3))
+        kept[order[: spec.max_packs]] = True
+        in_kept = np.repeat(kept, documents)
+        late = np.sort(members[~in_kept])
+        members, documents, attention = members[in_kept], documents[kept], attention[kept]
+        dropped = np.concatenate([dropped, late])
+        reason = np.concatenate([reason, np.full(len(late), len(reasons), np.uint8)])
+        reasons = (*reasons, BEYOND_MAX_PACKS)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(documents)])
+    visual = sum_by_pack(lambda rows: table.num_visual[rows], members, starts)
+    return PackPlan(
+        spec=spec,
+        lengths_digest=table.digest,
+        num_rows=len(table),
+        members=members,
+        starts=starts,
+        balanced=_balanced(spec, visual, attention, loops),
+        dropped=dropped,
+        drop_reason=reason,
+        drop_reasons=reasons,
+        cut_rows=usable.cut_rows,
+        cut_lengths=usable.cut_lengths,
+        method=choice.method,
+        why=choice.why,
+        lower_bound=choice.lower_bound,
+        counts=choice.counts,
+    )
+
+
+def _balanced(
+    spec: PackSpec, visual: NDArray[np.int64], attention: NDArray[np.int64], loops: Loops
+) -> NDArray[np.uint32]:
+    plain = parse_plugin(spec.balance)
+    balancer: Balancer = build(BALANCERS, plain, where="balance")
+    key = mix(spec.seed, spec.epoch, 4)
+    order = np.asarray(balancer.order(visual, attention, block=spec.block, key=key, loops=loops))
+    if plain["kind"] not in BALANCERS and not np.array_equal(np.sort(order), range(len(visual))):
+        raise ConfigError(f"the balancer {spec.balance!r} does not list each pack once")
+    return order.astype(np.uint32, copy=False)

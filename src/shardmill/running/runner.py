@@ -1,0 +1,310 @@
+"""Running a stage into a folder: plan, skip what is done, work off the rest, collect.
+
+Running again goes on where it stopped, because done means: has a receipt. A finished folder is
+recognised by its manifest alone. A folder that another spec made is refused, and so is a finished
+one that other inputs made; in an unfinished one, what did not change with the inputs stays.
+
+`retry_rejects` makes units of a finished folder pending again, because downloads that failed then
+may succeed now. `try_units` runs a few units, to know beforehand what all of them will take.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardmill.errors import ConfigError, FormatError, LockedError, UnitFailed
+from shardmill.machine import count_cpus
+from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.manifest import Manifest, Receipt, stage_digest
+from shardmill.model.stage import Stage, Unit
+from shardmill.running.engine import Assignment, Engine
+from shardmill.running.events import Event, EventHub, OnEvent
+from shardmill.running.job import Job
+from shardmill.running.local import Local
+from shardmill.running.lock import FolderLock, LockTiming, part_lock_name
+from shardmill.running.plan import (
+    FolderPlan,
+    check_fresh,
+    check_place,
+    check_spec,
+    collect,
+    part_of,
+    plan_units,
+    store_plan,
+)
+from shardmill.running.progress import Progress, RunReport
+from shardmill.running.session import (
+    StopSignals,
+    explain_refusals,
+    open_session,
+    raise_interrupted,
+    remove_claims,
+    remove_dead_drafts,
+)
+from shardmill.shards.ledger import Ledger, set_aside
+from shardmill.storage.path import UrlPath, as_path
+
+
+def run_stage(
+    stage: Stage,
+    out: Path | str,
+    *,
+    on: Engine | None = None,
+    workers: int | None = None,
+    retries: int = 1,
+    max_skip_rate: float = 0.0,
+    part: tuple[int, int] = (1, 1),
+    on_event: OnEvent | None = None,
+    timing: LockTiming | None = None,
+) -> RunReport:
+    """Do what is not done yet of a stage in the folder `out`, and complete it if that was all.
+
+    `on` is the engine, by default this machine. `workers` is the number of processes, by default
+    one for each usable processor; 0 works in this process. `part` is (i, n): only the i-th of n
+    parts, so that n machines share the units. A unit that fails is in the report, and does not
+    stop the others.
+
+    Raises `StaleError` if the folder was begun with another spec or input, `LockedError` if
+    another run works on it, `TooManySkips` if all units together skip more than the rate allows,
+    `Interrupted` after a stop signal. What is done stays done in every case.
+    """
+    engine, progress = on or Local(), Progress()
+    # As workers will load it: a float that was given as an int would have another digest there.
+    stage = from_plain(to_plain(stage), where="stage")
+    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
+    if isinstance(ledger.out_dir, UrlPath) and ledger.out_dir.is_web:
+        raise ConfigError(
+            f"{ledger.out_dir}: a web server cannot be written to: name a folder, or a url of an "
+            "object store"
+        )
+    with explain_refusals(ledger):
+        manifest = _finished(ledger, stage)
+        if manifest is not None:
+            return progress.report(ledger.out_dir, manifest)
+        _check_options(workers, retries, max_skip_rate, part)
+        check_place(ledger)
+        lock_name = engine.lock_name(part)
+        engine.check()
+        job = Job(
+            stage=to_plain(stage),
+            out_dir=str(ledger.out_dir),
+            token=ledger.token,
+            retries=retries,
+            max_skip_rate=max_skip_rate,
+        )
+        listeners: list[OnEvent] = [progress, on_event] if on_event else [progress]
+        ledger.make_folders()
+        lock = FolderLock(
+            ledger.out_dir / "locks",
+            lock_name,
+            ledger.token,
+            timing=timing,
+            on_wait=lambda message: (
+                on_event(Event(kind="wait", message=message)) if on_event else None
+            ),
+        )
+        with lock, open_session(ledger, listeners) as hub:
+            plan = _plan(ledger, stage, timing)
+            if plan.num_kept is not None:
+                kept = f"{plan.num_kept} of {len(plan.units)} units are done and stay"
+                hub(Event(kind="wait", message=f"inputs changed: {kept}"))
+            _work(engine, stage, job, part_of(plan.units, part), workers, lock, hub)
+            manifest = collect(ledger, stage, plan.units, max_skip_rate=max_skip_rate)
+            if manifest is not None:
+                remove_claims(ledger)
+            return progress.report(ledger.out_dir, manifest)
+
+
+def preview_stage(
+    stage: Stage,
+    out: Path | str,
+    *,
+    on: Engine,
+    workers: int | None = None,
+    retries: int = 1,
+    max_skip_rate: float = 0.0,
+) -> str:
+    """Return what the engine would submit to run the stage; nothing is written.
+
+    Raises `ConfigError` if the engine submits nothing.
+    """
+    job = Job(
+        stage=to_plain(stage),
+        out_dir=str(as_path(out).absolute()),
+        token="",
+        retries=retries,
+        max_skip_rate=max_skip_rate,
+    )
+    return on.preview(job, num_workers=workers)
+
+
+def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:
+    if not ledger.manifest_path.exists() or not check_fresh(ledger, stage):
+        return None
+    # A manifest that cannot be read is made again from the receipts.
+    with suppress(FormatError):
+        manifest = ledger.read_manifest()
+        # A task may have been killed between the manifest and this; a reader may not write here.
+        with suppress(OSError):
+            remove_claims(ledger)
+        return manifest
+    return None
+
+
+def _check_options(
+    workers: int | None, retries: int, max_skip_rate: float, part: tuple[int, int]
+) -> None:
+    """Raise `ConfigError` for whatever a caller may have mistyped."""
+    if (workers is not None and workers < 0) or retries < 0:
+        raise ConfigError(f"workers and retries cannot be negative: {workers}, {retries}")
+    if not 0 <= max_skip_rate <= 1:
+        raise ConfigError(f"max_skip_rate is a share from 0 to 1, got {max_skip_rate}")
+    part_of([], part)
+
+
+def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> FolderPlan:
+    """Return the units of the folder; of parts that start together one lists, the others wait."""
+    locks_dir = ledger.out_dir / "locks"
+    with FolderLock(locks_dir, "plan", ledger.token, wait=True, timing=timing):
+        remove_dead_drafts(ledger)
+        return plan_units(ledger, stage, lambda: remove_dead_drafts(ledger))
+
+
+def _work(
+    engine: Engine,
+    stage: Stage,
+    job: Job,
+    units: Sequence[Unit],
+    num_workers: int | None,
+    lock: FolderLock,
+    hub: EventHub,
+) -> None:
+    pending = job.ledger.pending(units, stage_digest(stage))
+    hub(Event(kind="plan", num_units=len(units), num_done=len(units) - len(pending)))
+    with StopSignals(raising=num_workers == 0) as signals:
+        assignment = Assignment(
+            job=job,
+            stage=stage,
+            units=pending,
+            num_workers=num_workers,
+            on_event=hub,
+            relay=hub.relay,
+            should_stop=lambda: lock.lost or hub.saw_fatal or signals.number != 0,
+        )
+        try:
+            engine.work(assignment)
+        finally:
+            if signals.number:
+                raise_interrupted(signals.number, job.ledger.out_dir)
+            if lock.lost:
+                raise LockedError(
+                    f"another run took over {job.ledger.out_dir}, because this one gave no sign of "
+                    "life for a while; this one stops here"
+                )
+
+
+def retry_rejects(
+    out: Path | str, stage: Stage, reasons: Sequence[str], *, timing: LockTiming | None = None
+) -> int:
+    """Make units pending that have rejects whose reason begins with one of these; return how many.
+
+    Running the stage does them. Their receipts are set aside, not thrown away: the samples that
+    such a unit has already are taken from its own shards, and only the others are fetched. The
+    result is that of a run in which they had never failed. A folder that was not begun, or made
+    otherwise, is left to that run.
+    """
+    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
+    # The run that follows plans an unfinished folder anew if its inputs changed.
+    check = check_fresh if ledger.manifest_path.exists() else check_spec
+    if not check(ledger, stage):
+        return 0
+    ledger.make_folders()
+    with FolderLock(ledger.out_dir / "locks", part_lock_name((1, 1)), ledger.token, timing=timing):
+        ledger.make_drafts()
+        found = ledger.read_receipts(ledger.read_units(), stage_digest(stage))
+        chosen = [receipt for receipt in found if receipt and _has(receipt, tuple(reasons))]
+        if chosen:
+            set_aside(ledger, chosen)
+        ledger.draft_dir.rmdir()
+    return len(chosen)
+
+
+def _has(receipt: Receipt, reasons: tuple[str, ...]) -> bool:
+    return any(reason.startswith(reasons) for reason in receipt.skipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What a few units of a stage took; `seconds` and `cpu_seconds` are those of one unit."""
+
+    num_units: int
+    num_tried: int
+    num_workers: int
+    seconds: float
+    cpu_seconds: float
+    manifest: Manifest
+
+    @property
+    def share(self) -> float:
+        """The share of all units that was tried."""
+        return self.num_tried / max(1, self.num_units)
+
+
+def try_units(
+    stage: Stage, out: Path, *, num_units: int, workers: int | None, max_skip_rate: float
+) -> Tried:
+    """Run `num_units` units of a stage, spread over all of them, into a folder of their own.
+
+    The folder is complete, so that the next stage can be tried on it; it must not be kept.
+    """
+    inputs = stage.inputs()
+    units = list(stage.units())
+    chosen = spread(units, num_units)
+    ledger = Ledger(out.absolute(), secrets.token_hex(8))
+    ledger.make_folders()
+    ledger.make_drafts()
+    store_plan(ledger, stage, inputs, chosen)
+    times = UnitTimes()
+    report = run_stage(stage, out, workers=workers, max_skip_rate=max_skip_rate, on_event=times)
+    if report.manifest is None:
+        raise UnitFailed("; ".join(f"unit {name}: {message}" for name, message in report.failures))
+    seconds, cpu_seconds = times.mean()
+    return Tried(
+        num_units=len(units),
+        num_tried=len(chosen),
+        num_workers=max(1, count_cpus() if workers is None else workers),
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        manifest=report.manifest,
+    )
+
+
+def spread(units: Sequence[Unit], count: int) -> list[Unit]:
+    """Return `count` units at even distances, or all if there are no more."""
+    count = min(count, len(units))
+    return [units[(2 * n + 1) * len(units) // (2 * count)] for n in range(count)]
+
+
+@dataclass(slots=True)
+class UnitTimes:
+    """Notes what the units of each process took; usable as `on_event`."""
+
+    times: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "done":
+            self.times.setdefault(event.pid, []).append((event.seconds, event.cpu_seconds))
+
+    def mean(self) -> tuple[float, float]:
+        """Return the mean seconds and computed seconds of a unit.
+
+        A process warms up in its first unit, which is left out where others followed it.
+        """
+        kept = [t for times in self.times.values() for t in (times[1:] or times)]
+        if not kept:
+            return 0.0, 0.0
+        return sum(t[0] for t in kept) / len(kept), sum(t[1] for t in kept) / len(kept)

@@ -1,0 +1,225 @@
+"""Working off units: every engine ends here; a worker asks for a few when units are quick."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stages_for_tests import Lines, Nothing, Unruly
+
+from shardmill.errors import FormatError, SampleError, UnitFailed
+from shardmill.model.codec import to_plain
+from shardmill.model.manifest import stage_digest
+from shardmill.model.stage import Draft, Stage, Tally, Unit, unit_to_plain
+from shardmill.running.events import Event
+from shardmill.running.job import Job
+from shardmill.running.worker import (
+    MAX_ASKED,
+    QUICK_S,
+    ReceivedUnits,
+    describe,
+    is_fatal,
+    may_pass,
+    work_job,
+)
+from shardmill.shards.ledger import Ledger
+from shardmill.storage.atomic import Disk
+
+
+def make_ledger(tmp_path: Path, disk: Disk | None = None) -> Ledger:
+    ledger = Ledger(tmp_path / "out", "run", disk or Disk())
+    ledger.make_folders()
+    ledger.draft_dir.mkdir()
+    return ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOnDisk(Job):
+    """A job whose ledger writes to a disk that may fail."""
+
+    disk: Disk
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(Path(self.out_dir), self.token, self.disk)
+
+
+def work_all(stage: Stage, ledger: Ledger, *, retries: int = 0) -> list[Event]:
+    events: list[Event] = []
+    out_dir, token = str(ledger.out_dir), ledger.token
+    job = JobOnDisk(
+        stage=to_plain(stage),
+        out_dir=out_dir,
+        token=token,
+        retries=retries,
+        max_skip_rate=0.0,
+        disk=ledger.disk,
+    )
+    work_job(job, stage, stage.units(), events.append)
+    return events
+
+
+def unruly(tmp_path: Path, deeds: dict[str, str]) -> Unruly:
+    (tmp_path / "notes").mkdir()
+    return Unruly(notes=tmp_path / "notes", deeds=deeds)
+
+
+def test_every_unit_is_done_and_told(tmp_path: Path) -> None:
+    ledger, stage = make_ledger(tmp_path), Lines(num_units=5)
+    events = work_all(stage, ledger)
+    assert sorted(e.unit for e in events if e.kind == "done") == [u.name for u in stage.units()]
+    assert ledger.pending([*stage.units()], stage_digest(stage)) == []
+    assert sum(event.num_in for event in events) == 25
+    assert all(event.num_bytes > 0 for event in events if event.kind == "done")
+
+
+def test_a_failure_is_kept_with_its_traceback_and_leaves_no_files(tmp_path: Path) -> None:
+    ledger, stage = make_ledger(tmp_path), unruly(tmp_path, {"00001": "raise"})
+    failed = [event for event in work_all(stage, ledger) if event.kind == "failed"]
+    assert [event.unit for event in failed] == ["00001"] and not failed[0].fatal
+    record = json.loads((tmp_path / "out/failures/00001.json").read_text())
+    assert record["message"] == "ValueError: a bug in the stage"
+    assert "stages_for_tests.py" in record["traceback"]
+    assert not (tmp_path / "out/shards/00001.txt").exists()
+    assert all(next(path.iterdir(), None) is None for path in ledger.draft_dir.iterdir())
+
+
+@pytest.mark.parametrize(("deed", "tries"), [("raise", 4), ("config", 1), ("fill disk", 1)])
+def test_only_what_may_pass_is_tried_again(tmp_path: Path, deed: str, tries: int) -> None:
+    ledger, stage = make_ledger(tmp_path), unruly(tmp_path, {"00002": deed})
+    work_all(stage, ledger, retries=3)
+    worked = (tmp_path / "notes" / "worked").read_text().split()
+    assert worked.count("00002") == tries and worked.count("00003") == 1
+
+
+class Forgetful(Unruly):
+    """Announces a file in one unit, and does not write it."""
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        super().work(unit, draft, tally)
+        if unit.name == "00002":
+            draft.file(unit.name, "idx")
+
+
+def test_a_file_that_is_missing_fails_its_unit_and_no_other(tmp_path: Path) -> None:
+    ledger, stage = make_ledger(tmp_path), Forgetful(notes=tmp_path)
+    events = work_all(stage, ledger, retries=3)
+    failed = [event for event in events if event.kind == "failed"]
+    assert [event.unit for event in failed] == ["00002"]
+    assert "announced the file 00002.idx" in failed[0].message
+    assert [unit.name for unit in ledger.pending([*stage.units()], stage_digest(stage))] == [
+        "00002"
+    ]
+    assert all(next(path.iterdir(), None) is None for path in ledger.draft_dir.iterdir())
+
+
+class Robbed(Unruly):
+    """Loses the draft of one unit, as a run does that others took for dead."""
+
+    def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
+        super().work(unit, draft, tally)
+        if unit.name == "00002":
+            shutil.rmtree(draft.dir)
+
+
+def test_a_draft_that_is_gone_fails_its_unit_and_no_other(tmp_path: Path) -> None:
+    events = work_all(Robbed(notes=tmp_path), make_ledger(tmp_path))
+    assert [event.unit for event in events if event.kind == "failed"] == ["00002"]
+    assert len([event for event in events if event.kind == "done"]) == 5
+
+
+class FailingDisk(Disk):
+    """Fails at one of its calls."""
+
+    def __init__(self, call: str, number: int) -> None:
+        self.call, self.number = call, number
+
+    def _maybe_fail(self, call: str) -> None:
+        if call == self.call:
+            raise OSError(self.number, "it broke")
+
+    def sync_file(self, path: Path) -> None:
+        self._maybe_fail(f"sync {path.suffix}")
+        super().sync_file(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._maybe_fail(f"rename to {target.parent.name}")
+        super().rename(source, target)
+
+    def sync_dir(self, path: Path) -> None:
+        self._maybe_fail(f"sync {path.name}")
+        super().sync_dir(path)
+
+
+@pytest.mark.parametrize(
+    "call", ["sync .txt", "rename to shards", "sync shards", "sync .receipt", "rename to receipts"]
+)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_during_the_commit_fails_the_units(
+    tmp_path: Path, call: str, number: int
+) -> None:
+    ledger, stage = make_ledger(tmp_path), Lines(num_units=4)
+    broken = Ledger(ledger.out_dir, "run", FailingDisk(call, number))
+    events = work_all(stage, broken)
+    failed = [event for event in events if event.kind == "failed"]
+    assert len(failed) == 4 and all("it broke" in event.message for event in failed)
+    assert all(event.fatal == (number == errno.ENOSPC) for event in failed)
+    assert list(ledger.receipts_dir.iterdir()) == []
+    work_all(stage, ledger)
+    assert ledger.pending([*stage.units()], stage_digest(stage)) == []
+    assert list(ledger.read_failures()) == []
+
+
+def test_errors_are_described_in_one_line() -> None:
+    assert describe(ValueError("a\n  b")) == "ValueError: a b"
+    assert describe(FormatError("is bad", path="x", offset=3)) == "x, at byte 3: is bad"
+    assert describe(SampleError("not an image")) == "not an image"
+
+
+def test_which_errors_end_the_run_and_which_may_pass() -> None:
+    assert is_fatal(OSError(errno.ENOSPC, "")) and is_fatal(OSError(errno.EROFS, ""))
+    assert not is_fatal(OSError(errno.EIO, "")) and not is_fatal(ValueError())
+    assert may_pass(ConnectionError()) and not may_pass(UnitFailed("x"))
+
+
+def asked_counts(num_units: int, seconds: float) -> list[int]:
+    """Answer every question in full, and return what was asked for."""
+    units = Nothing(num_units=num_units).units()
+    counts: list[int] = []
+
+    def answer(message: dict[str, Any]) -> None:
+        assert message["kind"] == "ask"
+        counts.append(message["count"])
+        for _ in range(message["count"]):
+            unit = next(units, None)
+            received.put({"unit": unit_to_plain(unit)} if unit else {"end": True})
+
+    received = ReceivedUnits(answer)
+    for _ in received:
+        time.sleep(seconds)
+    return counts
+
+
+def test_quick_units_come_several_at_a_time() -> None:
+    counts = asked_counts(500, 0.0)
+    assert counts[0] == 1 and max(counts) == MAX_ASKED
+
+
+def test_slow_units_come_one_by_one() -> None:
+    assert set(asked_counts(5, 3 * QUICK_S)) == {1}
+
+
+def test_nothing_is_asked_for_while_units_wait() -> None:
+    asked: list[dict[str, Any]] = []
+    received = ReceivedUnits(asked.append)
+    units = list(Nothing(num_units=3).units())
+    for unit in units:
+        received.put({"unit": unit_to_plain(unit)})
+    received.put({"end": True})
+    assert list(received) == units and asked == []
