@@ -4,8 +4,8 @@
 which takes checksums and puts files in place while the next unit is being worked. Whatever a stage
 raises stops its unit, never the run; except a full disk, which would stop every other unit as well.
 
-`python -m shardmill.running.worker FD` is a worker process of the local engine. Standard input carries
-lines from the driver, the descriptor FD carries lines back, all JSON:
+`python -m shardmill.running.worker FD` is a worker process of the local engine. Standard input
+carries lines from the driver, the descriptor FD carries lines back, all JSON:
 
     in    {"job": {...}, "path": [...]} first, {"unit": {...}}, {"end": true}, {"quit": true}
     out   {"kind": "ask", "count": n} for the next units, events, {"kind": "broken", "message": ...}
