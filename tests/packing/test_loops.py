@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardmill.pack import loops as engine
 
+from shardmill.packing import loops as engine
 from shardmill.packing.loops import (
     NO_LIMIT,
     PLAIN,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_tasks import Clock, write_lock
-from shardmill.run import claims as claims_module
 from stages_for_tests import Nothing
 
 from shardmill.model.stage import Unit
+from shardmill.running import claims as claims_module
 from shardmill.running.claims import FREE, MAX_DEATHS, ClaimedUnits, Claims
 from shardmill.running.events import Event
 from shardmill.running.lock import HeartbeatWatch, LockTiming

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardmill.run import events
 
+from shardmill.running import events
 from shardmill.running.events import (
     Event,
     EventLog,

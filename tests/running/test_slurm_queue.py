@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shardmill.run import slurm as slurm_queue
 
 from shardmill.errors import ConfigError
+from shardmill.running import slurm as slurm_queue
 from shardmill.running.slurm import Slurm, describe
 
 
