@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from vq_checkpoints import random_tensors
 
-from shardmill.media.image.decode import decode_image, resize_crop
-from shardmill.media.image.geometry import Square
+from shardmill.media.geometry import Square
+from shardmill.media.image import decode_image, resize_crop
 from shardmill.tokens.vq.encode import BatchEncoder
 from shardmill.tokens.vq.live import PlainTokenizer
 from shardmill.tokens.vq.network import PlainLayers, encode, nearest_codes

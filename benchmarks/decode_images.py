@@ -38,8 +38,8 @@ def shardmill(width: int, height: int, side: int) -> Work:
     """Our decoding and cropping."""
     import torch
 
-    from shardmill.media.image.decode import decode_image, resize_crop
-    from shardmill.media.image.geometry import Square
+    from shardmill.media.geometry import Square
+    from shardmill.media.image import decode_image, resize_crop
 
     torch.set_num_threads(1)
     contents, geometry = photos(width, height), Square(resolution=side)
@@ -93,8 +93,8 @@ def decode_only(width: int, height: int, side: int) -> Work:
 
 def difference(width: int, height: int, side: int) -> str:
     """Say how far our pixels are from Pillow's."""
-    from shardmill.media.image.decode import decode_image, resize_crop
-    from shardmill.media.image.geometry import Square
+    from shardmill.media.geometry import Square
+    from shardmill.media.image import decode_image, resize_crop
 
     largest, num_other, num_all = 0, 0, 0
     for content in photos(width, height, 8):

@@ -138,7 +138,7 @@ def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[
     import torch
     from PIL import Image
 
-    from shardmill.media.image.decode import decode_image
+    from shardmill.media.image import decode_image
 
     made = []
     for sample in reader.reader.views(rows):

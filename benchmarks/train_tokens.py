@@ -203,7 +203,7 @@ def decoding(folder: str) -> Work:
     """The images of such a pack, decoded: 24 JPEGs of 640 x 480."""
     from PIL import Image
 
-    from shardmill.media.image.decode import decode_image
+    from shardmill.media.image import decode_image
 
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     image = Image.fromarray(noise).resize((640, 480))

@@ -25,28 +25,28 @@ THUMB = slice(None, None, 16)
 
 def keyframes(clip: str) -> Work:
     """Our key frames and those between, as JPEG."""
-    from shardmill.media.video.samplers import Keyframes
+    from shardmill.media.samplers import Keyframes
 
     return _jpegs(clip, Keyframes(i_frames=8, p_frames=16))
 
 
 def nearest(clip: str) -> Work:
     """Our key frames nearest to 16 places, as JPEG."""
-    from shardmill.media.video.samplers import NearestKeyframes
+    from shardmill.media.samplers import NearestKeyframes
 
     return _jpegs(clip, NearestKeyframes(count=16))
 
 
 def _jpegs(clip: str, sampler: object) -> Work:
-    from shardmill.media.video.file import open_video
-    from shardmill.media.video.frames import FramePainter, ImageFormat, decode_each, look_at
+    from shardmill.media.frames import FrameConverter, ImageFormat, decode_each, look_at
+    from shardmill.media.video import open_video
 
     def work() -> int:
-        painter, format = FramePainter(), ImageFormat()
+        converter, format = FrameConverter(), ImageFormat()
         with open_video(clip) as video:
             table = look_at(video, sampler, None)
             numbers = table.numbers_at(sampler.times(table))
-            decode_each(video, table, numbers, lambda frame: painter.encode(frame, format))
+            decode_each(video, table, numbers, lambda frame: converter.encode(frame, format))
         return 1
 
     return work
@@ -88,8 +88,8 @@ def chosen_pass(clip: str) -> Work:
 
 def frames_by_shardmill(clip: str) -> np.ndarray:
     """Return our 16 frames."""
-    from shardmill.media.video.frames import read_frames
-    from shardmill.media.video.samplers import Uniform
+    from shardmill.media.frames import read_frames
+    from shardmill.media.samplers import Uniform
 
     return np.stack([frame.pixels for frame in read_frames(clip, Uniform(count=COUNT))])
 

@@ -78,7 +78,7 @@ def ingest(table: str, out: str) -> Work:
 
 def frames(table: str, out: str, check: bool) -> Work:
     """Pass shards of whole videos through the frames stage."""
-    from shardmill.media.video.samplers import WholeVideo
+    from shardmill.media.samplers import WholeVideo
     from shardmill.running.runner import run_stage
     from shardmill.stages.frames import SampleFrames
 

@@ -94,9 +94,9 @@ IMAGE_TOKENIZERS: Table = {
 }
 
 GEOMETRIES: Table = {
-    "square": "shardmill.media.image.geometry:Square",
-    "buckets": "shardmill.media.image.geometry:Buckets",
-    "native": "shardmill.media.image.geometry:Native",
+    "square": "shardmill.media.geometry:Square",
+    "buckets": "shardmill.media.geometry:Buckets",
+    "native": "shardmill.media.geometry:Native",
 }
 
 CODE_SOURCES: Table = {
@@ -105,14 +105,14 @@ CODE_SOURCES: Table = {
 }
 
 FRAME_SAMPLERS: Table = {
-    "whole": "shardmill.media.video.samplers:WholeVideo",
-    "all": "shardmill.media.video.samplers:AllFrames",
-    "uniform": "shardmill.media.video.samplers:Uniform",
-    "fps": "shardmill.media.video.samplers:Fps",
-    "keyframes": "shardmill.media.video.samplers:Keyframes",
-    "nearest": "shardmill.media.video.samplers:NearestKeyframes",
-    "scenes": "shardmill.media.video.samplers:Scenes",
-    "frames": "shardmill.media.video.samplers:Explicit",
+    "whole": "shardmill.media.samplers:WholeVideo",
+    "all": "shardmill.media.samplers:AllFrames",
+    "uniform": "shardmill.media.samplers:Uniform",
+    "fps": "shardmill.media.samplers:Fps",
+    "keyframes": "shardmill.media.samplers:Keyframes",
+    "nearest": "shardmill.media.samplers:NearestKeyframes",
+    "scenes": "shardmill.media.samplers:Scenes",
+    "frames": "shardmill.media.samplers:Explicit",
     "model": "shardmill.tokens.visual.pretrained:ModelFrames",
 }
 

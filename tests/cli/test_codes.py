@@ -14,7 +14,7 @@ from vq_checkpoints import write_original
 from shardmill.api.values import to_geometry
 from shardmill.cli.codes import codes
 from shardmill.errors import ConfigError
-from shardmill.media.image.geometry import Buckets, Native, Square
+from shardmill.media.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.codes import open_codes
 

@@ -11,7 +11,7 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import SMALL, write_original
 
 from shardmill.errors import ConfigError
-from shardmill.media.image.geometry import Buckets
+from shardmill.media.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.running.runner import run_stage
 from shardmill.stages.codereport import (

@@ -18,8 +18,8 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
 from shardmill.errors import ConfigError, Filtered, SampleError
-from shardmill.media.image.decode import decode_image, resize_crop
-from shardmill.media.image.geometry import Buckets, Native, Square
+from shardmill.media.geometry import Buckets, Native, Square
+from shardmill.media.image import decode_image, resize_crop
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.running.lock import LockTiming
 from shardmill.running.runner import run_stage

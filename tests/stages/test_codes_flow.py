@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.media.image.geometry import Native
+from shardmill.media.geometry import Native
 from shardmill.stages import codes as stages
 from shardmill.stages.codes import ImageFlow
 from shardmill.tokens.vq.encode import BatchEncoder

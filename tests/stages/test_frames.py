@@ -19,9 +19,9 @@ from numbered_video import numbered_clip, read_image, with_duration
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
-from shardmill.media.sizes import probe
-from shardmill.media.video.frames import ImageFormat
-from shardmill.media.video.samplers import (
+from shardmill.media.frames import ImageFormat
+from shardmill.media.header import probe
+from shardmill.media.samplers import (
     AllFrames,
     Explicit,
     Fps,
@@ -29,9 +29,9 @@ from shardmill.media.video.samplers import (
     NearestKeyframes,
     Scenes,
     Uniform,
+    VideoTable,
     WholeVideo,
 )
-from shardmill.media.video.table import VideoTable
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, MediaSize, Sample, Segment

@@ -12,7 +12,7 @@ from make_media import clip, encode, pixels
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.running.runner import run_stage

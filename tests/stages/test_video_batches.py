@@ -256,8 +256,8 @@ def encoder_of(weights: Path) -> Callable[[bytes | memoryview], list[int]]:
     """Return what encodes one image by itself."""
     import torch
 
-    from shardmill.media.image.decode import decode_image, resize_crop
-    from shardmill.media.image.geometry import Square
+    from shardmill.media.geometry import Square
+    from shardmill.media.image import decode_image, resize_crop
     from shardmill.tokens.vq.encode import BatchEncoder
     from shardmill.tokens.vq.tokenizer import ChameleonVq
 

@@ -15,7 +15,7 @@ pytest.importorskip("av")
 from drivers import signal_quietly, snapshot, start_driver
 from video_world import SHORT, World
 
-from shardmill.media.video.samplers import Uniform
+from shardmill.media.samplers import Uniform
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.packing.plan import plan_packs

@@ -12,7 +12,7 @@ from make_media import pixels
 from pixel_folder import MARKS, jpeg, sentence
 from sample_folder import write_sample_folder
 
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

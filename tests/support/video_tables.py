@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from shardmill.media.video.table import VideoTable, make_table
+from shardmill.media.samplers import VideoTable, make_table
 
 
 def steady_table(num_frames: int, *, fps: int = 10, keys: Collection[int] = (0,)) -> VideoTable:

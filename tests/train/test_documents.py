@@ -15,7 +15,7 @@ from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.image.geometry import Buckets
+from shardmill.media.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.train.documents import ImageReader

@@ -191,7 +191,7 @@ def frames(
 
         sm.frames(clips, "frames", sampler="uniform,count=16", long_side=512)
     """
-    from shardmill.media.video.frames import ImageFormat
+    from shardmill.media.frames import ImageFormat
     from shardmill.stages.frames import SampleFrames
 
     stage = SampleFrames(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.media.image.decode import decode_image, resize_crop
+from shardmill.media.image import decode_image, resize_crop
 from shardmill.model.codec import from_plain
 from shardmill.shards.codes import ROLE, CodeShard, ImageCodes, open_codes
 from shardmill.shards.ledger import Ledger, open_manifest

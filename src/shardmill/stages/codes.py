@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.machine import count_cpus
-from shardmill.media.image.decode import Content, decode_image, resampler, resize_crop
-from shardmill.media.image.geometry import Geometry, ResizeCrop
-from shardmill.media.sizes import probe
+from shardmill.media.geometry import Geometry, ResizeCrop
+from shardmill.media.header import probe
+from shardmill.media.image import Content, decode_image, resampler, resize_crop
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
 from shardmill.shards.samples import SampleShard, parse_sample

@@ -28,10 +28,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.video.file import BlobPart, open_video
-from shardmill.media.video.frames import FrameConverter, ImageFormat, decode_each, look_at
-from shardmill.media.video.samplers import FrameSampler, WholeVideo
-from shardmill.media.video.table import VideoTable, make_table
+from shardmill.media.frames import FrameConverter, ImageFormat, decode_each, look_at
+from shardmill.media.samplers import FrameSampler, VideoTable, WholeVideo, make_table
+from shardmill.media.video import BlobPart, open_video
 from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
 from shardmill.model.codec import Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.tar.index import IndexRows

@@ -24,7 +24,7 @@ from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.image.decode import decode_image, resize_crop
-from shardmill.media.image.geometry import Geometry, Square
+from shardmill.media.geometry import Geometry, Square
+from shardmill.media.image import decode_image, resize_crop
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.shards.samples import SampleDataset, open_samples

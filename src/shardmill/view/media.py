@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import FormatError, MissingExtra, SampleError, need
-from shardmill.media.image.decode import from_16_bits
-from shardmill.media.image.header import image_format
-from shardmill.media.sizes import audio_format, probe
-from shardmill.media.video.file import BlobPart, broken_as, open_video
-from shardmill.media.video.header import video_format
+from shardmill.media.containers import broken_as, video_format
+from shardmill.media.header import audio_format, image_format, probe
+from shardmill.media.image import from_16_bits
+from shardmill.media.video import BlobPart, open_video
 from shardmill.view.folder import Folder
 from shardmill.view.items import NotHere
 

@@ -22,9 +22,9 @@ from tiny_qwen import tiny_model
 
 from shardmill.cli.main import cli
 from shardmill.errors import SampleError
-from shardmill.media.sizes import probe
-from shardmill.media.video.frames import read_frames
-from shardmill.media.video.samplers import AllFrames
+from shardmill.media.frames import read_frames
+from shardmill.media.header import probe
+from shardmill.media.samplers import AllFrames
 from shardmill.model.plan import PackSpec
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import mask_of, modality_of

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.formats.webdataset import VIDEO_SPACE
-from shardmill.media.image.decode import decode_image
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
+from shardmill.media.image import decode_image
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin, sample_from_plain
 from shardmill.model.space import TokenSpace

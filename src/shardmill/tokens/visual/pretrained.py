@@ -51,7 +51,7 @@ def rule_of_processor(processor: Any) -> VisualRule:
 
 
 class _Video(Protocol):
-    """What a sampler sees of a video; see `media.video.table.VideoTable`."""
+    """What a sampler sees of a video; see `media.samplers.VideoTable`."""
 
     @property
     def fps(self) -> float: ...

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, SampleError, need
-from shardmill.media.image.decode import decode_image
-from shardmill.media.video.file import open_video
-from shardmill.media.video.frames import FrameConverter, decode_each
-from shardmill.media.video.table import probe_video
+from shardmill.media.frames import FrameConverter, decode_each
+from shardmill.media.image import decode_image
+from shardmill.media.video import open_video, probe_video
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fields
 from shardmill.model.tokenrow import TokenRow, spans_of

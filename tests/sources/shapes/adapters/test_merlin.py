@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.media.image.decode import decode_image
-from shardmill.media.sizes import probe
+from shardmill.media.header import probe
+from shardmill.media.image import decode_image
 from shardmill.sources.shapes.adapters.merlin import MerlinShape, black_frame
 
 TEXT = (

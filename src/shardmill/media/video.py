@@ -1,14 +1,14 @@
-"""The frames of a video as numbers: when each is shown, and where its decoding must begin.
+"""Opens a video (bytes, a file, a part of a blob such as a member of a tar) and lists its frames.
 
-A row of a `VideoTable` is a frame, in the order they are shown. Seconds count from the container's
-start, as players count them, so that they agree with captions; a stream whose timestamps begin
-below zero or at ten hours begins at 0 all the same.
+FFmpeg reads through our own file object, piece by piece, so that memory does not depend on the
+length of the video.
 
-`probe_video` makes the table without decoding anything. MP4 lists its packets in its index, other
-files are demuxed from end to end: some 5 ms or 25 ms for a minute of 720p. What the header says is
-compared with what is there: a file that was cut off, or whose header promises another duration, is
-rejected. FFmpeg's index of an MP4 says when each packet is decoded, which are key frames, and which
-an edit list hides; it lacks how much later a packet is shown, which the box `ctts` says in runs:
+`probe_video` makes the `VideoTable` of all frames without decoding anything. MP4 lists its packets
+in its index, other files are demuxed from end to end: some 5 ms or 25 ms for a minute of 720p. What
+the header says is compared with what is there: a file that was cut off, or whose header promises
+another duration, is rejected. FFmpeg's index of an MP4 says when each packet is decoded, which are
+key frames, and which an edit list hides; it lacks how much later a packet is shown, which the box
+`ctts` says in runs:
 
     ctts    u32 flags, u32 count, then for each run: u32 packets, i32 ticks
 
@@ -18,27 +18,37 @@ list that repeats or leaves out packets, a fragmented file), all packets are dem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from struct import error as StructError
 from struct import unpack_from
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError
-from shardmill.media.video.file import OpenVideo, broken_as, read_packets
-from shardmill.media.video.header import find_boxes, first_box, read_moov, track_number
-from shardmill.model.frames import MAX_FRAMES, FrameNumbers
+from shardmill.errors import SampleError, need
+from shardmill.media.containers import (
+    LOCAL_READ_BYTES,
+    MAX_PIXELS,
+    broken_as,
+    check_claims,
+    find_boxes,
+    first_box,
+    open_container,
+    read_moov,
+    track_number,
+)
+from shardmill.media.samplers import VideoTable, make_table
+from shardmill.model.frames import MAX_FRAMES
+from shardmill.storage.blob import open_blob
 
-Seconds = NDArray[np.float64]
-SLACK_S, SLACK_SHARE = 1.0, 0.1
-# Times that people write, such as 1.2 s, mean the frame at 1.2000000000000002 s too.
-ROUNDING_S = 1e-6
-PER_FRAME = ("times_s", "pts", "place", "start_pts", "start_place", "is_key", "is_forward")
+MAX_FETCHED_BYTES = 64 << 20
+MAX_SIDE = 16383  # of a WebP
 MICROSECONDS = 1_000_000
 # Containers whose header states a duration; others let FFmpeg guess from the bit rate.
 STATES_DURATION = ("mov", "matroska", "avi", "flv")
@@ -46,89 +56,174 @@ STATES_DURATION = ("mov", "matroska", "avi", "flv")
 TOLERATED_S, TOLERATED_SHARE = 1.0, 0.1
 SHOWN_VP8 = 0x10  # the bit of a VP8 frame's first byte that says that it is shown
 NUM_COMPARED = 16
-BEGINNING = -(1 << 62)
+BEGINNING = -(1 << 62)  # before every timestamp, so that a seek to it goes to the first packet
 
 
-@dataclass(frozen=True, kw_only=True)
-class VideoTable:
-    """What demuxing tells of each frame; nothing here was decoded, except for `changes`.
+class RandomBytes(Protocol):
+    """What is asked of a blob here (see `storage.blob`)."""
 
-    `place` is the number of a frame's packet, in the order of decoding; `start_place` and
-    `start_pts` are those of the key frame from which on packets must be decoded to get it.
-    `is_forward` frames are shown after all that was decoded before them: key frames and those that
-    are predicted from the past (P); the others (B) also look ahead. `first_number` is the number
-    of the first frame in the whole video, of which this may be a clip. In a video that `is_counted`
-    only the order of the frames is known, not their timestamps. `changes` says how much each frame
-    differs from the one before, from 0 to 1, if somebody measured it.
-    """
+    @property
+    def window(self) -> int:
+        """How many bytes to ask for at once."""
 
-    times_s: Seconds
-    end_s: float
-    pts: NDArray[np.int64]
-    place: NDArray[np.int64]
-    start_pts: NDArray[np.int64]
-    start_place: NDArray[np.int64]
-    is_key: NDArray[np.bool_]
-    is_forward: NDArray[np.bool_]
-    first_number: int = 0
-    is_counted: bool = False
-    changes: Seconds | None = None
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
 
-    def __len__(self) -> int:
-        return len(self.times_s)
 
-    @cached_property
-    def duration_s(self) -> float:
-        """How long the frames are shown, the last one included."""
-        return self.end_s - float(self.times_s[0])
+@dataclass(frozen=True, slots=True)
+class BlobPart:
+    """A range of a blob."""
 
-    @cached_property
-    def fps(self) -> float:
-        """Frames a second on average, 0 if they have no duration."""
-        return len(self) / self.duration_s if self.duration_s > 0 else 0.0
+    blob: RandomBytes
+    offset: int
+    num_bytes: int
 
-    def numbers_at(self, times_s: Sequence[float] | Seconds) -> FrameNumbers:
-        """Return the numbers of the frames that are shown at these times."""
-        wanted = np.asarray(times_s, np.float64)
-        first, last = float(self.times_s[0]), self.end_s
-        outside = wanted[~((wanted >= first - ROUNDING_S) & (wanted <= last + ROUNDING_S))]
-        if len(outside):
-            detail = f"{outside[0]:g} s, it is shown from {first:g} to {last:g} s"
-            raise SampleError("time outside the video", detail)
-        return np.maximum(np.searchsorted(self.times_s, wanted + ROUNDING_S, "right") - 1, 0)
+    def read(self, start: int, length: int) -> bytes:
+        """Return the bytes from `start` on; fewer than `length` only at the end of the part."""
+        length = max(0, min(length, self.num_bytes - start))
+        return self.blob.read(self.offset + start, length) if length else b""
 
-    def within(self, start_s: float, end_s: float) -> VideoTable:
-        """Return the frames of a clip [start, end).
 
-        Rows round their times, so that a clip may end a little after the video; one that begins
-        after it, or ends long after it, was cut from another video.
-        """
-        slack = max(SLACK_S, SLACK_SHARE * (end_s - start_s))
-        begins_inside = 0 <= start_s < min(end_s, self.end_s - ROUNDING_S)
-        if not (begins_inside and end_s <= self.end_s + slack):
-            detail = f"{start_s:g} to {end_s:g} s, it ends at {self.end_s:g} s"
-            raise SampleError("clip outside the video", detail)
-        # A clip that begins while a frame is shown begins with that frame.
-        begin = int(self.numbers_at([max(start_s, float(self.times_s[0]))])[0])
-        end = max(begin + 1, int(np.searchsorted(self.times_s, end_s - ROUNDING_S)))
-        cut: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in PER_FRAME}
-        if self.changes is not None:
-            cut["changes"] = self.changes[begin:end]
-        shown_until = self.end_s if end == len(self) else float(self.times_s[end])
-        cut["first_number"] = self.first_number + begin
-        return replace(self, **cut, end_s=min(shown_until, end_s))
+Video: TypeAlias = bytes | memoryview | str | Path | BlobPart
 
-    def type_of(self, number: int) -> str:
-        """Return "I" for a key frame, "P" if it looks only back, "B" if it looks ahead too."""
-        if self.is_key[number]:
-            return "I"
-        return "P" if self.is_forward[number] else "B"
 
-    def positions(self, scale: int) -> NDArray[np.int64]:
-        """Return the times on a scale from 0, the first frame, to `scale`, the last."""
-        since = self.times_s - self.times_s[0]
-        places: NDArray[np.float64] = np.rint(scale * since / max(float(since[-1]), 1e-9))
-        return places.astype(np.int64)
+class OpenVideo:
+    """An open container and its video stream, for one thread, and the bytes behind them."""
+
+    def __init__(self, part: BlobPart, threads: int) -> None:
+        self.part, self._threads = part, threads
+        self._open()
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec, such as "h264"."""
+        return str(self.stream.codec_context.name)
+
+    def rewind(self) -> None:
+        """Open the container again, which works for every file, unlike a seek to its beginning."""
+        self.container.close()
+        self._open()
+
+    def _open(self) -> None:
+        file, window = _PartFile(self.part), self.part.blob.window
+        self.container = open_container(file, max(LOCAL_READ_BYTES, window))
+        try:
+            self.stream = _video_stream(self.container)
+            _prepare(self.stream, self._threads)
+        except SampleError:
+            self.container.close()
+            raise
+
+
+@contextmanager
+def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
+    """Open the first video stream that is no cover image; what has none is a `SampleError`."""
+    with _as_part(video) as part:
+        if part.num_bytes == 0:
+            raise SampleError("empty video", "it has no bytes")
+        check_claims(part)
+        opened = OpenVideo(part, threads)
+        try:
+            yield opened
+        finally:
+            opened.container.close()
+
+
+def read_packets(video: OpenVideo) -> Iterator[Any]:
+    """Yield the packets of the video stream from where the container is, up to its end."""
+    packets = video.container.demux(video.stream)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, IndexError):
+            # PyAV stumbles at the end over streams that appeared after the header.
+            return
+        if packet.size:
+            yield packet
+
+
+def _video_stream(container: Any) -> Any:
+    cover = need("av", extra="video").stream.Disposition.attached_pic
+    streams = [s for s in container.streams.video if not s.disposition & cover]
+    if not len(container.streams):
+        raise SampleError("not a video", "it holds nothing")
+    if not streams:
+        kinds = {"a cover image" if s.type == "video" else s.type for s in container.streams}
+        raise SampleError("no video stream", f"it holds {', '.join(sorted(kinds))}")
+    stream = streams[0]
+    if stream.codec_context is None:
+        raise SampleError("unknown codec", "FFmpeg has no decoder for its video")
+    return stream
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise `SampleError` unless frames of this size fit into memory and into any image file."""
+    if width < 1 or height < 1:
+        raise SampleError("no frame size", "its header has none, or one that FFmpeg refuses")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        detail = f"{width} x {height}, the limits are {MAX_SIDE} a side and {MAX_PIXELS} in all"
+        raise SampleError("too many pixels", detail)
+
+
+def _prepare(stream: Any, threads: int) -> None:
+    context = stream.codec_context
+    check_size(context.width, context.height)
+    context.thread_count = threads
+    context.thread_type = "NONE" if threads == 1 else "AUTO"
+    # A stream may say another size than its container; the decoder must not believe it either.
+    context.options = {**context.options, "max_pixels": str(MAX_PIXELS)}
+
+
+@contextmanager
+def _as_part(video: Video) -> Iterator[BlobPart]:
+    if isinstance(video, BlobPart):
+        yield _near(video)
+    elif isinstance(video, str | Path):
+        blob = open_blob(str(video))
+        try:
+            yield _near(BlobPart(blob, 0, blob.num_bytes))
+        finally:
+            blob.close()
+    else:
+        yield BlobPart(_Memory(memoryview(video)), 0, len(video))
+
+
+def _near(part: BlobPart) -> BlobPart:
+    """Return a part of a store as bytes in memory, unless it is large: one request, not many."""
+    if part.blob.window <= LOCAL_READ_BYTES or part.num_bytes > MAX_FETCHED_BYTES:
+        return part
+    return BlobPart(_Memory(memoryview(part.read(0, part.num_bytes))), 0, part.num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes in memory, read like a blob."""
+
+    view: memoryview
+    window: int = LOCAL_READ_BYTES
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.view[offset : offset + length])
+
+
+class _PartFile:
+    """A part of a blob as the file that PyAV reads."""
+
+    def __init__(self, part: BlobPart) -> None:
+        self._part, self._position = part, 0
+
+    def read(self, count: int) -> bytes:
+        content = self._part.read(self._position, count)
+        self._position += len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.num_bytes}
+        self._position = max(0, base[whence] + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
 
 
 def probe_video(video: OpenVideo) -> VideoTable:
@@ -188,59 +283,6 @@ def _stated_duration(video: OpenVideo) -> float | None:
     # The duration of a container may be that of its audio.
     is_alone = len(container.streams) == 1
     return container.duration / MICROSECONDS if container.duration and is_alone else None
-
-
-def make_table(
-    pts: NDArray[np.int64],
-    is_key: NDArray[np.bool_],
-    is_shown: NDArray[np.bool_],
-    *,
-    time_base: float,
-    origin_s: float,
-    last_duration_s: float,
-) -> VideoTable:
-    """Return the table of packets that are given in the order of decoding.
-
-    Packets that are not shown must be decoded, but are no frames; frames that no key frame comes
-    before cannot be decoded and are none either.
-    """
-    starts = _start_of(pts, is_key)
-    shown = np.flatnonzero(is_shown & (starts >= 0))
-    shown = shown[np.argsort(pts[shown], kind="stable")]
-    if len(shown) == 0:
-        raise SampleError("no frames", f"{len(pts)} packets, {int(is_key.sum())} key frames")
-    if (np.diff(pts[shown]) <= 0).any():
-        raise SampleError("broken timestamps", "two frames are shown at the same time")
-    times_s: Seconds = pts[shown] * np.float64(time_base) - origin_s
-    start = starts[shown]
-    return VideoTable(
-        times_s=times_s,
-        end_s=float(times_s[-1]) + last_duration_s,
-        pts=pts[shown],
-        place=shown,
-        start_pts=pts[start],
-        start_place=start,
-        is_key=is_key[shown],
-        is_forward=(pts == np.maximum.accumulate(pts))[shown],
-    )
-
-
-def _start_of(pts: NDArray[np.int64], is_key: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the packet from which on each packet can be decoded, -1 if there is none.
-
-    It is the last key frame before it, unless that one is shown later: frames that were sent after
-    a key frame to be shown before it look back across it, to the group before.
-    """
-    keys = np.flatnonzero(is_key)
-    which = np.searchsorted(keys, np.arange(len(pts)), "right") - 1
-    if len(keys) == 0:
-        return which
-    for _ in range(len(keys)):
-        leads = (which >= 0) & (pts[keys[which]] > pts)
-        if not leads.any():
-            break
-        which[leads] -= 1
-    return np.where(which >= 0, keys[which], -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,17 +16,17 @@ from PIL import Image
 from web_server import serving
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.media.sizes import probe
-from shardmill.media.video import file as videofile
-from shardmill.media.video.file import BlobPart
-from shardmill.media.video.frames import (
+from shardmill.media import video as videofile
+from shardmill.media.frames import (
     FrameConverter,
     ImageFormat,
     fit_long_side,
     read_frames,
     square_pixels,
 )
-from shardmill.media.video.samplers import Keyframes, Uniform, WholeVideo
+from shardmill.media.header import probe
+from shardmill.media.samplers import Keyframes, Uniform, WholeVideo
+from shardmill.media.video import BlobPart
 from shardmill.storage.blob import LocalBlob
 
 

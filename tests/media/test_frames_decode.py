@@ -12,18 +12,19 @@ from numbered_video import numbered_clip, read_number
 from video_tables import steady_table
 
 from shardmill.errors import SampleError
-from shardmill.media.video import decode as decodeframes
-from shardmill.media.video.decode import (
+from shardmill.media import frames as decodeframes
+from shardmill.media.containers import broken_as
+from shardmill.media.frames import (
+    FrameConverter,
     _plan,
     changes_of,
     count_frames,
     decode_frames,
     measure_changes,
+    read_frames,
 )
-from shardmill.media.video.file import broken_as, open_video
-from shardmill.media.video.frames import FrameConverter, read_frames
-from shardmill.media.video.samplers import AllFrames, Scenes
-from shardmill.media.video.table import probe_video
+from shardmill.media.samplers import AllFrames, Scenes
+from shardmill.media.video import open_video, probe_video
 
 OPEN = (("bf", "3"), ("x264-params", "open-gop=1:keyint=12:min-keyint=12"))
 

@@ -10,7 +10,7 @@ from make_media import image
 from numbered_video import huge_stream, numbered_clip
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.media.video.file import BlobPart, check_size, open_video, read_packets
+from shardmill.media.video import BlobPart, check_size, open_video, read_packets
 
 
 def sound(cover: bool = False) -> bytes:

@@ -1,22 +1,101 @@
-"""Width and height of an image from its header, as displayed: turned when EXIF says so.
+"""What a medium is and how large, from its first bytes: the name it was given is not believed.
 
-JPEG, PNG, GIF, WebP (VP8, VP8L, VP8X), BMP, TIFF and AVIF are read, nothing is decoded. A header
-that is cut off raises `struct.error` or `IndexError`; the caller says which image it was.
+A text file named .jpg is no image, whatever its suffix says; a PNG named .jpg is a PNG. Images
+(JPEG, PNG, GIF, WebP, BMP, TIFF, AVIF) and audio are read here, videos by `containers`. Nothing is
+decoded.
+
+Widths and heights are those of the image as displayed: turned when EXIF says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from struct import error as StructError
 from struct import unpack_from
 from typing import TypeAlias
 
-Size: TypeAlias = tuple[int, int]
-Bytes: TypeAlias = bytes | memoryview
+from shardmill.errors import ConfigError, SampleError
+from shardmill.media.containers import (
+    Bytes,
+    boxes,
+    first_box,
+    riff_chunks,
+    video_format,
+    video_size,
+)
+from shardmill.model.sample import MediaSize
 
+Size: TypeAlias = tuple[int, int]
+
+HEAD = 256
+MAX_SIDE = (1 << 31) - 1  # the index holds sizes as 32 bits
+REASONS = {"image": "not an image", "video": "not a video", "audio": "not audio"}
 ORIENTATION_TAG = 0x0112
 # Start-of-frame markers; C4, C8 and CC share their range but mean tables.
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# Markers without a length behind them: TEM, the restarts and SOI.
 BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaHeader:
+    """What a medium's header says: the extension of its format, and its size."""
+
+    ext: str
+    size: MediaSize
+
+
+def probe(kind: str, data: bytes | memoryview) -> MediaHeader:
+    """Return extension and size of an "image", "video" or "audio", or raise `SampleError`.
+
+    A GIF or animated WebP may stand where a video is wanted; its frames are not counted.
+    """
+    if kind not in REASONS:
+        raise ConfigError(f"a medium is one of {', '.join(REASONS)}, not {kind!r}")
+    head = bytes(data[:HEAD])
+    try:
+        found = _probe(kind, head, data)
+    except (StructError, IndexError) as error:
+        raise SampleError(REASONS[kind], f"its header is cut off or broken: {error}") from error
+    if found is None:
+        raise SampleError(REASONS[kind], _what_else(kind, head, len(data)))
+    size = found.size
+    if kind != "audio" and not (0 < size.width <= MAX_SIDE and 0 < size.height <= MAX_SIDE):
+        raise SampleError(REASONS[kind], f"its header says {size.width} x {size.height} pixels")
+    return found
+
+
+def _probe(kind: str, head: bytes, data: bytes | memoryview) -> MediaHeader | None:
+    if kind == "audio":
+        ext = audio_format(head)
+        return None if ext is None else MediaHeader(ext, audio_size(ext, data))
+    ext = image_format(head)
+    if ext in ("gif", "webp", "avif") or (ext is not None and kind == "image"):
+        sides = IMAGE_SIZES[ext](data)
+        frames = 1 if kind == "image" else 0
+        return sides and MediaHeader(
+            ext, MediaSize(width=sides[0], height=sides[1], num_frames=frames)
+        )
+    ext = video_format(head)
+    if ext is None or kind != "video":
+        return None
+    size = video_size(ext, data)
+    if size is None:
+        return None
+    # A broken header may say anything: numbers that no index can hold count as unknown.
+    is_sane = size.num_frames <= MAX_SIDE and isfinite(size.fps) and isfinite(size.duration_s)
+    if not is_sane or min(size.num_frames, size.fps, size.duration_s) < 0:
+        size = MediaSize(width=size.width, height=size.height, num_frames=0)
+    return MediaHeader(ext, size)
+
+
+def _what_else(kind: str, head: bytes, num_bytes: int) -> str:
+    ext = video_format(head) if kind == "video" else None
+    if ext is None:
+        return f"{num_bytes} bytes that begin with {head[:16]!r}"
+    return f"{num_bytes} bytes of {ext} without a video track: only audio, or cut off before it"
 
 
 def image_format(head: bytes) -> str | None:
@@ -36,11 +115,6 @@ def image_format(head: bytes) -> str | None:
     if head[4:12] in (b"ftypavif", b"ftypavis", b"ftypmif1"):
         return "avif"
     return None
-
-
-def image_size(format: str, data: Bytes) -> Size | None:
-    """Return (width, height) as displayed, or None if the header holds none."""
-    return READERS[format](data)
 
 
 def _jpeg(data: Bytes) -> Size | None:
@@ -98,19 +172,11 @@ def _webp(data: Bytes) -> Size | None:
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8X":
         size = (_u24(data, 24) + 1, _u24(data, 27) + 1)
-        return _turned(size, _webp_orientation(data) if data[20] & 0x08 else 1)
+        has_exif = data[20] & 0x08
+        exif = dict(riff_chunks(data, 12)).get(b"EXIF", b"") if has_exif else b""
+        # Some writers put JPEG's mark before the block, though the format has none there.
+        return _turned(size, _exif_orientation(bytes(exif).removeprefix(b"Exif\0\0")))
     return None
-
-
-def _webp_orientation(data: Bytes) -> int:
-    at = 12
-    while at + 8 <= len(data):
-        kind, length = unpack_from("<4sI", data, at)
-        if kind == b"EXIF":
-            exif = bytes(data[at + 8 : at + 8 + length])
-            return _exif_orientation(exif.removeprefix(b"Exif\0\0"))
-        at += 8 + length + (length & 1)
-    return 1
 
 
 def _bmp(data: Bytes) -> Size:
@@ -132,10 +198,8 @@ def _tiff(data: Bytes) -> Size | None:
 
 def _avif(data: Bytes) -> Size | None:
     """Return the largest `ispe` of the item properties, turned by `irot`."""
-    properties: Bytes = b""
-    for kind, body in boxes(data):
-        if kind == b"meta":
-            properties = _inside(_inside(body[4:], b"iprp"), b"ipco")
+    # `meta` has four bytes of version and flags before its boxes.
+    properties = first_box(first_box(data, b"meta")[4:], b"iprp", b"ipco")
     sizes, turns = [], 0
     for kind, body in boxes(properties):
         if kind == b"ispe":
@@ -146,28 +210,6 @@ def _avif(data: Bytes) -> Size | None:
         return None
     width, height = max(sizes)
     return (height, width) if turns & 1 else (width, height)
-
-
-def boxes(data: Bytes) -> Iterator[tuple[bytes, Bytes]]:
-    """Yield (type, content) of the boxes of an ISO media file; stops at one that is cut off."""
-    view, at = memoryview(data), 0
-    while at + 8 <= len(view):
-        size, kind = unpack_from(">I4s", view, at)
-        head = 8
-        if size == 1:
-            if at + 16 > len(view):
-                return
-            (size,), head = unpack_from(">Q", view, at + 8), 16
-        elif size == 0:
-            size = len(view) - at
-        if size < head:
-            return
-        yield kind, view[at + head : at + size]
-        at += size
-
-
-def _inside(data: Bytes, wanted: bytes) -> Bytes:
-    return next((body for kind, body in boxes(data) if kind == wanted), b"")
 
 
 def _exif_orientation(exif: Bytes) -> int:
@@ -200,7 +242,9 @@ def _u24(data: Bytes, at: int) -> int:
     return data[at] | data[at + 1] << 8 | data[at + 2] << 16
 
 
-READERS: dict[str, Callable[[Bytes], Size | None]] = {
+# (width, height) as displayed, or None if the header holds none. One that is cut off raises
+# `struct.error` or `IndexError`, which `probe` turns into a reject.
+IMAGE_SIZES: dict[str, Callable[[Bytes], Size | None]] = {
     "jpg": _jpeg,
     "png": _png,
     "gif": _gif,
@@ -209,3 +253,30 @@ READERS: dict[str, Callable[[Bytes], Size | None]] = {
     "tif": _tiff,
     "avif": _avif,
 }
+
+
+def audio_format(head: bytes) -> str | None:
+    """Return the extension of the audio format that these first bytes begin, or None."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        return "wav"
+    if head[:4] == b"fLaC":
+        return "flac"
+    if head[:4] == b"OggS":
+        return "ogg"
+    if head[4:8] == b"ftyp":
+        return "m4a"
+    # An MPEG frame begins with eleven ones; layer 0 is reserved, so it is no audio.
+    is_mpeg = len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0 and head[1] & 0x06
+    return "mp3" if head[:3] == b"ID3" or is_mpeg else None
+
+
+def audio_size(format: str, data: bytes | memoryview) -> MediaSize:
+    """Return the duration where the header tells it."""
+    bytes_per_s = 0
+    for kind, body in riff_chunks(data, 12) if format == "wav" else ():
+        if kind == b"fmt ":
+            (bytes_per_s,) = unpack_from("<I", body, 8)
+        elif kind == b"data":
+            seconds = len(body) / bytes_per_s if bytes_per_s else 0.0
+            return MediaSize(num_frames=0, duration_s=seconds)
+    return MediaSize(num_frames=0)

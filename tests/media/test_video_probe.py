@@ -12,14 +12,14 @@ import pytest
 from numbered_video import numbered_clip, read_number, shifted_clip, with_duration
 
 from shardmill.errors import SampleError
-from shardmill.media.video.file import BlobPart, open_video
-from shardmill.media.video.frames import read_frames
-from shardmill.media.video.samplers import AllFrames
-from shardmill.media.video.table import (
+from shardmill.media.frames import read_frames
+from shardmill.media.samplers import AllFrames, VideoTable
+from shardmill.media.video import (
+    BlobPart,
     Packets,
-    VideoTable,
     demux_packets,
     list_packets,
+    open_video,
     probe_video,
 )
 

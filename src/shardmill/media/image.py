@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import SampleError, need
-from shardmill.media.image.geometry import ResizeCrop
-from shardmill.media.sizes import probe
+from shardmill.media.geometry import ResizeCrop
+from shardmill.media.header import probe
 
 Pixels = NDArray[np.uint8]
 Content = bytes | memoryview

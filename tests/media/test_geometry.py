@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers
 
 from shardmill.errors import ConfigError, Filtered, SampleError
-from shardmill.media.image.geometry import (
+from shardmill.media.geometry import (
     Buckets,
     Native,
     ResizeCrop,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import SampleError
-from shardmill.media.video.table import VideoTable, make_table
+from shardmill.media.samplers import VideoTable, make_table
 
 
 def table_of(pts: list[int], keys: set[int], hidden: frozenset[int] = frozenset()) -> VideoTable:

@@ -15,28 +15,37 @@ byte says, by its leading zeros, how many follow. A size of all ones means "unti
 
 FFmpeg makes room for as many packets as `stsz` claims, also where one number stands for the size of
 all: four kilobytes can ask for gigabytes. So `check_claims` compares it with the bytes there are.
+
+FFmpeg itself is met in two places only: `open_container` says what it may open and how much memory
+a frame may take, `broken_as` turns its complaints into rejects.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from fractions import Fraction
+from itertools import chain
 from struct import error as StructError
 from struct import unpack, unpack_from
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from shardmill.errors import SampleError, need
-from shardmill.media.image.header import boxes
 from shardmill.model.frames import MAX_FRAMES
 from shardmill.model.sample import MediaSize
 
 Bytes: TypeAlias = bytes | memoryview
+Fields: TypeAlias = dict[int, memoryview]
 
 ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
-MAX_MOOV_BYTES = 1 << 28
-MAX_BOXES = 1 << 12
+# What FFmpeg may open: a "video" that is really a playlist of other files or urls is refused.
+DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gif,h264,hevc,ivf"
+# Twice 8K. A decoder holds up to 16 frames besides, so more would not be bounded memory.
+MAX_PIXELS = 1 << 26
+LOCAL_READ_BYTES = 128 << 10
+MAX_MOOV_BYTES = 1 << 28  # 16 million frames; an index beyond that is not worth its memory
+MAX_BOXES = 1 << 12  # before the index; a file of empty boxes must not keep us for ever
 # EBML ids of Matroska.
 SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
 TIMECODE_SCALE, DURATION = 0x2AD7B1, 0x4489
@@ -46,7 +55,8 @@ SIMPLE_BLOCK, BLOCK_GROUP, BLOCK = 0xA3, 0xA0, 0xA1
 ENTERED = (CLUSTER, BLOCK_GROUP)
 UNKNOWN = -1
 IS_VIDEO = 1
-MAX_RATE = 30_000
+NO_FIELDS: Fields = {}
+MAX_RATE = 30_000  # the largest numerator that FFmpeg allows a rate
 
 
 def video_format(head: bytes) -> str | None:
@@ -80,7 +90,10 @@ class Readable(Protocol):
 
 
 def read_moov(file: Readable) -> bytes:
-    """Return the content of the box that holds the index, empty if it is absurd or not there."""
+    """Return the content of the box that holds the index, empty if it is absurd or not there.
+
+    Unlike `boxes` it reads only the headers on the way, so that a video in a store stays there.
+    """
     at = 0
     for _ in range(MAX_BOXES):
         header = file.read(at, 16)
@@ -182,6 +195,24 @@ def _fragment_frames(data: Bytes, track_number: int) -> int:
     return total
 
 
+def boxes(data: Bytes) -> Iterator[tuple[bytes, Bytes]]:
+    """Yield (type, content) of the boxes of an ISO media file; stops at one that is cut off."""
+    view, at = memoryview(data), 0
+    while at + 8 <= len(view):
+        size, kind = unpack_from(">I4s", view, at)
+        head = 8
+        if size == 1:
+            if at + 16 > len(view):
+                return
+            (size,), head = unpack_from(">Q", view, at + 8), 16
+        elif size == 0:
+            size = len(view) - at
+        if size < head:
+            return
+        yield kind, view[at + head : at + size]
+        at += size
+
+
 def find_boxes(data: Bytes, *path: bytes) -> Iterator[Bytes]:
     """Yield the content of each box at a path such as moov/trak."""
     for kind, body in boxes(data):
@@ -197,34 +228,43 @@ def first_box(data: Bytes, *path: bytes) -> Bytes:
     return next(find_boxes(data, *path), b"")
 
 
-@dataclass(slots=True)
-class _Found:
-    scale_ns: int = 1_000_000
-    duration: float = 0.0
-    track: int = 0
-    width: int = 0
-    height: int = 0
-    frame_ns: int = 0
-    num_frames: int = 0
-
-
 def matroska_size(data: Bytes) -> MediaSize | None:
     """Return what the headers say of the first video track, or None if there is none."""
-    found = _Found()
-    for kind, segment in _elements(memoryview(data)):
-        if kind == SEGMENT:
-            _read_segment(segment, found)
-    if not found.width:
+    scale_ns, duration, num_frames = 1_000_000, 0.0, 0
+    track, video = NO_FIELDS, NO_FIELDS
+    segments = [body for kind, body in _elements(memoryview(data)) if kind == SEGMENT]
+    for kind, body in chain.from_iterable(map(_elements, segments)):
+        if kind == INFO:
+            info = dict(_elements(body))
+            scale_ns = _whole(info, TIMECODE_SCALE) or scale_ns
+            duration = _real(info.get(DURATION, memoryview(b"")))
+        elif kind == TRACKS:
+            for field, entry in _elements(body):
+                if field == TRACK and not _whole(video, WIDTH):
+                    track, video = _video_track(entry)
+        elif kind in (SIMPLE_BLOCK, BLOCK) and body:
+            # A block begins with the number of its track.
+            number, _ = _number(body, 0, keep_marker=False)
+            num_frames += number == _whole(track, TRACK_NUMBER)
+    if not _whole(video, WIDTH):
         return None
-    seconds = found.duration * found.scale_ns / 1e9
-    rate = _rate(found.frame_ns)
+    seconds = duration * scale_ns / 1e9
+    rate = _rate(_whole(track, DEFAULT_DURATION))
     return MediaSize(
-        width=found.width,
-        height=found.height,
-        num_frames=found.num_frames,
-        fps=rate or (found.num_frames / seconds if seconds else 0.0),
+        width=_whole(video, WIDTH),
+        height=_whole(video, HEIGHT),
+        num_frames=num_frames,
+        fps=rate or (num_frames / seconds if seconds else 0.0),
         duration_s=seconds,
     )
+
+
+def _video_track(entry: memoryview) -> tuple[Fields, Fields]:
+    """Return the fields of a track and of what it says of its video; none of another track."""
+    track = dict(_elements(entry))
+    if _whole(track, TRACK_TYPE) != IS_VIDEO:
+        return NO_FIELDS, NO_FIELDS
+    return track, dict(_elements(track.get(VIDEO, memoryview(b""))))
 
 
 def _rate(frame_ns: int) -> float:
@@ -235,32 +275,6 @@ def _rate(frame_ns: int) -> float:
     """
     seconds = Fraction(frame_ns, 10**9).limit_denominator(MAX_RATE)
     return float(1 / seconds) if seconds else 0.0
-
-
-def _read_segment(segment: memoryview, found: _Found) -> None:
-    for kind, body in _elements(segment):
-        if kind == INFO:
-            for field, value in _elements(body):
-                if field == TIMECODE_SCALE:
-                    found.scale_ns = _whole(value)
-                elif field == DURATION:
-                    found.duration = _real(value)
-        elif kind == TRACKS:
-            for field, track in _elements(body):
-                if field == TRACK and not found.width:
-                    _read_track(dict(_elements(track)), found)
-        elif kind in (SIMPLE_BLOCK, BLOCK) and body:
-            found.num_frames += _number(body, 0, keep_marker=False)[0] == found.track
-
-
-def _read_track(fields: dict[int, memoryview], found: _Found) -> None:
-    if _whole(fields.get(TRACK_TYPE, memoryview(b""))) != IS_VIDEO:
-        return
-    video = dict(_elements(fields.get(VIDEO, memoryview(b""))))
-    found.track = _whole(fields.get(TRACK_NUMBER, memoryview(b"")))
-    found.width = _whole(video.get(WIDTH, memoryview(b"")))
-    found.height = _whole(video.get(HEIGHT, memoryview(b"")))
-    found.frame_ns = _whole(fields.get(DEFAULT_DURATION, memoryview(b"")))
 
 
 def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -289,8 +303,8 @@ def _number(data: memoryview, at: int, *, keep_marker: bool) -> tuple[int, int]:
     return value, at + length
 
 
-def _whole(value: memoryview) -> int:
-    return int.from_bytes(value[:8], "big")
+def _whole(fields: Fields, kind: int) -> int:
+    return int.from_bytes(fields.get(kind, memoryview(b""))[:8], "big")
 
 
 def _real(value: memoryview) -> float:
@@ -301,13 +315,13 @@ def _real(value: memoryview) -> float:
 
 def _avi(data: Bytes) -> MediaSize | None:
     rate = scale = num_frames = 0
-    for kind, body in _chunks(data, 12):
+    for kind, body in riff_chunks(data, 12):
         if kind != b"LIST" or body[:4] != b"hdrl":
             continue
-        for inner, stream in _chunks(body, 4):
+        for inner, stream in riff_chunks(body, 4):
             if inner != b"LIST":
                 continue
-            parts = dict(_chunks(stream, 4))
+            parts = dict(riff_chunks(stream, 4))
             header, format = parts.get(b"strh", b""), parts.get(b"strf", b"")
             if header[:4] == b"vids":
                 scale, rate, _, num_frames = unpack_from("<IIII", header, 20)
@@ -323,32 +337,56 @@ def _avi(data: Bytes) -> MediaSize | None:
     return None
 
 
-def _chunks(data: Bytes, at: int) -> Iterator[tuple[bytes, Bytes]]:
+def riff_chunks(data: Bytes, at: int) -> Iterator[tuple[bytes, Bytes]]:
+    """Yield (type, content) of the chunks of AVI, WebP or WAV from `at` on."""
     view = memoryview(data)
     while at + 8 <= len(view):
         kind, size = unpack_from("<4sI", view, at)
         yield kind, view[at + 8 : at + 8 + size]
-        at += 8 + size + (size & 1)
+        at += 8 + size + (size & 1)  # odd ones are padded
+
+
+@contextmanager
+def broken_as(reason: str) -> Iterator[None]:
+    """Turn what FFmpeg complains of into a `SampleError`; errors of reading pass unchanged."""
+    av = need("av", extra="video")
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise SampleError(reason, f"{error.strerror}") from error
+
+
+def open_container(file: Any, read_bytes: int = LOCAL_READ_BYTES) -> Any:
+    """Return the PyAV container that a file object holds; what is none is a `SampleError`.
+
+    It must be closed. `read_bytes` is how much is asked of the file at once.
+    """
+    with broken_as("not a video"):
+        return need("av", extra="video").open(
+            file,
+            # The second is for the decoders with which FFmpeg looks at a first frame.
+            options={"format_whitelist": DEMUXERS, "max_pixels": str(MAX_PIXELS)},
+            buffer_size=read_bytes,
+            metadata_errors="replace",
+        )
 
 
 def _ask_ffmpeg(data: Bytes) -> MediaSize | None:
-    av = need("av", extra="video")
     try:
-        with av.open(io.BytesIO(data)) as container:
-            if not container.streams.video:
-                return None
-            stream = container.streams.video[0]
-            seconds = (container.duration or 0) / 1_000_000
-            fps = float(stream.average_rate or 0)
-            return MediaSize(
-                width=stream.width,
-                height=stream.height,
-                num_frames=stream.frames,
-                fps=fps,
-                duration_s=seconds,
-            )
-    except av.FFmpegError:
+        container = open_container(io.BytesIO(data))
+    except SampleError:
         return None
+    with container:
+        if not container.streams.video:
+            return None
+        stream = container.streams.video[0]
+        return MediaSize(
+            width=stream.width,
+            height=stream.height,
+            num_frames=stream.frames,
+            fps=float(stream.average_rate or 0),
+            duration_s=(container.duration or 0) / 1_000_000,
+        )
 
 
 READERS: dict[str, Callable[[Bytes], MediaSize | None]] = {

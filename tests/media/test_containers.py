@@ -11,11 +11,11 @@ from make_media import clip
 from numbered_video import numbered_clip
 
 from shardmill.errors import SampleError
-from shardmill.media.sizes import MediaHeader, probe
-from shardmill.media.video.file import open_video
-from shardmill.media.video.header import MAX_MOOV_BYTES, check_claims, read_moov
+from shardmill.media.containers import MAX_MOOV_BYTES, check_claims, read_moov
+from shardmill.media.header import MediaHeader, probe
+from shardmill.media.video import open_video
 
-DEMO = Path(__file__).parents[3] / "demo" / "data"
+DEMO = Path(__file__).parents[2] / "demo" / "data"
 
 
 CONTAINERS = [

@@ -12,8 +12,8 @@ from numbered_video import numbered_clip, read_number
 from video_tables import steady_table
 
 from shardmill.errors import ConfigError, SampleError, ShardmillError
-from shardmill.media.video.frames import read_frames
-from shardmill.media.video.samplers import (
+from shardmill.media.frames import read_frames
+from shardmill.media.samplers import (
     AllFrames,
     Explicit,
     Fps,

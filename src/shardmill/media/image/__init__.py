@@ -1,1 +1,0 @@
-"""Images: headers, pixels, and the sizes they are brought to."""

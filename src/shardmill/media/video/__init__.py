@@ -1,1 +1,0 @@
-"""Videos: headers, frame tables, samplers and decoding."""
