@@ -18,8 +18,7 @@ from side_by_side import save_report
 sys.path.insert(0, str(packers.SUPPORT_DIR))
 from packing_lengths import draw
 
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import PackPlan, PackSpec, length_table
 from shardmill.packing.balance import Halving
 from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
 from shardmill.packing.loops import load_loops

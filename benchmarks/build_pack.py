@@ -118,8 +118,7 @@ def check_equal() -> str:
 
 def private_memory() -> str:
     """Return what a plan of 10 million samples costs each of 8 workers that read all of it."""
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.plan import plan_packs
     from shardmill.shards.plans import write_plan
 

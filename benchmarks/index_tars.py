@@ -32,6 +32,7 @@ def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
 def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
     """Our index of every tar, written to a folder."""
     from shardmill.shards.tar import read as tarscan
+    from shardmill.shards.tar.index import IndexRows
     from shardmill.shards.tar.read import group_members, walk_tar
     from shardmill.storage.blob import open_blob
 
@@ -46,7 +47,7 @@ def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
         for tar in tars:
             blob = open_blob(str(tar))
             walk = walk_tar(blob)
-            rows = group_members(walk).rows
+            rows = IndexRows.of(group_members(walk))
             rows.write(
                 out / f"{tar.stem}.idx", end=walk.end, num_bytes=blob.num_bytes, url=blob.url
             )

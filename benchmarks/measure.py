@@ -125,7 +125,7 @@ def processor(folder: str) -> Callable[[], int]:
     hf = transformers()
     from PIL import Image
 
-    from shardmill.shards.lengths import open_lengths
+    from shardmill.shards.plans import open_lengths
 
     model = Path(folder) / "model"
     ready = hf.Qwen2_5_VLProcessor.from_pretrained(model)

@@ -46,8 +46,7 @@ def shardmill(data: str, capacity: int, method: str, loops: str = "compiled") ->
 
 def shardmill_plan(data: str, capacity: int, loops: str) -> Work:
     """The whole plan: checked, packed with the best method, ordered for balance."""
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.plan import plan_packs
 
     tokens, visual = draw(data, capacity, NUM)
@@ -91,8 +90,7 @@ def speed(name: str, capacity: int) -> str:
 
 def quality() -> str:
     """Return the table of packs over the lower bound, on every set of lengths."""
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.plan import plan_packs
 
     # The peers are too slow for a million samples of every set.
@@ -171,8 +169,7 @@ def first_call() -> str:
 
 def huge(num: int) -> str:
     """Return time and memory above the input for many samples, in this process."""
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.loops import block_order, load_loops
     from shardmill.packing.plan import choose, count_lengths, plan_packs
 

@@ -133,8 +133,8 @@ def open_folder(folder: Path, num_units: int) -> int:
 
 def join(folder: Path, num_samples: int) -> int:
     """Join the length tables of all shards into one file."""
-    from shardmill.model.lengths import join_tables, length_table
-    from shardmill.shards.lengths import write_lengths
+    from shardmill.model.plan import join_tables, length_table
+    from shardmill.shards.plans import write_lengths
 
     random = np.random.default_rng(0)
     tables = []
@@ -153,8 +153,7 @@ def plan(folder: Path, num_samples: int) -> int:
     """Plan packs from a length table."""
     from shardmill.model.plan import PackSpec
     from shardmill.packing.plan import plan_packs
-    from shardmill.shards.lengths import open_lengths
-    from shardmill.shards.plans import write_plan
+    from shardmill.shards.plans import open_lengths, write_plan
 
     table = open_lengths(folder / "lengths.bin")
     write_plan(folder / "packs.plan", plan_packs(table, PackSpec(capacity=CAPACITY)))
@@ -195,8 +194,7 @@ def here(step: str, folder: Path, count: int) -> None:
 
     work = {**OF_SHARDS, **OF_SAMPLES}[step]
     if step == "plan packs":  # compiled code is on disk after a first plan
-        from shardmill.model.lengths import length_table
-        from shardmill.model.plan import PackSpec
+        from shardmill.model.plan import PackSpec, length_table
         from shardmill.packing.plan import plan_packs
 
         plan_packs(length_table([5, 6, 7]), PackSpec(capacity=9))

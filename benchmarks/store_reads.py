@@ -30,7 +30,7 @@ def plain_client() -> Work:
     """Each object whole, one after the other."""
     import obstore
 
-    from shardmill.storage.client import find_object
+    from shardmill.storage.objects import find_object
 
     found = [find_object(f"{URL}/shards/{number:05d}.bin") for number in range(NUM_SHARDS)]
 

@@ -175,8 +175,7 @@ def built_packs(folder: str) -> Work:
 
 
 def _open_packs(folder: str) -> Any:
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.model.tokenrow import MediaSpan, TokenRow
     from shardmill.packing.plan import plan_packs
     from shardmill.train.dataset import PackedDataset

@@ -30,10 +30,9 @@ def make_samples(folder: Path, num_shards: int) -> None:
     """Write shards of text samples: one tar, linked; an index each, with keys of its own."""
     from shardmill.model.sample import Document, Origin, Sample, Segment
     from shardmill.model.stage import Draft
-    from shardmill.shards.arrays import open_arrays, write_arrays
-    from shardmill.shards.columns import pack_strings
+    from shardmill.shards.arrays import hash_keys, open_arrays, pack_strings, write_arrays
     from shardmill.shards.samples import SampleWriter
-    from shardmill.shards.tar.index import FORMAT, hash_keys
+    from shardmill.shards.tar.index import FORMAT
 
     shards = folder / "shards"
     shards.mkdir(parents=True)
@@ -131,11 +130,9 @@ def finish(
 
 def make_plan(folder: Path, num_rows: int) -> None:
     """Write a table of lengths as of a mixture with images, and its plan."""
-    from shardmill.model.lengths import length_table
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.plan import plan_packs
-    from shardmill.shards.lengths import write_lengths
-    from shardmill.shards.plans import write_plan
+    from shardmill.shards.plans import write_lengths, write_plan
 
     rng = np.random.default_rng(0)
     text = np.clip(rng.lognormal(5, 1, num_rows), 8, 4000).astype(np.int32)

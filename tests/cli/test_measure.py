@@ -12,7 +12,7 @@ from sample_folder import write_sample_folder
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_lengths
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 CHAT = Document(

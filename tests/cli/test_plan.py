@@ -14,10 +14,10 @@ from token_folder import write_token_folder
 
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError, FormatError
-from shardmill.model.lengths import length_table
+from shardmill.model.plan import length_table
 from shardmill.model.tokenrow import TokenRow
-from shardmill.shards.lengths import token_lengths, write_lengths
-from shardmill.shards.plans import open_plan
+from shardmill.shards.plans import open_plan, write_lengths
+from shardmill.shards.tokens.shard import token_lengths
 
 
 def run(*words: object) -> Any:

@@ -21,8 +21,8 @@ from shardmill.model.stage import Tally
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.stages.pack import Materialize
 
 

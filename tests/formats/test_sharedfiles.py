@@ -25,7 +25,7 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.commit import commit, seal
 from shardmill.shards.ledger import Ledger
 from shardmill.stages.export import ExportShards
-from shardmill.storage.atomic import Disk
+from shardmill.storage.files import Disk
 
 FORMATS = [MegatronFormat(prefix="train"), TensorDictFormat(length=16, pad_id=0, overlong="drop")]
 

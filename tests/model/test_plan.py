@@ -1,13 +1,90 @@
-"""A pack spec refuses what cannot be; a plan knows its table and its cut rows."""
+"""Length tables and plans: what cannot be is refused, and a plan belongs to its table."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import PackPlan, PackSpec, join_tables, length_table
+
+
+@pytest.mark.parametrize("bad", [0, -3])
+def test_length_below_one_names_its_row(bad: int) -> None:
+    with pytest.raises(ConfigError, match=f"at least 1: row 2 has {bad}"):
+        length_table([5, 7, bad])
+
+
+def test_rejected_row_may_have_no_length() -> None:
+    table = length_table([5, 0], reject=[0, 1], reject_reasons=["not an image"])
+    assert list(table.reject) == [0, 1]
+
+
+def test_two_to_the_31_samples_are_refused_before_they_are_touched() -> None:
+    with pytest.raises(ConfigError, match="2147483648 rows"):
+        length_table(np.broadcast_to(np.int32(5), 2**31))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"num_visual": [6, 0]}, "num_visual must lie"),
+        ({"num_fixed": [0, -1]}, "num_fixed must lie"),
+        ({"num_visual": [1]}, "1 rows, num_tokens 2"),
+        ({"num_visual": [0.5, float("nan")]}, "whole numbers"),
+        ({"source": [0, 1]}, "source 1 has no name"),
+        ({"source": [0, 70000]}, "does not fit into uint16"),
+        ({"reject": [0, 1]}, "no reason"),
+        ({"shard_names": ["a"], "shard_starts": [0, 3]}, "hold 3 rows"),
+        ({"shard_names": ["a"], "shard_starts": [0]}, "one entry more"),
+        ({"num_tokens": [[1, 2]]}, "one value a sample"),
+        ({"num_tokens": 5}, "list of counts"),
+    ],
+)
+def test_columns_that_cannot_be(columns: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        length_table(**{"num_tokens": [5, 5], **columns})  # type: ignore[arg-type]
+
+
+def test_locate_finds_the_shard_even_after_an_empty_one() -> None:
+    table = length_table([1, 2, 3], shard_names=["a", "b", "c"], shard_starts=[0, 1, 1, 3])
+    assert [table.locate(row) for row in range(3)] == [("a", 0), ("c", 0), ("c", 1)]
+    with pytest.raises(ConfigError, match="row 3"):
+        table.locate(3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1), st.data())
+def test_digest_changes_with_every_row(lengths: list[int], data: st.DataObject) -> None:
+    other = list(lengths)
+    other[data.draw(st.integers(0, len(lengths) - 1))] += 1
+    assert length_table(lengths).digest == length_table(np.array(lengths, np.int64)).digest
+    assert length_table(lengths).digest != length_table(other).digest
+    assert length_table(lengths).digest != length_table(lengths, exact=False).digest
+    assert (
+        length_table(lengths).digest
+        == length_table(lengths, num_visual=np.zeros_like(lengths)).digest
+    )
+
+
+def test_joined_tables_share_names_and_keep_their_shards() -> None:
+    first = length_table([3, 4], source_names=["web"], shard_names=["a"], shard_starts=[0, 2])
+    second = length_table(
+        [5, 0],
+        source=[1, 0],
+        source_names=["web", "ocr"],
+        reject=[0, 1],
+        reject_reasons=["empty"],
+        shard_names=["b"],
+        shard_starts=[0, 2],
+    )
+    both = join_tables([first, second])
+    assert both.source_names == ("web", "ocr")
+    assert list(both.source) == [0, 0, 1, 0]
+    assert list(both.reject) == [0, 0, 0, 1]
+    assert both.locate(2) == ("b", 0)
 
 
 def tiny_plan(digest: str = "d") -> PackPlan:

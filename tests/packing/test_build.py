@@ -14,8 +14,7 @@ from tiny_qwen import END_ID, IMAGE_ID, START_ID, TEXT_IDS, tiny_model
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.overlong import cut_row
-from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
+from shardmill.model.tokenrow import MediaSpan, TokenRow, cut_row, mask_of, spans_of
 from shardmill.packing.build import (
     NO_LABEL,
     BuildSpec,

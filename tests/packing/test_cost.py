@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.cost import CostModel, ModelShape, PackCosts, pack_costs, sum_by_pack
 from shardmill.packing.plan import plan_packs
 

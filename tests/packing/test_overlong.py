@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.overlong import MEDIA_TOO_LONG, TOO_LONG, usable_lengths
 
 

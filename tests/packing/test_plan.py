@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from packing_lengths import SETS, draw
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import LengthTable, length_table
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import LengthTable, PackPlan, PackSpec, length_table
 from shardmill.packing.plan import BEYOND_MAX_PACKS, plan_packs
 
 specs = st.builds(

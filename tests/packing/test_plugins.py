@@ -13,8 +13,7 @@ from packed_folder import Made, make_packed
 
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.balance import Costs
 from shardmill.packing.fit import Fit, Room
 from shardmill.packing.loops import Histogram, Loops, Packs, Patterns

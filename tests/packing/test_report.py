@@ -7,8 +7,7 @@ import pytest
 from packing_lengths import draw
 
 from shardmill.errors import StaleError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.cost import ModelShape
 from shardmill.packing.plan import plan_packs
 from shardmill.packing.report import report_plan, straggler

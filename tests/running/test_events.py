@@ -21,7 +21,7 @@ from shardmill.running.events import (
     read_log,
     read_logs,
 )
-from shardmill.storage.folder import list_names
+from shardmill.storage.files import list_names
 from shardmill.storage.path import as_path
 from shardmill.storage.text import dump_line
 

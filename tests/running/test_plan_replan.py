@@ -28,7 +28,7 @@ from shardmill.running.session import remove_dead_drafts
 from shardmill.running.task import run_task
 from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.stages.check.folder import check_folder
-from shardmill.storage.atomic import Disk
+from shardmill.storage.files import Disk
 
 
 def fill(folder: Path, **files: str) -> Copies:

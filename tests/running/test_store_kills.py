@@ -23,7 +23,7 @@ from shardmill.running.runner import run_stage
 from shardmill.running.status import read_status
 from shardmill.stages.check.folder import check_folder
 from shardmill.storage import objects
-from shardmill.storage.folder import list_names
+from shardmill.storage.files import list_names
 from shardmill.storage.path import as_path
 
 SEED = int(os.environ.get("SHARDMILL_SEED", "0"))

@@ -29,7 +29,7 @@ from shardmill.running.worker import (
     work_job,
 )
 from shardmill.shards.ledger import Ledger
-from shardmill.storage.atomic import Disk
+from shardmill.storage.files import Disk
 
 
 def make_ledger(tmp_path: Path, disk: Disk | None = None) -> Ledger:

@@ -1,4 +1,4 @@
-"""Arrays come back as they were stored; a damaged file is a FormatError and nothing else."""
+"""Array files: what is written is read again, and damage is found; so it is with columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,25 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.shards.arrays import ALIGN, DTYPES, open_arrays, store_arrays, write_arrays
+from shardmill.shards.arrays import (
+    ALIGN,
+    DTYPES,
+    Arrays,
+    KeyList,
+    NumberedKeys,
+    bounds_between,
+    narrow_bounds,
+    narrow_column,
+    open_arrays,
+    open_keys,
+    open_strings,
+    pack_strings,
+    row_slice,
+    split_key,
+    store_arrays,
+    wide_column,
+    write_arrays,
+)
 
 stored_arrays = st.dictionaries(
     st.text(min_size=1, max_size=8),
@@ -111,3 +129,99 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
         store_arrays(path, "numbers", {"x": np.arange(9)}, {})
     assert [child.name for child in tmp_path.iterdir()] == ["numbers"]
     assert len(open_arrays(path, "numbers")["x"]) == 3
+
+
+def stored(**arrays: object) -> Arrays:
+    return Arrays(Path("x"), "f", {}, arrays)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=8))
+def test_columns_come_back(values: list[int]) -> None:
+    narrow = narrow_column(np.array(values, np.int64))
+    assert wide_column(stored(a=narrow), "a", len(values)).tolist() == values
+    if values and len(set(values)) == 1:
+        assert len(narrow) == 1
+    assert narrow.dtype == np.min_scalar_type(max(values, default=0))
+
+
+@given(st.lists(st.integers(0, 300), max_size=8))
+def test_bounds_come_back(counts: list[int]) -> None:
+    arrays = stored(b=narrow_bounds(np.array(counts, np.int64)))
+    found = [row_slice(arrays, "b", row, len(counts), sum(counts)) for row in range(len(counts))]
+    assert [s.stop - s.start for s in found] == counts
+    assert [s.start for s in found] == np.cumsum([0, *counts])[:-1].tolist()
+    for start in range(len(counts) + 1):
+        rows = range(start, len(counts))
+        bounds = bounds_between(arrays, "b", rows, len(counts), sum(counts))
+        assert bounds.tolist() == np.cumsum([0, *counts])[start:].tolist()
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    with pytest.raises(FormatError, match="must be unsigned"):
+        wide_column(stored(a=np.zeros(2, np.uint8)), "a", 3)
+    with pytest.raises(FormatError, match="must be unsigned"):
+        wide_column(stored(a=np.zeros(3, np.int8)), "a", 3)
+    for bounds in ([0, 9], [2, 1], [7]):
+        with pytest.raises(FormatError, match="leave the table"):
+            row_slice(stored(b=np.array(bounds, np.uint8)), "b", 0, 1, 5)
+        with pytest.raises(FormatError, match="leave the table"):
+            bounds_between(stored(b=np.array(bounds, np.uint8)), "b", range(1), 1, 5)
+
+
+texts = st.lists(st.binary(max_size=12), max_size=8)
+
+
+@given(texts)
+def test_texts_come_back_whatever_their_bytes(raw: list[bytes]) -> None:
+    strings = open_strings(Arrays(Path("x"), "f", {}, pack_strings("key", raw)), "key")
+    assert [text.encode("utf-8", "surrogateescape") for text in strings] == raw
+    assert [bytes(strings.raw(i)) for i in range(len(strings))] == raw
+
+
+@pytest.mark.parametrize("bounds", [[], [0], [1, 3], [0, 4], [0, 5, 3], [0, 1 << 63, 3]])
+def test_bounds_that_do_not_rise_inside_the_bytes_are_refused(bounds: list[int]) -> None:
+    arrays = {"key_bytes": np.frombuffer(b"abc", np.uint8), "key_bounds": np.array(bounds, "u8")}
+    with pytest.raises(FormatError, match="key_bounds"):
+        open_strings(Arrays(Path("x"), "f", {}, arrays), "key")
+
+
+KEYS = st.lists(
+    st.from_regex(r"[ab/é٣-]{0,3}[0-9]{0,25}", fullmatch=True), unique=True, max_size=12
+)
+
+
+@given(KEYS)
+def test_keys_come_back_and_are_found(keys: list[str]) -> None:
+    grown = KeyList()
+    grown.extend(keys)
+    column = open_keys(Arrays(Path("x"), "f", {}, grown.arrays()), len(keys))
+    assert list(column) == keys
+    assert [column.find(key) for key in keys] == list(range(len(keys)))
+    assert column.find("absent") is None
+    assert column.find("absent-7") is None
+
+
+def test_a_number_keeps_its_zeros() -> None:
+    assert split_key("a-007") == ("a-", 3, 7)
+    assert split_key("a") == ("a", 0, 0)
+    assert split_key("7" * 20) == ("77", 18, int("7" * 18))
+
+
+@given(
+    prefix=st.sampled_from(["train-", "", "a1"]),
+    width=st.integers(0, 20),
+    numbers=st.lists(st.integers(-3, 2**63 - 1) | st.integers(0, 99), max_size=5),
+)
+def test_numbers_are_stored_like_the_keys_they_make(
+    prefix: str, width: int, numbers: list[int]
+) -> None:
+    keys = NumberedKeys(prefix, width, np.array(numbers, np.int64))
+    texts = [f"{prefix}{number:0{width}d}" for number in numbers]
+    assert list(keys) == texts
+    grown, wanted = KeyList(), KeyList()
+    for part in (["b-7"], keys, ["train-5"]):
+        grown.extend(part)
+    wanted.extend(["b-7", *texts, "train-5"])
+    assert len(grown) == len(texts) + 2
+    for name, column in wanted.arrays().items():
+        assert np.array_equal(grown.arrays()[name], column)

@@ -14,7 +14,7 @@ from shardmill.errors import SampleError
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Draft
 from shardmill.shards.samples import SampleWriter, content_hash, open_foreign, open_shard
-from shardmill.shards.tar.names import Layout
+from shardmill.shards.tar.header import Layout
 
 
 def page(key: str, *media: bytes, texts: tuple[str, ...] = ("hello",), **more: object) -> Sample:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shardmill.errors import SampleError
 from shardmill.model.codec import load_class
 from shardmill.plugins import SOURCES
-from shardmill.shards.tar.names import check_key
+from shardmill.shards.tar.header import check_key
 from shardmill.sources.part import Source, key_from_value, media_kind, name_from_path, unique
 
 

@@ -18,8 +18,8 @@ from shardmill.errors import ConfigError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.model.tokenrow import TokenRow
 from shardmill.running.runner import run_stage
+from shardmill.shards.arrays import hash_keys
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tar.index import hash_keys
 from shardmill.stages.diff import FolderDiff, diff_folders, fingerprint_shard, mix_of_shard
 from shardmill.stages.index import IndexTars
 from shardmill.stages.inputs import ContentShard, files_of, open_content

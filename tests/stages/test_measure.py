@@ -16,7 +16,7 @@ from shardmill.media.header import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.running.runner import run_stage
-from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_lengths
 from shardmill.stages.measure import TABLE_NAME, Measure, merge_lengths
 from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_lengths
 from shardmill.stages import measure as lengthrows
 from shardmill.stages.measure import LengthRows, count_written
 from shardmill.tokens.count import TextCounter, TokenCount, Written

@@ -23,10 +23,9 @@ from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan, write_plan
 from shardmill.shards.tokens.ids import open_megatron_index
-from shardmill.shards.tokens.shard import open_token_shard, open_tokens
+from shardmill.shards.tokens.shard import open_token_shard, open_tokens, token_lengths
 from shardmill.stages.pack import Materialize, NumberedPacks, tar_writer, write_tokens
 
 IMAGE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)

@@ -20,8 +20,8 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.sources.shapes.video import VideoShape
 from shardmill.sources.tables.table import TableSource
 from shardmill.stages.frames import SampleFrames

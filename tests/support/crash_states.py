@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardmill.storage.atomic import Disk
+from shardmill.storage.files import Disk
 
 Inode = int
 

@@ -21,8 +21,8 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
 from shardmill.shards.codes import ImageCodes, write_codes
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=1000, specials={"eos": 2, "image": 5, "video": 6}, num_codes=8192)

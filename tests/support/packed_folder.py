@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 from token_folder import write_token_folder
 
-from shardmill.model.lengths import LengthTable, length_table
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import LengthTable, PackPlan, PackSpec, length_table
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow
 from shardmill.packing.plan import plan_packs
-from shardmill.shards.lengths import write_lengths
-from shardmill.shards.plans import write_plan
+from shardmill.shards.plans import write_lengths, write_plan
 
 PER_SHARD = 64
 

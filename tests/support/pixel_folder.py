@@ -10,7 +10,7 @@ from typing import Any
 from hf_processors import chat_template, make_tokenizer, transformers
 from sample_folder import write_sample_folder
 
-from shardmill.model.lengths import LengthTable, length_table
+from shardmill.model.plan import LengthTable, length_table
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")

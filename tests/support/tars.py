@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from shardmill.shards.tar.names import is_note
+from shardmill.shards.tar.header import is_note
 
 # Letters that sort around '-' and '/', and some that take more than a byte.
 LETTERS = "abcxyz0159-_ +é漢"

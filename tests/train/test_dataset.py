@@ -17,8 +17,7 @@ import torch
 from packed_folder import Made, lengths_of, token_row, write_rows
 
 from shardmill.errors import ConfigError, SampleError, StaleError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.plan import plan_packs
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset, RowDataset

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.model.lengths import length_table
 from shardmill.model.manifest import FileEntry, ShardEntry
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.plan import plan_packs
 from shardmill.train.order import (
     NO_PACK,

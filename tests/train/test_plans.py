@@ -17,11 +17,10 @@ import pytest
 from packed_folder import Made
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import PackPlan, length_table
 from shardmill.packing.plan import plan_packs
-from shardmill.shards.lengths import token_lengths, write_lengths
-from shardmill.shards.plans import open_plan, write_plan
+from shardmill.shards.plans import open_plan, write_lengths, write_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.train import plans as plans_module
 from shardmill.train.dataset import PackedDataset, TrainPack
 from shardmill.train.documents import TokenReader

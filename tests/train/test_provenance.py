@@ -9,8 +9,7 @@ from packed_folder import Made
 from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.packing.plan import plan_packs
 from shardmill.train.order import LoaderState, Schedule, Split

@@ -7,8 +7,8 @@ from packed_folder import make_packed
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import length_table
-from shardmill.shards.lengths import write_lengths
+from shardmill.model.plan import length_table
+from shardmill.shards.plans import write_lengths
 from shardmill.storage.objects import put_file
 from shardmill.storage.path import as_path
 from shardmill.view.access import Refused

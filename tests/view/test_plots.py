@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis.strategies import integers, lists
 
 from shardmill.errors import StaleError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.plan import plan_packs
 from shardmill.view.context import Context
 from shardmill.view.plots import (

@@ -37,15 +37,14 @@ from shardmill.shards.ledger import (
     read_rejects,
     reject_lists,
 )
-from shardmill.shards.lengths import TABLE_NAME, open_lengths
-from shardmill.shards.plans import open_plan
+from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
 from shardmill.shards.samples import SampleDataset, entry_index
 from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.path import UrlPath
 
 if TYPE_CHECKING:
     from shardmill.formats.reader import Part, Reader, Record
-    from shardmill.model.lengths import LengthTable
+    from shardmill.model.plan import LengthTable
     from shardmill.packing.report import PlanReport
     from shardmill.running.progress import RunReport
 

@@ -38,8 +38,8 @@ from shardmill.api.values import WRITTEN, Place, to_path
 from shardmill.errors import ConfigError
 from shardmill.model.codec import field_types, from_plain, load_class, parse_plugin
 from shardmill.plugins import resolve
+from shardmill.storage.path import is_remote
 from shardmill.storage.text import read_toml
-from shardmill.storage.url import is_remote
 
 VERBS: Mapping[str, Callable[..., Any]] = {
     verb.__name__: verb

@@ -48,12 +48,11 @@ from shardmill.plugins import (
     TEXT_TOKENIZERS,
     VISUAL_RULES,
 )
+from shardmill.storage.path import is_remote
 from shardmill.storage.text import read_toml
-from shardmill.storage.url import is_remote
 
 if TYPE_CHECKING:
-    from shardmill.model.lengths import LengthTable
-    from shardmill.model.plan import PackPlan, PackSpec
+    from shardmill.model.plan import LengthTable, PackPlan, PackSpec
 
 Inputs = Place | Sequence[Place]
 Overlong = Literal["fail", "drop", "cut"]
@@ -396,8 +395,8 @@ def plan(
     from shardmill.packing.cost import ModelShape
     from shardmill.packing.plan import plan_packs
     from shardmill.packing.report import report_plan
-    from shardmill.shards.lengths import read_lengths
     from shardmill.shards.plans import write_plan
+    from shardmill.shards.tokens.shard import read_lengths
 
     spec = PackSpec(
         capacity=capacity,

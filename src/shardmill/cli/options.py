@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import click
 
 from shardmill.plugins import FILTERS
-from shardmill.storage.path import UrlPath, as_path
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import UrlPath, as_path, is_remote
 
 Option: TypeAlias = Callable[[Any], Any]
 

@@ -17,7 +17,7 @@ from shardmill import humanize
 from shardmill.cli import output
 from shardmill.cli.options import allow_option, folder_argument, json_option
 from shardmill.errors import need
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 
 DEFAULT_PORT = 8642
 

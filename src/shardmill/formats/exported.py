@@ -23,8 +23,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.plugins import READERS
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.tokens.ids import MAGIC
-from shardmill.storage.path import expand
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import expand, is_remote
 
 # What each kind calls its input; those with `files` take more than one.
 INPUT_FIELDS = {"unidisc": "dir", "megatron": "files", "packed-tars": "files"}

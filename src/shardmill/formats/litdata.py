@@ -30,7 +30,7 @@ from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.tokens.ids import map_bytes
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 from shardmill.storage.text import read_json
 
 ROLE = "bin"

@@ -41,7 +41,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.samples import SampleDataset
 from shardmill.shards.tokens.ids import map_bytes
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 from shardmill.storage.text import read_json
 
 ROLE = "mds"

@@ -32,11 +32,16 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, modality_of
-from shardmill.shards.columns import NumberedKeys
+from shardmill.model.tokenrow import (
+    MEDIA_COLUMNS,
+    MediaColumns,
+    MediaSpan,
+    TokenRow,
+    mask_of,
+    modality_of,
+)
+from shardmill.shards.arrays import NumberedKeys
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tokens.shard import MEDIA_COLUMNS
-from shardmill.shards.tokens.write import MediaColumns
 
 Aspect: TypeAlias = Literal[
     "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"

@@ -27,8 +27,8 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.formats.format import ExportInput, Piece, Slice
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.stage import Tally
+from shardmill.shards.arrays import bounds_between
 from shardmill.shards.codes import ImageCodes
-from shardmill.shards.columns import bounds_between
 from shardmill.shards.samples import Members, SampleShard, parse_sample
 from shardmill.shards.tokens.shard import TokenShard
 

@@ -47,10 +47,10 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, open_foreign
+from shardmill.shards.tar.header import Layout
 from shardmill.shards.tar.index import IndexRows
-from shardmill.shards.tar.names import Layout
 from shardmill.shards.tar.write import Content, TarWriter
-from shardmill.storage.atomic import link_or_copy
+from shardmill.storage.files import link_or_copy
 from shardmill.storage.path import expand
 
 NPY_HEAD = 128

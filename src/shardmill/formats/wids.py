@@ -24,8 +24,8 @@ from shardmill.errors import FormatError
 from shardmill.model.manifest import ShardEntry
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import entry_index
-from shardmill.storage.atomic import write_file
 from shardmill.storage.blob import open_blob
+from shardmill.storage.files import write_file
 
 FILE_NAME = "shardindex.json"
 JSON_NAME = "shardlist.json"

@@ -1,21 +1,206 @@
-"""The pack plan: which samples stand together in which pack, and in which order packs are alike.
+"""What packing starts from and what it makes: the length table and the pack plan.
 
-A plan is arithmetic over a length table: rows are numbers of samples, nothing is copied. It belongs
-to the table whose digest it carries and is refused for any other.
+**Lengths**: one row a sample, in the order of the data. Row r is sample number r of the data set:
+shard by shard in manifest order, and inside a shard in the order of its index. Planning reads only
+this table, so it never touches a tar.
+
+**A plan** says which samples stand together in which pack, and in which order packs are alike. It
+is arithmetic over a length table: rows are numbers of samples, nothing is copied. It belongs to the
+table whose digest it carries and is refused for any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import xxhash
+from numpy.typing import ArrayLike, NDArray
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.model.lengths import LengthTable
-from shardmill.model.overlong import Overlong
+from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import BALANCERS, PACKERS, resolve
+
+MAX_SAMPLES = 2**31 - 1
+CHUNK = 1 << 20
+COLUMNS = ("num_tokens", "num_visual", "num_fixed", "source", "reject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthTable:
+    """Token counts of every sample; make one with `length_table`, which checks it.
+
+    `num_tokens` counts everything, `num_visual` the tokens that the vision tower makes or that are
+    image codes, `num_fixed` the tokens that must never be cut: media with their delimiters.
+    `source` indexes `source_names`. `reject` is 0 for a sample that can be used, else one more
+    than an index into `reject_reasons`; the planner leaves such a sample out and counts it.
+    `exact` is False for estimates, which get the headroom of the pack spec. Shard s holds the rows
+    from `shard_starts[s]` to `shard_starts[s + 1]`. A column that is zero everywhere may be a
+    broadcast scalar that takes no memory.
+    """
+
+    num_tokens: NDArray[np.int32]
+    num_visual: NDArray[np.int32]
+    num_fixed: NDArray[np.int32]
+    source: NDArray[np.uint16]
+    source_names: tuple[str, ...]
+    reject: NDArray[np.uint8]
+    reject_reasons: tuple[str, ...]
+    shard_names: tuple[str, ...]
+    shard_starts: NDArray[np.int64]
+    exact: bool
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.num_tokens)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """Return the name of the shard that holds a row, and the row's number in that shard."""
+        shard = int(np.searchsorted(self.shard_starts, row, side="right")) - 1
+        if not 0 <= shard < len(self.shard_names):
+            raise ConfigError(f"row {row} lies in no shard: the table has {len(self)} rows")
+        return self.shard_names[shard], row - int(self.shard_starts[shard])
+
+
+def length_table(
+    num_tokens: ArrayLike,
+    *,
+    num_visual: ArrayLike = 0,
+    num_fixed: ArrayLike = 0,
+    source: ArrayLike = 0,
+    source_names: Sequence[str] = ("all",),
+    reject: ArrayLike = 0,
+    reject_reasons: Sequence[str] = (),
+    shard_names: Sequence[str] = (),
+    shard_starts: ArrayLike = (0,),
+    exact: bool = True,
+) -> LengthTable:
+    """Return a checked table; a scalar stands for a column that is the same everywhere."""
+    total = _column(num_tokens, np.int32, "num_tokens", None)
+    size = len(total)
+    table = LengthTable(
+        num_tokens=total,
+        num_visual=_column(num_visual, np.int32, "num_visual", size),
+        num_fixed=_column(num_fixed, np.int32, "num_fixed", size),
+        source=_column(source, np.uint16, "source", size),
+        source_names=tuple(source_names),
+        reject=_column(reject, np.uint8, "reject", size),
+        reject_reasons=tuple(reject_reasons),
+        shard_names=tuple(shard_names),
+        shard_starts=np.asarray(shard_starts, np.int64),
+        exact=exact,
+        digest="",
+    )
+    check_lengths(table)
+    return _with_digest(table)
+
+
+def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
+    """Return the rows of several tables after each other, as one table over all their sources."""
+    if not tables:
+        raise ConfigError("no length tables to join")
+    sources = list(dict.fromkeys(name for t in tables for name in t.source_names))
+    reasons = list(dict.fromkeys(name for t in tables for name in t.reject_reasons))
+    first_row = np.cumsum([0] + [len(t) for t in tables])
+    return length_table(
+        np.concatenate([t.num_tokens for t in tables]),
+        num_visual=np.concatenate([t.num_visual for t in tables]),
+        num_fixed=np.concatenate([t.num_fixed for t in tables]),
+        source=np.concatenate(
+            [np.array([sources.index(n) for n in t.source_names])[t.source] for t in tables]
+        ),
+        source_names=sources,
+        reject=np.concatenate(
+            [
+                np.array([0, *(reasons.index(n) + 1 for n in t.reject_reasons)])[t.reject]
+                for t in tables
+            ]
+        ),
+        reject_reasons=reasons,
+        shard_names=[name for t in tables for name in t.shard_names],
+        shard_starts=np.concatenate(
+            [[0]] + [t.shard_starts[1:] + start for t, start in zip(tables, first_row)]
+        ),
+        exact=all(t.exact for t in tables),
+    )
+
+
+def check_lengths(table: LengthTable) -> None:
+    """Raise `ConfigError` that names the first row which cannot be."""
+    for start in range(0, len(table), CHUNK):
+        _check_rows(table, slice(start, start + CHUNK))
+    _check_shards(table)
+
+
+def _check_rows(table: LengthTable, rows: slice) -> None:
+    tokens = table.num_tokens[rows]
+    _need(tokens >= 1, "num_tokens", "be at least 1", table, rows)
+    for name in ("num_visual", "num_fixed"):
+        column = getattr(table, name)[rows]
+        good = (column >= 0) & (column <= tokens)
+        _need(good, name, "lie between 0 and num_tokens", table, rows)
+    source, reject = int(table.source[rows].max()), int(table.reject[rows].max())
+    if source >= len(table.source_names):
+        raise ConfigError(f"source {source} has no name in {table.source_names}")
+    if reject > len(table.reject_reasons):
+        raise ConfigError(f"reject {reject} has no reason in {table.reject_reasons}")
+
+
+def _need(good: NDArray[np.bool_], name: str, rule: str, table: LengthTable, rows: slice) -> None:
+    if good.all():
+        return
+    bad = ~good & (table.reject[rows] == 0)
+    if bad.any():
+        row = rows.start + int(bad.argmax())
+        raise ConfigError(f"{name} must {rule}: row {row} has {getattr(table, name)[row]}")
+
+
+def _check_shards(table: LengthTable) -> None:
+    starts = table.shard_starts
+    if len(starts) != len(table.shard_names) + 1 or starts[0] != 0 or np.any(np.diff(starts) < 0):
+        raise ConfigError("shard_starts must begin at 0, rise, and have one entry more than names")
+    if table.shard_names and starts[-1] != len(table):
+        raise ConfigError(f"the shards hold {starts[-1]} rows, the table {len(table)}")
+
+
+def _column(values: ArrayLike, dtype: Any, name: str, size: int | None) -> NDArray[Any]:
+    given = np.asarray(values)
+    if size is None and given.ndim == 0:
+        raise ConfigError(f"{name} must be a list of counts, got {values!r}")
+    if given.ndim > 1:
+        raise ConfigError(f"{name} must have one value a sample, got the shape {given.shape}")
+    if given.ndim == 1 and len(given) > MAX_SAMPLES:
+        raise ConfigError(f"{name} has {len(given)} rows: one plan numbers at most {MAX_SAMPLES}")
+    if given.size and given.dtype.kind not in "iub":
+        raise ConfigError(f"{name} must hold whole numbers, got {given.dtype}")
+    if given.size and given.dtype.kind != "b" and given.dtype != dtype:
+        limit = np.iinfo(dtype)
+        if int(given.max()) > limit.max or int(given.min()) < limit.min:
+            raise ConfigError(f"{name} has a value that does not fit into {np.dtype(dtype).name}")
+    column = given.astype(dtype, copy=False)
+    if column.ndim == 0:
+        return np.broadcast_to(column, size or 0)
+    if size is not None and len(column) != size:
+        raise ConfigError(f"{name} has {len(column)} rows, num_tokens {size}")
+    return column
+
+
+def _with_digest(table: LengthTable) -> LengthTable:
+    state = xxhash.xxh3_128()
+    names = (table.source_names, table.reject_reasons, table.shard_names, table.exact, len(table))
+    state.update(repr(names).encode())
+    for name in COLUMNS:
+        column = getattr(table, name)
+        # A column of zeros counts as absent, whether it is stored or broadcast.
+        if column.any():
+            state.update(name.encode())
+            state.update(np.ascontiguousarray(column).view(np.uint8).data)
+    state.update(np.ascontiguousarray(table.shard_starts).view(np.uint8).data)
+    values = {field: getattr(table, field) for field in table.__dataclass_fields__}
+    return LengthTable(**{**values, "digest": state.hexdigest()})
+
 
 MAX_CAPACITY = 1 << 22
 

@@ -3,20 +3,28 @@
 Masks are spans: `loss` has a row (start, length) for each run of tokens that is trained on, in
 order and not touching. Modality needs no spans of its own: a token inside a `MediaSpan` has that
 medium's modality, every other token is text.
+
+A row that is too long meets one policy (`Overlong`), in tokenizing and in packing:
+
+    fail   nothing is made: someone must choose
+    drop   the sample is left out, and counted under its reason
+    cut    text goes from its end; media stay whole, or the sample is dropped
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.errors import SampleError
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 
 MODALITIES = {kind: number for number, kind in enumerate(SEGMENT_KINDS)}
+MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +86,30 @@ class TokenRow:
         return int(self.loss[:, 1].sum())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaColumns:
+    """The media of many rows: how many each row has, and their columns one after the other.
+
+    `columns` has the names of MEDIA_COLUMNS; "name" counts in `names`, "kind" as modality does.
+    """
+
+    counts: NDArray[np.int64]
+    columns: Mapping[str, NDArray[np.int64]]
+    grid: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @classmethod
+    def none(cls, num_rows: int) -> MediaColumns:
+        """Return the columns of rows without media."""
+        columns = {name: np.empty(0, np.int64) for name in MEDIA_COLUMNS}
+        return cls(np.zeros(num_rows, np.int64), columns, np.empty((0, 3), np.int64), ())
+
+    def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum over the media of each row."""
+        ends = np.concatenate([[0], np.cumsum(values)])[np.cumsum(self.counts)]
+        return np.diff(ends, prepend=0).astype(np.int64)
+
+
 class PositionRule(Protocol):
     """How a model counts the positions of a document; every visual rule is one."""
 
@@ -106,3 +138,49 @@ def modality_of(media: tuple[MediaSpan, ...], length: int) -> NDArray[np.uint8]:
     for span in media:
         modality[span.position : span.position + span.num_tokens] = MODALITIES[span.kind]
     return modality
+
+
+Overlong: TypeAlias = Literal["fail", "drop", "cut"]
+
+
+def cut_row(row: TokenRow, num_tokens: int, is_fixed: NDArray[np.bool_] | None = None) -> TokenRow:
+    """Return the row with `num_tokens` tokens: the last that may go are gone.
+
+    `is_fixed` marks the tokens that stay, by default media with their delimiters. A row that is
+    shorter, or that is longer even without all that may go, is a `SampleError`.
+    """
+    if len(row.ids) == num_tokens:
+        return row
+    if len(row.ids) < num_tokens:
+        raise SampleError(
+            "shorter than planned", f"{row.key} has {len(row.ids)} tokens, planned {num_tokens}"
+        )
+    if is_fixed is None:
+        is_fixed = np.zeros(len(row.ids), np.bool_)
+        for span in row.media:
+            is_fixed[span.start : span.end] = True
+    kept = kept_tokens(is_fixed, num_tokens)
+    return replace(
+        row,
+        ids=row.ids[kept],
+        loss=spans_of(mask_of(row.loss, len(row.ids))[kept]),
+        media=tuple(
+            replace(span, position=int(np.searchsorted(kept, span.start)) + span.before)
+            for span in row.media
+        ),
+    )
+
+
+def kept_tokens(is_fixed: NDArray[np.bool_], num_kept: int) -> NDArray[np.int64]:
+    """Return the numbers of the tokens that stay when `num_kept` do.
+
+    Of [text, image, text, text] with 3 to keep, those are 0, 1 and 2.
+    """
+    surplus = len(is_fixed) - num_kept
+    if surplus <= 0:
+        return np.arange(len(is_fixed))
+    text = np.flatnonzero(~is_fixed)
+    if surplus > len(text):
+        num_fixed = len(is_fixed) - len(text)
+        raise SampleError("too long", f"{num_fixed} tokens remain without any text, not {num_kept}")
+    return np.delete(np.arange(len(is_fixed)), text[len(text) - surplus :])

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.overlong import cut_row
 from shardmill.model.tokenrow import (
     MediaSpan,
     PositionRule,
     TokenRow,
+    cut_row,
     modality_of,
 )
 from shardmill.shards.tokens.shard import TokenShard

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import LengthTable
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 
 CHUNK = 1 << 16
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import LengthTable, check_lengths
-from shardmill.model.plan import PackSpec
+from shardmill.model.plan import LengthTable, PackSpec, check_lengths
 
 TOO_LONG = "longer than a pack"
 MEDIA_TOO_LONG = "media longer than a pack"

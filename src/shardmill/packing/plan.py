@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, parse_plugin
-from shardmill.model.lengths import LengthTable
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import LengthTable, PackPlan, PackSpec
 from shardmill.model.rng import mix
 from shardmill.packing.balance import Balancer
 from shardmill.packing.cost import sum_by_pack

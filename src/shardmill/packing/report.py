@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.model.lengths import LengthTable
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.rng import mix
 from shardmill.packing.cost import CostModel, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled

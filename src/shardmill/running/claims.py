@@ -25,7 +25,7 @@ from shardmill.running.events import Event, OnEvent
 from shardmill.running.lock import HeartbeatWatch
 from shardmill.running.worker import failure_record
 from shardmill.shards.ledger import Ledger
-from shardmill.storage.folder import backend_of
+from shardmill.storage.files import backend_of
 
 FREE = "free"
 # What is read from a claim becomes a part of paths.

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from shardmill.storage.folder import backend_of, list_names, read_all
+from shardmill.storage.files import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
 

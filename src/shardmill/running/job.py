@@ -22,7 +22,7 @@ from shardmill.model.codec import Plain, digest, from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage
 from shardmill.shards.ledger import Ledger
-from shardmill.storage.folder import backend_of
+from shardmill.storage.files import backend_of
 from shardmill.storage.path import as_path
 from shardmill.storage.text import dump_page, parse_json
 

@@ -34,7 +34,7 @@ from typing import NoReturn, TypeAlias
 import orjson
 
 from shardmill.errors import LockedError
-from shardmill.storage.folder import backend_of
+from shardmill.storage.files import backend_of
 from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024

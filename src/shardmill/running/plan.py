@@ -43,10 +43,9 @@ from shardmill.model.stage import (
     skip_budget,
 )
 from shardmill.shards.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
-from shardmill.storage.folder import list_names
-from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.files import list_names
+from shardmill.storage.path import UrlPath, as_path, is_remote
 from shardmill.storage.text import dump_line, parse_json
-from shardmill.storage.url import is_remote
 
 MAX_LISTED = 8
 

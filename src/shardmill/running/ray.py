@@ -43,8 +43,8 @@ from shardmill.running.job import Job, add_to_path
 from shardmill.running.local import check_importable
 from shardmill.running.pool import Message, PoolWorker, WorkerExit, WorkerPool, WorkerUnits
 from shardmill.running.worker import ReceivedUnits, work_job
+from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, parse_json
-from shardmill.storage.url import is_remote
 
 CONNECT_TIMEOUT_S = 10.0
 HEAD_GRACE_S = 10.0

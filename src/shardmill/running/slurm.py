@@ -31,7 +31,7 @@ from shardmill.running.engine import Assignment, Engine, QueueState
 from shardmill.running.events import Event, LogTail
 from shardmill.running.job import Job, job_path, jobs_dir, write_job
 from shardmill.running.lock import task_lock_name
-from shardmill.storage.folder import list_names
+from shardmill.storage.files import list_names
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_page, read_json
 

@@ -45,8 +45,8 @@ from shardmill.running.events import Event, OnEvent, event_to_plain
 from shardmill.running.job import Job, add_to_path
 from shardmill.shards.commit import Sealed, commit, seal
 from shardmill.shards.ledger import Ledger, earlier_files
+from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, parse_json
-from shardmill.storage.url import is_remote
 
 FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 # What waits for its commit is lost when the process is killed, so not much may wait.

@@ -1,4 +1,4 @@
-"""Named flat arrays in one memory-mapped file: the container of indexes, length tables and plans.
+"""Array files: named flat arrays in one mapped file, the container of indexes, lengths and plans.
 
 Bytes, little-endian:
 
@@ -10,13 +10,31 @@ Bytes, little-endian:
 
 The file ends with the last array. Offsets, shapes and dtypes are checked against the file's size
 before anything is mapped, so a truncated or hostile file is a `FormatError`, never a crash.
+
+How columns lie in it:
+
+**Numbers** have the narrowest unsigned dtype that holds the largest value. A column that is the
+same everywhere is stored as a single value, and read as a view that repeats it.
+
+**Ragged tables**: row i owns the entries from bounds[i] to bounds[i + 1]; the bounds are one number
+if every row owns that many.
+
+**Texts** are all UTF-8 bytes (`NAME_bytes`) and the bounds of each text (`NAME_bounds`). Names of
+foreign tars that are not UTF-8 are kept as they are (surrogateescape), so that they can be found.
+
+**Keys** that end in a number are stored as numbers: "cc12m-00000042" is prefix "cc12m-", width 8,
+42. Arrays: `key_prefix` (index into the prefixes) and `key_number` of each row, `key_width` of each
+prefix, and the prefixes as texts `key_text_*`. A key without a number is a prefix of width 0. Keys
+are for tracing, not for training: this makes them small, and still each can be read by itself.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,8 +45,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
-from shardmill.storage.atomic import made_file
 from shardmill.storage.cache import local_copy
+from shardmill.storage.files import made_file
 
 MAGIC = b"SHMLARR1"
 PREFIX = 24
@@ -68,15 +86,15 @@ def write_arrays(
     file: BinaryIO, format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> None:
     """Write the container to an open file; the same arrays and meta give the same bytes."""
-    stored = {name: _storable(name, array) for name, array in arrays.items()}
+    stored = {name: _storable(name, values) for name, values in arrays.items()}
     header = _header(format, stored, meta)
     file.write(MAGIC + len(header).to_bytes(8, "little") + _checksum(header) + header)
     position = PREFIX + len(header)
-    for array in stored.values():
+    for values in stored.values():
         start = -(-position // ALIGN) * ALIGN
         file.write(bytes(start - position))
-        file.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
-        position = start + array.nbytes
+        file.write(values.reshape(-1).view(np.uint8).data if values.size else b"")
+        position = start + values.nbytes
 
 
 def store_arrays(
@@ -133,18 +151,18 @@ def _header(format: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, 
     header = {"format": format, "meta": dict(meta), "arrays": entries}
     room = PREFIX + len(orjson.dumps(header)) + 20 * len(entries)
     position = room = -(-room // ALIGN) * ALIGN
-    for name, array in arrays.items():
+    for name, values in arrays.items():
         position = -(-position // ALIGN) * ALIGN
         entries[name]["offset"] = position
-        position += array.nbytes
+        position += values.nbytes
     return orjson.dumps(header).ljust(room - PREFIX)
 
 
-def _storable(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    stored = np.ascontiguousarray(array)
+def _storable(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    stored = np.ascontiguousarray(values)
     stored = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
     if stored.dtype.str not in DTYPES:
-        raise TypeError(f"array {name!r} has dtype {array.dtype}, which is not stored")
+        raise TypeError(f"array {name!r} has dtype {values.dtype}, which is not stored")
     return stored
 
 
@@ -187,3 +205,237 @@ def _view(data: mmap.mmap, entry: Any, size: int, name: str, path: Path) -> NDAr
 
 def _checksum(raw: bytes) -> bytes:
     return int(xxhash.xxh3_64_intdigest(raw)).to_bytes(8, "little")
+
+
+DIGITS = "0123456789"
+# They fit into 64 bits; a longer number keeps its head in the prefix.
+MAX_DIGITS = 18
+
+
+def narrow_column(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values in the narrowest unsigned dtype, one of them if all are equal."""
+    if len(values) and bool((values == values[0]).all()):
+        values = values[:1]
+    return values.astype(np.min_scalar_type(int(values.max()) if values.size else 0))
+
+
+def wide_column(arrays: Arrays, name: str, num_rows: int, width: int | None = None) -> NDArray[Any]:
+    """Return a column with `num_rows` rows, of `width` values each if given; checks its shape."""
+    stored = arrays[name]
+    tail = () if width is None else (width,)
+    if stored.dtype.kind != "u" or stored.shape not in ((num_rows, *tail), (1, *tail)):
+        raise FormatError(f"array {name!r} must be unsigned {(num_rows, *tail)}", path=arrays.path)
+    return np.broadcast_to(stored, (num_rows, *tail)) if len(stored) != num_rows else stored
+
+
+def narrow_bounds(counts: NDArray[Any]) -> NDArray[Any]:
+    """Return the bounds of a ragged table in which row i owns counts[i] entries."""
+    if len(counts) and bool((counts == counts[0]).all()):
+        return narrow_column(counts[:1])
+    return narrow_column(np.concatenate([[0], np.cumsum(counts)]))
+
+
+def row_slice(arrays: Arrays, name: str, row: int, num_rows: int, num_entries: int) -> slice:
+    """Return the entries of a row; a `FormatError` if they are not all there."""
+    bounds = arrays[name]
+    if len(bounds) == 1:
+        count = int(bounds[0])
+        start, stop = row * count, (row + 1) * count
+    elif len(bounds) == num_rows + 1:
+        start, stop = int(bounds[row]), int(bounds[row + 1])
+    else:
+        raise FormatError(f"array {name!r} does not have {num_rows + 1} bounds", path=arrays.path)
+    if not start <= stop <= num_entries:
+        raise FormatError(f"{name!r} of row {row} leave the table", path=arrays.path)
+    return slice(start, stop)
+
+
+def bounds_between(
+    arrays: Arrays, name: str, rows: range, num_rows: int, num_entries: int
+) -> NDArray[np.int64]:
+    """Return where the entries of neighbouring rows begin, and where the last ones end."""
+    stored = arrays[name]
+    if len(stored) == 1:
+        bounds = np.arange(rows.start, rows.stop + 1, dtype=np.int64) * int(stored[0])
+    elif len(stored) == num_rows + 1:
+        bounds = stored[rows.start : rows.stop + 1].astype(np.int64)
+    else:
+        raise FormatError(f"array {name!r} does not have {num_rows + 1} bounds", path=arrays.path)
+    if (np.diff(bounds) < 0).any() or int(bounds[-1]) > num_entries:
+        raise FormatError(f"{name!r} of {rows} leave the table", path=arrays.path)
+    return bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Texts by number, decoded when asked for."""
+
+    data: memoryview
+    bounds: memoryview
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> str:
+        return str(self.raw(number), "utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        whole = bytes(self.data)
+        if not whole.isascii():
+            return (self[i] for i in range(len(self)))
+        text = whole.decode("ascii")
+        return (text[start:end] for start, end in pairwise(self.bounds))
+
+    def raw(self, number: int) -> memoryview:
+        """Return the UTF-8 bytes of a text."""
+        return self.data[self.bounds[number] : self.bounds[number + 1]]
+
+
+def pack_strings(name: str, texts: Iterable[bytes]) -> dict[str, NDArray[Any]]:
+    """Return the two arrays `{name}_bytes` and `{name}_bounds`."""
+    texts = list(texts)
+    bounds = np.fromiter(accumulate(map(len, texts), initial=0), np.uint64, len(texts) + 1)
+    return {
+        f"{name}_bytes": np.frombuffer(b"".join(texts), np.uint8),
+        f"{name}_bounds": bounds,
+    }
+
+
+def open_strings(arrays: Arrays, name: str) -> Strings:
+    """Return the texts of this name, after checking that their bounds rise inside the bytes."""
+    data, bounds = arrays[f"{name}_bytes"], arrays[f"{name}_bounds"]
+    check_bounds(arrays, f"{name}_bounds", len(data))
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise FormatError(f"array '{name}_bytes' is not flat bytes", path=arrays.path)
+    return Strings(data.data, bounds.data)
+
+
+def check_bounds(arrays: Arrays, name: str, end: int) -> None:
+    """Raise `FormatError` unless the array rises from 0 to `end`."""
+    bounds = arrays[name]
+    if (
+        bounds.ndim != 1
+        or bounds.dtype != np.uint64
+        or len(bounds) == 0
+        or bounds[0] != 0
+        or bounds[-1] != end
+        or bool((bounds[1:] < bounds[:-1]).any())
+    ):
+        raise FormatError(f"array {name!r} does not rise from 0 to {end}", path=arrays.path)
+
+
+def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return the xxh3-64 of each key."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyColumn:
+    """The keys of a shard by row."""
+
+    prefixes: Strings
+    widths: NDArray[Any]
+    prefix: NDArray[Any]
+    number: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.prefix)
+
+    def __getitem__(self, row: int) -> str:
+        prefix = int(self.prefix[row])
+        width = int(self.widths[prefix])
+        text = self.prefixes[prefix]
+        return f"{text}{int(self.number[row]):0{width}d}" if width else text
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[row] for row in range(len(self)))
+
+    def find(self, key: str) -> int | None:
+        """Return the row with this key, or None."""
+        text, width, number = split_key(key)
+        wanted = [i for i, known in enumerate(self.prefixes) if known == text]
+        wanted = [i for i in wanted if int(self.widths[i]) == width]
+        if not wanted:
+            return None
+        rows = np.flatnonzero((self.prefix == wanted[0]) & (self.number == number))
+        return int(rows[0]) if len(rows) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberedKeys:
+    """Keys that are one prefix and numbers of at least `width` digits, made when asked for."""
+
+    prefix: str
+    width: int
+    numbers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.prefix}{number:0{self.width}d}" for number in self.numbers.tolist())
+
+    def is_plain(self) -> bool:
+        """Whether every number has exactly `width` digits, and the prefix ends before them."""
+        is_short = 0 < self.width <= MAX_DIGITS and self.prefix.rstrip(DIGITS) == self.prefix
+        if not is_short or not len(self.numbers):
+            return False
+        return int(self.numbers.min()) >= 0 and int(self.numbers.max()) < 10**self.width
+
+
+@dataclass(slots=True)
+class KeyList:
+    """Keys that grow, held as they are stored: 16 bytes each."""
+
+    _prefixes: dict[tuple[str, int], int] = field(default_factory=dict)
+    _prefix: array[int] = field(default_factory=lambda: array("q"))
+    _number: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self._prefix)
+
+    def append(self, key: str) -> None:
+        """Add one key."""
+        text, width, number = split_key(key)
+        self._prefix.append(self._prefixes.setdefault((text, width), len(self._prefixes)))
+        self._number.append(number)
+
+    def extend(self, keys: Iterable[str] | NumberedKeys) -> None:
+        """Add many keys; numbers are taken as they are."""
+        if not isinstance(keys, NumberedKeys) or not keys.is_plain():
+            for key in keys:
+                self.append(key)
+            return
+        place = self._prefixes.setdefault((keys.prefix, keys.width), len(self._prefixes))
+        self._prefix.frombytes(np.full(len(keys), place, np.int64).tobytes())
+        self._number.frombytes(keys.numbers.astype(np.int64).tobytes())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of these keys."""
+        texts = [text.encode("utf-8", "surrogateescape") for text, _ in self._prefixes]
+        return {
+            "key_prefix": narrow_column(np.array(self._prefix, np.int64)),
+            "key_number": narrow_column(np.array(self._number, np.int64)),
+            "key_width": np.array([width for _, width in self._prefixes], np.uint8),
+            **pack_strings("key_text", texts),
+        }
+
+
+def split_key(key: str) -> tuple[str, int, int]:
+    """Return (prefix, width, number): "a-007" gives ("a-", 3, 7), "a" gives ("a", 0, 0)."""
+    width = min(len(key) - len(key.rstrip(DIGITS)), MAX_DIGITS)
+    if not width:
+        return key, 0, 0
+    return key[:-width], width, int(key[-width:])
+
+
+def open_keys(arrays: Arrays, num_rows: int) -> KeyColumn:
+    """Return the keys of a shard of `num_rows` rows, checked."""
+    prefixes, widths = open_strings(arrays, "key_text"), arrays["key_width"]
+    prefix = wide_column(arrays, "key_prefix", num_rows)
+    number = wide_column(arrays, "key_number", num_rows)
+    if widths.shape != (len(prefixes),) or widths.dtype != np.uint8:
+        raise FormatError("its key_width does not fit its prefixes", path=arrays.path)
+    if num_rows and (int(prefix.max()) >= len(prefixes) or int(widths.max()) > 18):
+        raise FormatError("its keys have prefixes that are not there", path=arrays.path)
+    return KeyColumn(prefixes, widths, prefix, number)

@@ -30,10 +30,17 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, Filtered, FormatError, SampleError
 from shardmill.model.codec import digest
 from shardmill.model.stage import Reject
-from shardmill.shards.arrays import Arrays, open_arrays, write_arrays
-from shardmill.shards.columns import Strings, check_bounds, open_strings, pack_strings
+from shardmill.shards.arrays import (
+    Arrays,
+    Strings,
+    check_bounds,
+    hash_keys,
+    open_arrays,
+    open_strings,
+    pack_strings,
+    write_arrays,
+)
 from shardmill.shards.ledger import open_manifest, read_rejects, reject_lists
-from shardmill.shards.tar.index import hash_keys
 
 FORMAT = "codes"
 ROLE = "codes"

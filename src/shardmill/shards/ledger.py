@@ -40,9 +40,17 @@ from shardmill.model.manifest import (
 )
 from shardmill.model.stage import Reject, Unit, unit_from_plain, unit_to_plain
 from shardmill.storage import objects
-from shardmill.storage.atomic import DISK, Disk, write_file
 from shardmill.storage.cache import scratch_dir, scratch_root
-from shardmill.storage.folder import Backend, backend_of, list_names, list_sizes, read_all
+from shardmill.storage.files import (
+    DISK,
+    Backend,
+    Disk,
+    backend_of,
+    list_names,
+    list_sizes,
+    read_all,
+    write_file,
+)
 from shardmill.storage.path import UrlPath, as_path
 from shardmill.storage.text import dump_line, dump_page, parse_json, parse_page, read_json
 

@@ -1,8 +1,12 @@
-"""Pack plans as files: the container of `shards.arrays` with the format name "plan".
+"""Length tables and pack plans as array files: mapped, so ten workers that open one share pages.
 
-Arrays: `members` u32, `starts` i64, `balanced` u32, `dropped` u32, `drop_reason` u8, `cut_rows`
-u32, `cut_lengths` i32. Meta: `spec`, `lengths_digest`, `num_rows`, `drop_reasons`, `method`,
-`why`, `lower_bound`, `counts`. The arrays are mapped: ten workers that open a plan share its pages.
+Format "lengths": `num_tokens` i32, then those of `num_visual` i32, `num_fixed` i32, `source` u16
+and `reject` u8 that are not zero everywhere, and `shard_starts` i64. Meta: `source_names`,
+`reject_reasons`, `shard_names`, `exact`, `digest`.
+
+Format "plan": `members` u32, `starts` i64, `balanced` u32, `dropped` u32, `drop_reason` u8,
+`cut_rows` u32, `cut_lengths` i32. Meta: `spec`, `lengths_digest`, `num_rows`, `drop_reasons`,
+`method`, `why`, `lower_bound`, `counts`.
 """
 
 from __future__ import annotations
@@ -16,20 +20,28 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain, to_plain
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import MAX_SAMPLES, LengthTable, PackPlan, PackSpec
 from shardmill.shards.arrays import Arrays, open_arrays, store_arrays
 
-FORMAT = "plan"
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    "members": np.dtype("<u4"),
-    "starts": np.dtype("<i8"),
-    "balanced": np.dtype("<u4"),
-    "dropped": np.dtype("<u4"),
-    "drop_reason": np.dtype("u1"),
-    "cut_rows": np.dtype("<u4"),
-    "cut_lengths": np.dtype("<i4"),
+# The table of a folder that `measure` made, beside its manifest.
+TABLE_NAME = "lengths.bin"
+LENGTH_DTYPES: Mapping[str, str] = {
+    "num_tokens": "<i4",
+    "num_visual": "<i4",
+    "num_fixed": "<i4",
+    "source": "<u2",
+    "reject": "|u1",
 }
-META: Mapping[str, type] = {
+PLAN_DTYPES: Mapping[str, str] = {
+    "members": "<u4",
+    "starts": "<i8",
+    "balanced": "<u4",
+    "dropped": "<u4",
+    "drop_reason": "|u1",
+    "cut_rows": "<u4",
+    "cut_lengths": "<i4",
+}
+PLAN_META: Mapping[str, type] = {
     "lengths_digest": str,
     "num_rows": int,
     "method": str,
@@ -39,24 +51,61 @@ META: Mapping[str, type] = {
 }
 
 
+def write_lengths(path: Path, table: LengthTable) -> None:
+    """Put the table at `path`, whole or not at all."""
+    arrays = {name: getattr(table, name) for name in LENGTH_DTYPES}
+    stored = {n: a for n, a in arrays.items() if n == "num_tokens" or a.any()}
+    meta = {
+        "source_names": list(table.source_names),
+        "reject_reasons": list(table.reject_reasons),
+        "shard_names": list(table.shard_names),
+        "exact": table.exact,
+        "digest": table.digest,
+    }
+    store_arrays(path, "lengths", {**stored, "shard_starts": table.shard_starts}, meta)
+
+
+def open_lengths(path: Path) -> LengthTable:
+    """Map a table; its shape is checked, its rows are checked by whoever plans with them."""
+    arrays = open_arrays(path, "lengths")
+    size = len(arrays["num_tokens"])
+    if size > MAX_SAMPLES:
+        raise FormatError(f"has {size} rows, more than one plan can number", path=path)
+    columns = {
+        name: _column(arrays, name, dtype, size)
+        if name in arrays
+        else np.broadcast_to(np.zeros((), dtype), size)
+        for name, dtype in LENGTH_DTYPES.items()
+    }
+    shard_names = _names(arrays, "shard_names")
+    return LengthTable(
+        **columns,
+        source_names=_names(arrays, "source_names"),
+        reject_reasons=_names(arrays, "reject_reasons"),
+        shard_names=shard_names,
+        shard_starts=_column(arrays, "shard_starts", "<i8", len(shard_names) + 1),
+        exact=_meta(arrays, "exact", bool),
+        digest=_meta(arrays, "digest", str),
+    )
+
+
 def write_plan(path: Path, plan: PackPlan) -> None:
     """Put the plan at `path`, whole or not at all."""
-    meta = {name: getattr(plan, name) for name in META}
+    meta = {name: getattr(plan, name) for name in PLAN_META}
     meta |= {"spec": to_plain(plan.spec), "drop_reasons": list(plan.drop_reasons)}
-    store_arrays(path, FORMAT, {name: getattr(plan, name) for name in DTYPES}, meta)
+    store_arrays(path, "plan", {name: getattr(plan, name) for name in PLAN_DTYPES}, meta)
 
 
 def open_plan(path: Path) -> PackPlan:
     """Map a plan; sizes, rows and packs are checked, so that a broken file cannot be served."""
-    arrays = open_arrays(path, FORMAT)
-    values: dict[str, Any] = {name: _column(arrays, name) for name in DTYPES}
-    values |= {name: _meta(arrays, name, kind) for name, kind in META.items()}
+    arrays = open_arrays(path, "plan")
+    values: dict[str, Any] = {n: _column(arrays, n, dtype) for n, dtype in PLAN_DTYPES.items()}
+    values |= {name: _meta(arrays, name, kind) for name, kind in PLAN_META.items()}
     try:
         spec = from_plain(arrays.meta.get("spec"), PackSpec, where="spec")
     except ConfigError as error:
         raise FormatError(f"its spec cannot be: {error}", path=path) from error
-    reasons = _meta(arrays, "drop_reasons", list)
-    plan = PackPlan(spec=spec, drop_reasons=tuple(map(str, reasons)), **values)
+    plan = PackPlan(spec=spec, drop_reasons=_names(arrays, "drop_reasons"), **values)
     _check(plan, path)
     return plan
 
@@ -79,11 +128,22 @@ def _check(plan: PackPlan, path: Path) -> None:
         raise FormatError("its order names a pack that is not there", path=path)
 
 
-def _column(arrays: Arrays, name: str) -> NDArray[Any]:
+def _column(arrays: Arrays, name: str, dtype: str, size: int | None = None) -> NDArray[Any]:
     column = arrays[name]
-    if column.ndim != 1 or column.dtype != DTYPES[name]:
-        raise FormatError(f"array {name!r} must be flat {DTYPES[name].str}", path=arrays.path)
+    if column.dtype.str != dtype or column.ndim != 1 or size not in (None, len(column)):
+        rows = "" if size is None else f" with {size} rows"
+        raise FormatError(
+            f"array {name!r} must be flat {dtype}{rows}, got {column.dtype.str} {column.shape}",
+            path=arrays.path,
+        )
     return column
+
+
+def _names(arrays: Arrays, name: str) -> tuple[str, ...]:
+    names = _meta(arrays, name, list)
+    if not all(isinstance(item, str) for item in names):
+        raise FormatError(f"its meta {name!r} must be a list of names", path=arrays.path)
+    return tuple(names)
 
 
 def _meta(arrays: Arrays, name: str, kind: type) -> Any:

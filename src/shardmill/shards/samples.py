@@ -37,10 +37,10 @@ from shardmill.model.sample import (
     sample_to_plain,
 )
 from shardmill.model.stage import Draft
+from shardmill.shards.arrays import hash_keys
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tar.header import END_OF_TAR
-from shardmill.shards.tar.index import IndexRows, TarIndex, hash_keys, index_of, open_tar_index
-from shardmill.shards.tar.names import Layout
+from shardmill.shards.tar.header import END_OF_TAR, Layout
+from shardmill.shards.tar.index import IndexRows, TarIndex, index_of, open_tar_index
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
 from shardmill.shards.tar.write import Content, TarWriter, lay_out_sample
 from shardmill.storage.blob import Blob, open_blob
@@ -205,7 +205,9 @@ def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Gr
     try:
         walk = walk_tar(blob)
         grouped = group_members(walk, interleaved=interleaved)
-        arrays = grouped.rows.arrays(as_path(url), end=walk.end, num_bytes=blob.num_bytes, url=url)
+        arrays = IndexRows.of(grouped).arrays(
+            as_path(url), end=walk.end, num_bytes=blob.num_bytes, url=url
+        )
         return SampleShard(blob, index_of(arrays)), grouped
     except FormatError:
         blob.close()

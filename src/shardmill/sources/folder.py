@@ -34,8 +34,7 @@ from shardmill.sources.part import (
     unique,
 )
 from shardmill.sources.tables.text import json_object
-from shardmill.storage.path import as_path
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import as_path, is_remote
 
 CAPTIONS = (".txt", ".caption", ".json")
 MAX_CAPTION_BYTES = 64 << 20

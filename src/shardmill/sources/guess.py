@@ -32,8 +32,7 @@ from shardmill.sources.shapes.plain import (
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
 from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
-from shardmill.storage.path import as_path, expand_braces
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import as_path, expand_braces, is_remote
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096

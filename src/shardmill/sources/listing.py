@@ -19,8 +19,7 @@ from typing import Protocol
 from shardmill.errors import ConfigError, FormatError
 from shardmill.sources.part import name_from_path, unique
 from shardmill.storage.objects import ObjectInfo, list_all
-from shardmill.storage.path import UrlPath, as_path, expand
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import UrlPath, as_path, expand, is_remote
 
 WILD = frozenset("*?[{")
 

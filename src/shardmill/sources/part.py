@@ -20,7 +20,7 @@ import xxhash
 from shardmill.errors import SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin, SegmentKind
-from shardmill.shards.tar.names import MAX_KEY_BYTES, check_key, is_note
+from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
 
 ROWS_PER_PART = 1000
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.model.manifest import ShardEntry
+from shardmill.shards.arrays import hash_keys
 from shardmill.shards.codes import CodeShard
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tar.index import TarIndex, hash_keys
+from shardmill.shards.tar.index import TarIndex
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.stages.inputs import ContentShard, files_of, open_content
 

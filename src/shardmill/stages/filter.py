@@ -23,8 +23,8 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleWriter, parse_sample
+from shardmill.shards.tar.header import Layout
 from shardmill.shards.tar.index import open_tar_index
-from shardmill.shards.tar.names import Layout
 from shardmill.sources.filters import Filter
 from shardmill.stages.inputs import OverSamples, count_sample, media_sizes, open_unit, sample_units
 from shardmill.storage.cache import fetch_copies

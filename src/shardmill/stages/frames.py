@@ -35,7 +35,7 @@ from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleShard, SampleWriter, parse_sample
-from shardmill.shards.tar.names import Layout
+from shardmill.shards.tar.header import Layout
 from shardmill.stages.inputs import (
     OverSamples,
     SizedSample,

@@ -21,8 +21,7 @@ from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
 from shardmill.sources.part import media_kind
 from shardmill.storage.blob import Blob, open_blob
-from shardmill.storage.path import expand
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import expand, is_remote
 
 REMOTE_HEAD_BYTES = 256 << 10
 
@@ -77,12 +76,14 @@ class IndexTars:
         try:
             walk = walk_tar(blob)
             grouped = group_members(walk, interleaved=self.interleaved)
+            rows = IndexRows.of(grouped)
+            tally.num_kept += len(rows)
             _count(grouped, tally)
             if self.media_sizes:
-                _read_sizes(blob, grouped.rows, tally)
+                _read_sizes(blob, rows, tally)
             path = draft.file(unit.name, "idx")
-            grouped.rows.write(path, end=walk.end, num_bytes=blob.num_bytes, url=url)
-            draft.finish(unit.name, num_samples=len(grouped.rows))
+            rows.write(path, end=walk.end, num_bytes=blob.num_bytes, url=url)
+            draft.finish(unit.name, num_samples=len(rows))
         finally:
             blob.close()
 
@@ -104,7 +105,6 @@ def _stamp(url: str) -> list[Plain]:
 
 def _count(grouped: Grouped, tally: Tally) -> None:
     tally.num_in += grouped.num_samples
-    tally.num_kept += len(grouped.rows)
     for key, problem in grouped.bad:
         tally.skip(key, problem)
     for kind, count in grouped.passed.items():

@@ -28,7 +28,7 @@ from shardmill.media.header import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
-from shardmill.shards.tar.names import Layout
+from shardmill.shards.tar.header import Layout
 from shardmill.sources.filters import Filter
 from shardmill.sources.media.download import downloads_a_host
 from shardmill.sources.media.fetch import (

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Literal
 from numpy.typing import ArrayLike
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.lengths import LengthTable, join_tables, length_table
+from shardmill.model.plan import LengthTable, join_tables, length_table
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.lengths import open_lengths, write_lengths
+from shardmill.shards.plans import TABLE_NAME, open_lengths, write_lengths
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.stages.inputs import (
     media_sizes,
@@ -45,7 +45,6 @@ from shardmill.tokens.text.tokenizer import files_checksum
 from shardmill.tokens.visual.rule import VisualRule
 
 ROLE = "lengths"
-TABLE_NAME = "lengths.bin"
 BATCH_CHARS = 1 << 22
 NOTHING = TokenCount(0, 0, 0)
 

@@ -25,21 +25,18 @@ import xxhash
 
 from shardmill.errors import ConfigError, UnitFailed
 from shardmill.model.codec import Plain
-from shardmill.model.lengths import LengthTable
-from shardmill.model.overlong import cut_row
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.model.tokenrow import TokenRow
+from shardmill.model.tokenrow import TokenRow, cut_row
 from shardmill.packing.build import BuildSpec, Pack, as_pack, build_pack
 from shardmill.packing.order import EpochOrder
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.write import Content, TarWriter
-from shardmill.shards.tokens.shard import TokenDataset, open_tokens
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens, token_lengths
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import fingerprint_of
 

@@ -25,15 +25,15 @@ import numpy as np
 from shardmill.errors import ConfigError, Filtered, FormatError
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.shards.arrays import hash_keys
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, write_codes
 from shardmill.shards.ledger import Ledger, open_manifest
-from shardmill.shards.tar.index import hash_keys
-from shardmill.shards.tar.write import cut_tar
+from shardmill.shards.tar.index import cut_tar
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import ContentShard, count_shard, files_of, open_content, sample_inputs
-from shardmill.storage.atomic import link_or_copy, write_file
+from shardmill.storage.files import link_or_copy, write_file
 from shardmill.storage.text import dump_page, parse_json
 
 REASON = "removed on request"

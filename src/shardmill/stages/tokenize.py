@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.overlong import Overlong
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.model.tokenrow import TokenRow
+from shardmill.model.tokenrow import Overlong, TokenRow
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import (

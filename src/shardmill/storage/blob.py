@@ -8,9 +8,9 @@ from mmap import ACCESS_READ, mmap
 from typing import Protocol
 
 from shardmill.errors import FormatError
-from shardmill.storage.client import call, find_object
+from shardmill.storage.objects import call, find_object
+from shardmill.storage.path import is_remote, plain_url
 from shardmill.storage.prefetch import Range, RangePrefetch
-from shardmill.storage.url import is_remote, plain_url
 
 _NOTHING = memoryview(b"")
 

@@ -27,9 +27,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.storage import objects
-from shardmill.storage.atomic import DISK, removed_on_error
-from shardmill.storage.client import call, find_object
+from shardmill.storage.objects import call, find_object, look
 from shardmill.storage.path import UrlPath
 from shardmill.storage.prefetch import map_ahead
 
@@ -71,7 +69,7 @@ def local_copy(path: Path) -> Path:
     if not isinstance(path, UrlPath):
         return path
     try:
-        info = objects.look(str(path))
+        info = look(str(path))
         name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
         copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
         try:
@@ -100,9 +98,11 @@ def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:
             f"{LIMIT_VARIABLE}"
         )
     draft_path = copy_path.with_name(f".{secrets.token_hex(8)}")
-    with removed_on_error(DISK, draft_path):
+    try:
         _download(path, num_bytes, draft_path)
-        DISK.rename(draft_path, copy_path)
+        draft_path.rename(copy_path)
+    finally:
+        draft_path.unlink(missing_ok=True)
     _remove_oldest(copy_path, limit)
 
 

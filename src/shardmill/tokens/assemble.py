@@ -2,7 +2,7 @@
 
 `prepare` lays out the media of a sample, `assemble` encodes the texts of a batch of samples in one
 call and puts their rows together. A row that is too long is then handled by a policy (`fit`, see
-`model.overlong`) or becomes blocks (`split_blocks`); media are never cut. A user's own function may
+`model.tokenrow`) or becomes blocks (`split_blocks`); media are never cut. A user's own function may
 have the last word on each row (`load_hook`).
 """
 
@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError, UnitFailed
-from shardmill.model.overlong import Overlong, cut_row
 from shardmill.model.sample import Sample
-from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of, spans_of
+from shardmill.model.tokenrow import MediaSpan, Overlong, TokenRow, cut_row, mask_of, spans_of
 from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer, check_text

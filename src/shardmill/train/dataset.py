@@ -23,14 +23,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.model.lengths import LengthTable
-from shardmill.model.overlong import cut_row
-from shardmill.model.plan import PackPlan
-from shardmill.model.tokenrow import PositionRule
+from shardmill.model.plan import LengthTable, PackPlan
+from shardmill.model.tokenrow import PositionRule, cut_row
 from shardmill.packing.build import BuildSpec, Pack, build_pack
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.lengths import read_lengths
-from shardmill.shards.tokens.shard import TokenDataset, open_tokens
+from shardmill.shards.tokens.shard import TokenDataset, open_tokens, read_lengths
 from shardmill.storage.path import AnyPath, as_path
 from shardmill.train.documents import RowReader, TokenReader, TrainRow
 from shardmill.train.health import Health, SampleFault

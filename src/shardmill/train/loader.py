@@ -17,10 +17,9 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.lengths import LengthTable
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.shards.tokens.shard import TokenDataset
-from shardmill.storage.client import is_in_use
+from shardmill.storage.objects import is_in_use
 from shardmill.storage.path import AnyPath
 from shardmill.train.collate import COLLATES, dummy_image
 from shardmill.train.dataset import PackedDataset, TrainPack

@@ -37,8 +37,8 @@ from shardmill.model.manifest import ShardEntry
 from shardmill.model.plan import PackPlan
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
-from shardmill.shards.lengths import read_lengths
 from shardmill.shards.plans import open_plan, write_plan
+from shardmill.shards.tokens.shard import read_lengths
 from shardmill.storage.path import AnyPath, as_path
 from shardmill.train.order import EpochNumbers, Order
 

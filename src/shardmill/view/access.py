@@ -26,8 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardmill.errors import ShardmillError
 from shardmill.shards.ledger import FOLDERS
-from shardmill.storage.path import UrlPath
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import UrlPath, is_remote
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 METHODS = frozenset({"GET", "HEAD"})

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.lengths import LengthTable
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.running.status import Status, read_status
-from shardmill.shards.lengths import open_lengths, token_lengths
-from shardmill.shards.plans import open_plan
+from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.view.access import AccessPolicy
 from shardmill.view.folder import Folder
 from shardmill.view.items import Item, ItemList, NotHere, inputs_of
 
 T = TypeVar("T")
-TABLE_NAME = "lengths.bin"
 MAX_CACHED = 32
 MAX_TABLES = 4
 MAX_DEPTH = 8

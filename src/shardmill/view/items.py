@@ -20,11 +20,9 @@ from typing import Any, Literal
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.shards.arrays import MAGIC
-from shardmill.shards.lengths import open_lengths
-from shardmill.shards.plans import open_plan
+from shardmill.shards.plans import open_lengths, open_plan
 from shardmill.storage.objects import list_here
-from shardmill.storage.path import UrlPath
-from shardmill.storage.url import is_remote
+from shardmill.storage.path import UrlPath, is_remote
 from shardmill.view.access import AccessPolicy
 
 Kind = Literal["stage", "plan", "lengths"]

@@ -20,12 +20,10 @@ from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillErr
 from shardmill.formats.exported import open_reader
 from shardmill.formats.packed import packed_documents, packed_row, parse_packed
 from shardmill.formats.reader import Part, Reader, Record
-from shardmill.model.lengths import LengthTable
-from shardmill.model.overlong import cut_row
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import TokenRow, no_spans
+from shardmill.model.tokenrow import TokenRow, cut_row, no_spans
 from shardmill.packing.build import lay_out, num_stored_packs, stored_rows
 from shardmill.packing.order import EpochOrder
 from shardmill.storage.path import UrlPath

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.model.lengths import LengthTable, join_tables, length_table
 from shardmill.model.manifest import group_stats, power_bars
-from shardmill.model.plan import PackPlan
+from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
 from shardmill.model.rng import mix
 from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled
 from shardmill.packing.report import source_shares, straggler
-from shardmill.shards.lengths import shard_lengths
+from shardmill.shards.tokens.shard import shard_lengths
 from shardmill.view.folder import Folder
 
 MAX_SHARDS = 64

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.shards.columns import KeyColumn
+from shardmill.shards.arrays import KeyColumn
 from shardmill.shards.samples import entry_index
 from shardmill.view.context import Context
 from shardmill.view.folder import Folder

@@ -24,9 +24,8 @@ from shardmill.packing.build import num_stored_packs, stored_rows
 from shardmill.packing.plan import plan_packs
 from shardmill.plugins import FORMATS
 from shardmill.running.runner import run_stage
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
-from shardmill.shards.tokens.shard import open_tokens
+from shardmill.shards.tokens.shard import open_tokens, token_lengths
 from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 

@@ -13,7 +13,7 @@ from tars import read_tar, samples
 
 from shardmill.errors import SampleError
 from shardmill.shards.tar import write as tarwrite
-from shardmill.shards.tar.names import Layout, member_name
+from shardmill.shards.tar.header import Layout, member_name
 from shardmill.shards.tar.write import TarWriter
 
 

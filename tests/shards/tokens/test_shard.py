@@ -18,7 +18,8 @@ from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
 from shardmill.shards.arrays import open_arrays, write_arrays
-from shardmill.shards.tokens.shard import FORMAT, ROLES, TokenDataset, TokenShard, open_token_shard
+from shardmill.shards.tokens.ids import SPANS_FORMAT
+from shardmill.shards.tokens.shard import ROLES, TokenDataset, TokenShard, open_token_shard
 from shardmill.shards.tokens.write import TokenWriter
 
 SPACE = TokenSpace(text_size=100, added=("boi", "eoi"), num_codes=50)
@@ -200,11 +201,11 @@ def test_a_wrong_offset_is_an_error(tmp_path: Path, offset: int) -> None:
 )
 def test_a_span_outside_its_row_is_an_error(tmp_path: Path, name: str, value: list[int]) -> None:
     files = shard_of(tmp_path)
-    spans = open_arrays(files["spans"], FORMAT)
+    spans = open_arrays(files["spans"], SPANS_FORMAT)
     arrays = {**spans.arrays, name: np.array(value, np.uint8)}
     files["spans"] = tmp_path / "hostile.spans"
     with files["spans"].open("wb") as file:
-        write_arrays(file, FORMAT, arrays, spans.meta)
+        write_arrays(file, SPANS_FORMAT, arrays, spans.meta)
     with pytest.raises(FormatError):
         reread(files)
 

@@ -22,8 +22,8 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
+from shardmill.shards.tokens.shard import token_lengths
 from shardmill.stages.check import content as checkcontent
 from shardmill.stages.check.content import check_content
 from shardmill.stages.check.tokens import Limits

@@ -21,7 +21,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.plan import PackSpec
 from shardmill.model.tokenrow import mask_of
 from shardmill.packing.plan import plan_packs
-from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_lengths
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate, dummy_image
 from shardmill.train.dataset import PackedDataset

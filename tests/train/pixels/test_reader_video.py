@@ -29,7 +29,7 @@ from shardmill.model.plan import PackSpec
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import mask_of, modality_of
 from shardmill.packing.plan import plan_packs
-from shardmill.shards.lengths import open_lengths
+from shardmill.shards.plans import open_lengths
 from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate

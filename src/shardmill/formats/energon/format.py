@@ -31,7 +31,7 @@ from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.tar.index import TarIndex, open_tar_index
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 
 META_DIR = ".nv-meta"
 LOADER_NAME = "sample_loader.py"

@@ -20,7 +20,7 @@ import numpy as np
 
 from shardmill.errors import FormatError
 from shardmill.shards.tar.index import TarIndex
-from shardmill.storage.atomic import made_file
+from shardmill.storage.files import made_file
 
 SCHEMA = """
 PRAGMA journal_mode = OFF;

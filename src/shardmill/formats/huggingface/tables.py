@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError, need
 from shardmill.model.manifest import Manifest
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 from shardmill.storage.text import dump_page
 
 TableFile: TypeAlias = Literal["arrow", "parquet"]

@@ -19,23 +19,38 @@ content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` h
 tar that lies elsewhere, else null) and "num_bytes" of the tar.
 
 `IndexRows` collects the rows while a tar is written or walked, and writes them at the end.
+
+`cut_tar` writes a tar without some of its samples. The others keep their bytes, header for header:
+runs of neighbours are copied by the kernel, and nothing is parsed. The index loses the same rows,
+and its offsets move up.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.model.sample import MediaSize
-from shardmill.shards.arrays import Arrays, open_arrays, write_arrays
-from shardmill.shards.columns import Strings, check_bounds, open_strings, pack_strings
+from shardmill.model.tokenrow import spans_of
+from shardmill.shards.arrays import (
+    Arrays,
+    Strings,
+    check_bounds,
+    hash_keys,
+    open_arrays,
+    open_strings,
+    pack_strings,
+    write_arrays,
+)
+from shardmill.shards.tar.header import END_OF_TAR
+from shardmill.shards.tar.read import Grouped
 
 try:
     from shardmill.shards.tar import _members  # type: ignore[attr-defined, unused-ignore]
@@ -56,6 +71,7 @@ SAMPLE_COLUMNS: dict[str, np.dtype[Any]] = {
     "content": np.dtype("<u8"),
 }
 MAX_TABLE = 1 << 16
+COPY_BYTES = 1 << 30
 LOW_HALF = (1 << 64) - 1
 UNKNOWN = MediaSize(num_frames=0)
 
@@ -152,11 +168,6 @@ class TarIndex:
         return np.add.reduceat(self.arrays["size"], self.arrays["first"][:-1].astype(np.intp))
 
 
-def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Return the xxh3-64 of each key."""
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
-
-
 def open_tar_index(path: Path) -> TarIndex:
     """Map an index; one whose numbers point outside its own tables or its tar is refused."""
     return index_of(open_arrays(path, FORMAT))
@@ -241,6 +252,14 @@ class IndexRows:
     source: list[int] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, grouped: Grouped) -> IndexRows:
+        """Return the rows of the samples that a walk found."""
+        rows = cls()
+        for sample in grouped:
+            rows.add(*sample)
+        return rows
+
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -315,6 +334,67 @@ class IndexRows:
         columns["source"] = np.array(self.source, np.uint16)
         columns["content"] = np.array(halves, np.uint64)
         return {name: column for name, column in columns.items() if column.any()}
+
+
+def cut_tar(
+    tar_path: Path, index_path: Path, keep: NDArray[np.bool_], new_tar: Path, new_index: Path
+) -> None:
+    """Write the samples that are kept to a new tar and its index."""
+    index = open_tar_index(index_path)
+    if tar_path.stat().st_size != index.num_bytes:
+        raise FormatError(f"does not have the {index.num_bytes} bytes of its index", path=tar_path)
+    num_bytes = _copy_samples(tar_path, index, keep, new_tar)
+    meta = {**index.arrays.meta, "num_bytes": num_bytes}
+    with new_index.open("wb") as file:
+        write_arrays(file, FORMAT, _cut_arrays(index, keep), meta)
+
+
+def _copy_samples(tar_path: Path, index: TarIndex, keep: NDArray[np.bool_], new_tar: Path) -> int:
+    start = index.arrays["start"].astype(np.int64)
+    with tar_path.open("rb") as source, new_tar.open("wb", buffering=0) as target:
+        for first, count in spans_of(keep).tolist():
+            _copy(source.fileno(), int(start[first]), int(start[first + count]), target.fileno())
+        target.write(END_OF_TAR)
+        return target.tell()
+
+
+def _copy(source: int, start: int, end: int, target: int) -> None:
+    while start < end:
+        copied = os.sendfile(target, source, start, min(end - start, COPY_BYTES))
+        if copied == 0:
+            raise OSError(f"the tar ends {end - start} bytes too early")
+        start += copied
+
+
+def _cut_arrays(index: TarIndex, keep: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    arrays = index.arrays
+    first, start = (arrays[name].astype(np.int64) for name in ("first", "start"))
+    counts, sizes = np.diff(first), np.diff(start)
+    of_member = np.repeat(keep, counts)
+    new_start = np.concatenate([[0], np.cumsum(sizes[keep])])
+    # How far each kept sample moves up, for each of its members.
+    moved = np.repeat(start[:-1][keep] - new_start[:-1], counts[keep])
+    order = arrays["hash_order"].astype(np.int64)
+    cut = {
+        "start": new_start.astype(np.uint64),
+        "first": np.concatenate([[0], np.cumsum(counts[keep])]).astype(np.uint64),
+        "offset": (arrays["offset"][of_member].astype(np.int64) - moved).astype(np.uint64),
+        **pack_strings("key", [bytes(index.keys.raw(n)) for n in np.flatnonzero(keep).tolist()]),
+        "hash": arrays["hash"][keep[order]],
+        "hash_order": (np.cumsum(keep) - 1)[order[keep[order]]].astype(np.uint32),
+    }
+    return {name: cut[name] if name in cut else _cut_column(index, name, keep, of_member)
+            for name in arrays}  # fmt: skip
+
+
+def _cut_column(
+    index: TarIndex, name: str, keep: NDArray[np.bool_], of_member: NDArray[np.bool_]
+) -> NDArray[Any]:
+    column = index.arrays[name]
+    if name in ("size", "ext", *MEMBER_COLUMNS):
+        return column[of_member]
+    is_table = name.endswith(("_bytes", "_bounds"))
+    return column if is_table else column[keep]
 
 
 def _check_samples(arrays: Arrays, num_samples: int) -> None:

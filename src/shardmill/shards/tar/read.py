@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 from zlib import adler32
@@ -40,12 +41,12 @@ from shardmill.shards.tar.header import (
     cut_text,
     has_right_sum,
     header_path,
+    is_note,
     padded,
     parse_number,
     pax_override,
+    split_name,
 )
-from shardmill.shards.tar.index import IndexRows
-from shardmill.shards.tar.names import is_note, split_name
 from shardmill.storage.blob import Blob, LocalBlob
 
 try:
@@ -312,41 +313,47 @@ def _is_harmless(content: bytes, size: int) -> bool:
 
 @dataclass(slots=True)
 class Grouped:
-    """The samples of a tar as rows of an index, those that cannot be used, and what was passed."""
+    """The samples of a tar: sample i has the members first[i] .. first[i + 1].
 
-    rows: IndexRows
-    bad: list[tuple[str, SampleError]]
-    passed: Counter[str]
-
-    @property
-    def num_samples(self) -> int:
-        """Good and bad ones."""
-        return len(self.rows) + len(self.bad)
-
-
-@dataclass(slots=True)
-class _Cut:
-    """Samples before any check: sample i has the members first[i] .. first[i + 1]."""
+    `problems` says by its number why a sample cannot be used; to iterate gives the others, as the
+    index takes them. `passed` counts by kind the members that belong to no sample.
+    """
 
     members: TarWalk
     keys: list[str]
     first: list[int]
     exts: list[str]
+    passed: Counter[str]
+    problems: dict[int, SampleError] = field(default_factory=dict)
+
+    @property
+    def num_samples(self) -> int:
+        """Good and bad ones."""
+        return len(self.keys)
+
+    @property
+    def bad(self) -> list[tuple[str, SampleError]]:
+        """The keys of the samples that cannot be used, each with its problem."""
+        return [(self.keys[number], self.problems[number]) for number in sorted(self.problems)]
+
+    def __iter__(self) -> Iterator[tuple[str, int, list[str], list[int], list[int]]]:
+        """Yield key, offset of the first header, extensions, offsets from there on, and sizes."""
+        members = self.members
+        for number, key in enumerate(self.keys):
+            if number in self.problems:
+                continue
+            place = slice(self.first[number], self.first[number + 1])
+            start = members.starts[place.start]
+            offsets = [offset - start for offset in members.offsets[place]]
+            yield key, start, self.exts[place], offsets, members.sizes[place]
 
     def start(self, number: int) -> int:
+        """Return the offset of a sample's first header."""
         return self.members.starts[self.first[number]]
 
 
 def group_members(walk: TarWalk, *, interleaved: bool = True) -> Grouped:
     """Return the samples of a walk; `interleaved` turns the interleave rule on or off."""
-    cut = _cut(walk, interleaved)
-    bad = _find_bad(cut)
-    passed = walk.passed.copy()
-    passed["not a sample"] += len(walk.names) - len(cut.exts)
-    return Grouped(_rows(cut, bad), [(cut.keys[n], bad[n]) for n in sorted(bad)], +passed)
-
-
-def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
     keys: list[str] = []
     first: list[int] = []
     exts: list[str] = []
@@ -366,8 +373,12 @@ def _cut(walk: TarWalk, interleaved: bool) -> _Cut:
             first.append(len(exts))
             exts.append(ext)
     first.append(len(exts))
+    counts = walk.passed + Counter({"not a sample": len(passed)})
     plain_keys = [key.removeprefix("./") for key in keys]
-    return _Cut(_without(walk, passed), plain_keys, first, [ext.lower() for ext in exts])
+    lower = [ext.lower() for ext in exts]
+    grouped = Grouped(_without(walk, passed), plain_keys, first, lower, counts)
+    grouped.problems = _find_bad(grouped)
+    return grouped
 
 
 def _is_no_sample(key: str, ext: str) -> bool:
@@ -387,56 +398,44 @@ def _without(walk: TarWalk, passed: set[int]) -> TarWalk:
     )
 
 
-def _find_bad(cut: _Cut) -> dict[int, SampleError]:
-    bad = _find_linked(cut)
+def _find_bad(grouped: Grouped) -> dict[int, SampleError]:
+    bad = _find_linked(grouped)
     seen: dict[str, int] = {}
-    for number, key in enumerate(cut.keys):
+    for number, key in enumerate(grouped.keys):
         before = seen.setdefault(key, number)
         if number in bad:
             continue
-        exts = cut.exts[cut.first[number] : cut.first[number + 1]]
+        exts = grouped.exts[grouped.first[number] : grouped.first[number + 1]]
         if before != number:
-            bad[number] = _duplicate_key(cut, before, number)
+            bad[number] = _duplicate_key(grouped, before, number)
         elif len(set(exts)) != len(exts):
-            bad[number] = _duplicate_member(cut, number, exts)
+            bad[number] = _duplicate_member(grouped, number, exts)
         elif key[0] == "/" or (".." in key and ".." in key.split("/")):
-            where = f"member {key!r} at byte {cut.start(number)}"
+            where = f"member {key!r} at byte {grouped.start(number)}"
             bad[number] = SampleError("climbs out of its folder", where)
     return bad
 
 
-def _find_linked(cut: _Cut) -> dict[int, SampleError]:
+def _find_linked(grouped: Grouped) -> dict[int, SampleError]:
     """Return the samples with a link, each with the first of its links."""
     found: dict[int, SampleError] = {}
-    for member, link in cut.members.links.items():
-        found.setdefault(bisect_right(cut.first, member) - 1, SampleError("link", link))
+    for member, link in grouped.members.links.items():
+        found.setdefault(bisect_right(grouped.first, member) - 1, SampleError("link", link))
     return found
 
 
-def _duplicate_key(cut: _Cut, before: int, number: int) -> SampleError:
+def _duplicate_key(grouped: Grouped, before: int, number: int) -> SampleError:
     return SampleError(
         "duplicate key",
-        f"{cut.keys[number]!r} at byte {cut.start(number)} was at byte {cut.start(before)} "
-        "already; the members of a sample must be adjacent",
+        f"{grouped.keys[number]!r} at byte {grouped.start(number)} was at byte "
+        f"{grouped.start(before)} already; the members of a sample must be adjacent",
     )
 
 
-def _duplicate_member(cut: _Cut, number: int, exts: list[str]) -> SampleError:
+def _duplicate_member(grouped: Grouped, number: int, exts: list[str]) -> SampleError:
     ext = next(ext for ext, count in Counter(exts).items() if count > 1)
-    first = cut.first[number]
-    at = [cut.members.starts[first + i] for i, other in enumerate(exts) if other == ext]
+    first = grouped.first[number]
+    at = [grouped.members.starts[first + i] for i, other in enumerate(exts) if other == ext]
     return SampleError(
-        "duplicate member", f"{cut.keys[number]}.{ext} is at bytes {at[0]} and {at[1]}"
+        "duplicate member", f"{grouped.keys[number]}.{ext} is at bytes {at[0]} and {at[1]}"
     )
-
-
-def _rows(cut: _Cut, bad: dict[int, SampleError]) -> IndexRows:
-    rows, members = IndexRows(), cut.members
-    for number, key in enumerate(cut.keys):
-        if number in bad:
-            continue
-        place = slice(cut.first[number], cut.first[number + 1])
-        start = members.starts[place.start]
-        offsets = [offset - start for offset in members.offsets[place]]
-        rows.add(key, start, cut.exts[place], offsets, members.sizes[place])
-    return rows

@@ -4,10 +4,6 @@ By hand because it takes less than a third of the CPU time of `tarfile` and a si
 `webdataset.TarWriter` (benchmarks/write_tars.py): headers, contents and padding are handed to the
 kernel as they are, in one `writev` for about a thousand pieces or 1 MiB, so that no content is
 copied in Python. Two zero blocks end the tar.
-
-`cut_tar` writes a tar without some of its samples. The others keep their bytes, header for header:
-runs of neighbours are copied by the kernel, and nothing is parsed. The index loses the same rows,
-and its offsets move up.
 """
 
 from __future__ import annotations
@@ -16,23 +12,23 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardmill.errors import FormatError, SampleError
-from shardmill.model.tokenrow import spans_of
-from shardmill.shards.arrays import write_arrays
-from shardmill.shards.columns import pack_strings
-from shardmill.shards.tar.header import END_OF_TAR, member_header, padded, padding
-from shardmill.shards.tar.index import FORMAT, MEMBER_COLUMNS, TarIndex, open_tar_index
-from shardmill.shards.tar.names import Layout, check_ext, check_key, member_name
+from shardmill.errors import SampleError
+from shardmill.shards.tar.header import (
+    END_OF_TAR,
+    Layout,
+    check_ext,
+    check_key,
+    member_header,
+    member_name,
+    padded,
+    padding,
+)
 
 Content: TypeAlias = bytes | memoryview
 MAX_PIECES = 1020
 MAX_BATCH_BYTES = 1 << 20
-COPY_BYTES = 1 << 30
 
 
 class TarSample(NamedTuple):
@@ -188,64 +184,3 @@ def _frozen(content: Content) -> Content:
         return content
     view = memoryview(content)
     return view.cast("B") if view.readonly and view.contiguous else view.tobytes()
-
-
-def cut_tar(
-    tar_path: Path, index_path: Path, keep: NDArray[np.bool_], new_tar: Path, new_index: Path
-) -> None:
-    """Write the samples that are kept to a new tar and its index."""
-    index = open_tar_index(index_path)
-    if tar_path.stat().st_size != index.num_bytes:
-        raise FormatError(f"does not have the {index.num_bytes} bytes of its index", path=tar_path)
-    num_bytes = _copy_samples(tar_path, index, keep, new_tar)
-    meta = {**index.arrays.meta, "num_bytes": num_bytes}
-    with new_index.open("wb") as file:
-        write_arrays(file, FORMAT, _cut_arrays(index, keep), meta)
-
-
-def _copy_samples(tar_path: Path, index: TarIndex, keep: NDArray[np.bool_], new_tar: Path) -> int:
-    start = index.arrays["start"].astype(np.int64)
-    with tar_path.open("rb") as source, new_tar.open("wb", buffering=0) as target:
-        for first, count in spans_of(keep).tolist():
-            _copy(source.fileno(), int(start[first]), int(start[first + count]), target.fileno())
-        target.write(END_OF_TAR)
-        return target.tell()
-
-
-def _copy(source: int, start: int, end: int, target: int) -> None:
-    while start < end:
-        copied = os.sendfile(target, source, start, min(end - start, COPY_BYTES))
-        if copied == 0:
-            raise OSError(f"the tar ends {end - start} bytes too early")
-        start += copied
-
-
-def _cut_arrays(index: TarIndex, keep: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    arrays = index.arrays
-    first, start = (arrays[name].astype(np.int64) for name in ("first", "start"))
-    counts, sizes = np.diff(first), np.diff(start)
-    of_member = np.repeat(keep, counts)
-    new_start = np.concatenate([[0], np.cumsum(sizes[keep])])
-    # How far each kept sample moves up, for each of its members.
-    moved = np.repeat(start[:-1][keep] - new_start[:-1], counts[keep])
-    order = arrays["hash_order"].astype(np.int64)
-    cut = {
-        "start": new_start.astype(np.uint64),
-        "first": np.concatenate([[0], np.cumsum(counts[keep])]).astype(np.uint64),
-        "offset": (arrays["offset"][of_member].astype(np.int64) - moved).astype(np.uint64),
-        **pack_strings("key", [bytes(index.keys.raw(n)) for n in np.flatnonzero(keep).tolist()]),
-        "hash": arrays["hash"][keep[order]],
-        "hash_order": (np.cumsum(keep) - 1)[order[keep[order]]].astype(np.uint32),
-    }
-    return {name: cut[name] if name in cut else _cut_column(index, name, keep, of_member)
-            for name in arrays}  # fmt: skip
-
-
-def _cut_column(
-    index: TarIndex, name: str, keep: NDArray[np.bool_], of_member: NDArray[np.bool_]
-) -> NDArray[Any]:
-    column = index.arrays[name]
-    if name in ("size", "ext", *MEMBER_COLUMNS):
-        return column[of_member]
-    is_table = name.endswith(("_bytes", "_bounds"))
-    return column if is_table else column[keep]

@@ -32,6 +32,8 @@ from shardmill.storage.cache import local_copy
 from shardmill.storage.path import UrlPath
 
 MAGIC = b"MMIDIDX\x00\x00"
+# Of the third file of a shard, which says what ids cannot (see `shard`).
+SPANS_FORMAT = "token-spans"
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}

@@ -1,7 +1,7 @@
 """Token shards: Megatron's `.bin` and `.idx`, and beside them a `.spans` file that says the rest.
 
 The spans file is an array container (`shards.arrays`) of format "token-spans", with columns as
-narrow as they can be (`shards.columns`). For S rows, M media and L loss spans:
+narrow as they can be (`shards.arrays`). For S rows, M media and L loss spans:
 
     num_visual, num_fixed     S    tokens inside media; the same with their delimiters
     loss_bounds               S+1  the loss spans of row i are loss_bounds[i] to loss_bounds[i+1]
@@ -10,7 +10,7 @@ narrow as they can be (`shards.columns`). For S rows, M media and L loss spans:
     media_position, media_length, media_before, media_after   M
     media_grid                M,3  (t, h, w)
     media_kind, media_name    M    modality number; index into meta["media_names"]
-    key_*                          the keys (`shards.columns`)
+    key_*                          the keys (`shards.arrays`)
     origin_file, origin_row   S    index into origin_path (0: no origin); row number in it
     origin_path_*, origin_source, origin_name_*   per file; `origin_name` for rows that are names
 
@@ -33,22 +33,29 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain
 from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.plan import LengthTable, join_tables, length_table
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MediaSpan, TokenRow
-from shardmill.shards.arrays import Arrays, open_arrays
-from shardmill.shards.columns import KeyColumn, open_keys, open_strings, row_slice, wide_column
+from shardmill.model.tokenrow import MEDIA_COLUMNS, MediaSpan, TokenRow
+from shardmill.shards.arrays import (
+    Arrays,
+    KeyColumn,
+    open_arrays,
+    open_keys,
+    open_strings,
+    row_slice,
+    wide_column,
+)
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tokens.ids import RemoteIds, open_ids, open_megatron_index
+from shardmill.shards.plans import TABLE_NAME, open_lengths
+from shardmill.shards.tokens.ids import SPANS_FORMAT, RemoteIds, open_ids, open_megatron_index
 from shardmill.storage.cache import StagedCopies
 from shardmill.storage.path import UrlPath, as_path
 
-FORMAT = "token-spans"
 MAX_ENTRIES = 1 << 40
 ROLES = ("bin", "idx", "spans")
 ROW_COLUMNS = ("num_visual", "num_fixed", "origin_file", "origin_row")
 LOSS_COLUMNS = ("start", "length")
-MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,7 +204,7 @@ class TokenShard:
 def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
     """Map a shard from the paths of its roles "bin", "idx" and "spans"."""
     index = open_megatron_index(files["idx"])
-    spans = open_arrays(files["spans"], FORMAT)
+    spans = open_arrays(files["spans"], SPANS_FORMAT)
     space = _space(spans)
     if index.dtype != space.dtype:
         raise FormatError(
@@ -335,6 +342,40 @@ def open_tokens(
     `staged_dir`. A shard without tokens is a `FormatError` when it is touched.
     """
     return TokenDataset(as_path(folder), (manifest or open_manifest(folder)).shards, staged_dir)
+
+
+def read_lengths(path: Path) -> LengthTable:
+    """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
+    if path.is_file():
+        return open_lengths(path)
+    if (path / TABLE_NAME).is_file():
+        return open_lengths(path / TABLE_NAME)
+    return token_lengths(path)
+
+
+def token_lengths(folder: Path) -> LengthTable:
+    """Return the lengths of all rows of a finished folder, in manifest order."""
+    tokens = open_tokens(folder)
+    tables = [
+        shard_lengths(entry.name, tokens.shard(number))
+        for number, entry in enumerate(tokens.entries)
+    ]
+    return join_tables(tables) if tables else length_table(np.empty(0, np.int32))
+
+
+def shard_lengths(name: str, shard: TokenShard) -> LengthTable:
+    """Return the lengths of one shard; a row without tokens is rejected with that reason."""
+    return length_table(
+        shard.lengths,
+        num_visual=shard.num_visual.astype(np.int32),
+        num_fixed=shard.num_fixed.astype(np.int32),
+        source=shard.source_numbers,
+        source_names=["unknown", *shard.source_names[1:]],
+        reject=shard.lengths == 0,
+        reject_reasons=["no tokens"],
+        shard_names=[name],
+        shard_starts=[0, len(shard)],
+    )
 
 
 def _space(spans: Arrays) -> TokenSpace:

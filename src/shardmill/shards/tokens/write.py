@@ -19,18 +19,17 @@ from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import to_plain
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MODALITIES, MediaSpan, TokenRow
-from shardmill.shards.arrays import write_arrays
-from shardmill.shards.columns import (
+from shardmill.model.tokenrow import MEDIA_COLUMNS, MODALITIES, MediaColumns, MediaSpan, TokenRow
+from shardmill.shards.arrays import (
     KeyList,
     NumberedKeys,
     narrow_bounds,
     narrow_column,
     pack_strings,
+    write_arrays,
 )
-from shardmill.shards.tokens.ids import write_megatron_index
-from shardmill.shards.tokens.shard import FORMAT, MEDIA_COLUMNS
-from shardmill.storage.atomic import link_or_copy
+from shardmill.shards.tokens.ids import SPANS_FORMAT, write_megatron_index
+from shardmill.storage.files import link_or_copy
 
 MAX_ROW_TOKENS = 2**31 - 1
 
@@ -41,30 +40,6 @@ def _numbers() -> array[int]:
 
 def _columns() -> dict[str, array[int]]:
     return {name: array("q") for name in (*MEDIA_COLUMNS, "grid")}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MediaColumns:
-    """The media of many rows: how many each row has, and their columns one after the other.
-
-    `columns` has the names of MEDIA_COLUMNS; "name" counts in `names`, "kind" as modality does.
-    """
-
-    counts: NDArray[np.int64]
-    columns: Mapping[str, NDArray[np.int64]]
-    grid: NDArray[np.int64]
-    names: tuple[str, ...]
-
-    @classmethod
-    def none(cls, num_rows: int) -> MediaColumns:
-        """Return the columns of rows without media."""
-        columns = {name: np.empty(0, np.int64) for name in MEDIA_COLUMNS}
-        return cls(np.zeros(num_rows, np.int64), columns, np.empty((0, 3), np.int64), ())
-
-    def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum over the media of each row."""
-        ends = np.concatenate([[0], np.cumsum(values)])[np.cumsum(self.counts)]
-        return np.diff(ends, prepend=0).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -223,7 +198,7 @@ class TokenWriter:
         with self.file("idx").open("wb") as file:
             write_megatron_index(file, self.space.dtype, lengths, _int64(self._documents))
         with self.file("spans").open("wb") as file:
-            write_arrays(file, FORMAT, self._arrays(), self._meta())
+            write_arrays(file, SPANS_FORMAT, self._arrays(), self._meta())
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         loss = _int64(self._loss).reshape(-1, 2)

@@ -39,7 +39,7 @@ from zlib import crc32
 
 from shardmill import __version__
 from shardmill.errors import ConfigError, SampleError
-from shardmill.storage.url import plain_url
+from shardmill.storage.path import plain_url
 
 TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
 CHUNK_BYTES = 1 << 18

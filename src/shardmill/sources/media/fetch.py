@@ -34,7 +34,7 @@ from shardmill.shards.tar.read import walk_tar
 from shardmill.sources.media.download import PER_HOST, Downloads, Patience, download
 from shardmill.sources.part import Row
 from shardmill.storage.blob import Blob, RemoteBlob, open_blob
-from shardmill.storage.url import WEB_SCHEMES, is_remote, plain_url
+from shardmill.storage.path import WEB_SCHEMES, is_remote, plain_url
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30

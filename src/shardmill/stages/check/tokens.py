@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.model.space import TokenSpace
-from shardmill.shards.columns import bounds_between
+from shardmill.shards.arrays import bounds_between
 from shardmill.shards.tokens.shard import TokenShard
 
 Ints: TypeAlias = NDArray[np.int64]

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.lengths import length_table
-from shardmill.model.plan import PackPlan, PackSpec
+from shardmill.model.plan import PackPlan, PackSpec, length_table
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
 from shardmill.tokens.count import estimate_medium, estimate_text, given_sizes

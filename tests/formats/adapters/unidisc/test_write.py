@@ -31,18 +31,16 @@ from shardmill.formats.adapters.unidisc.write import (
 from shardmill.formats.format import ExportInput, open_input
 from shardmill.formats.reader import is_code
 from shardmill.formats.rows import TokenBatch
-from shardmill.model import overlong
-from shardmill.model.overlong import cut_row
+from shardmill.model import tokenrow
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.model.tokenrow import MediaSpan, TokenRow, cut_row
 from shardmill.packing.build import num_stored_packs, stored_rows
 from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.lengths import token_lengths
 from shardmill.shards.plans import write_plan
-from shardmill.shards.tokens.shard import open_tokens
+from shardmill.shards.tokens.shard import open_tokens, token_lengths
 from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 
@@ -240,7 +238,7 @@ def test_what_is_cut_is_what_the_packer_cuts(rows: list[list[bool]], width: int)
         int(place) + int(start)
         for row, start, stay in zip(rows, bounds, kept)
         if stay
-        for place in overlong.kept_tokens(np.array(row, bool), min(width, len(row)))
+        for place in tokenrow.kept_tokens(np.array(row, bool), min(width, len(row)))
     ]
     assert found == wanted
 

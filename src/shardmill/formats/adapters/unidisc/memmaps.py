@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
 from shardmill.shards.tokens.ids import map_bytes
-from shardmill.storage.atomic import write_file
+from shardmill.storage.files import write_file
 from shardmill.storage.text import read_json
 
 META_NAME = "meta.json"

@@ -35,10 +35,8 @@ from shardmill.formats.adapters.unidisc.parts import (
 from shardmill.formats.reader import Aspect, Block, Part, Record, stamp, with_codes
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MODALITIES
-from shardmill.shards.columns import NumberedKeys
-from shardmill.shards.tokens.shard import MEDIA_COLUMNS
-from shardmill.shards.tokens.write import MediaColumns
+from shardmill.model.tokenrow import MEDIA_COLUMNS, MODALITIES, MediaColumns
+from shardmill.shards.arrays import NumberedKeys
 
 Table: TypeAlias = dict[str, NDArray[Any]]
 CodeForm: TypeAlias = Literal["raw", "shifted"]

@@ -14,8 +14,7 @@ from shardmill.errors import FormatError
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.model.stage import Draft
 from shardmill.shards.samples import SampleWriter, open_foreign, open_shard
-from shardmill.shards.tar.index import open_tar_index
-from shardmill.shards.tar.write import cut_tar
+from shardmill.shards.tar.index import cut_tar, open_tar_index
 
 
 def sample(number: int) -> Sample:
