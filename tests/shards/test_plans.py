@@ -62,7 +62,11 @@ def test_table_survives_its_file(
     [
         ({"num_tokens": np.ones(3, np.int64)}, {}, "must be flat <i4 with 3 rows"),
         ({"num_visual": np.ones(2, np.int32)}, {}, "'num_visual' must be flat <i4 with 3 rows"),
-        ({"shard_starts": np.zeros(2, np.int64)}, {}, "'shard_starts' must be flat <i8 with 1 rows"),
+        (
+            {"shard_starts": np.zeros(2, np.int64)},
+            {},
+            "'shard_starts' must be flat <i8 with 1 rows",
+        ),
         ({}, {"source_names": [1]}, "'source_names' must be a list"),
         ({}, {"exact": "yes"}, "'exact' must be bool"),
     ],
