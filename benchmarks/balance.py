@@ -19,8 +19,7 @@ sys.path.insert(0, str(packers.SUPPORT_DIR))
 from packing_lengths import draw
 
 from shardmill.model.plan import PackPlan, PackSpec, length_table
-from shardmill.packing.balance import Halving
-from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
+from shardmill.packing.balance import Halving, ModelShape, PackCosts, pack_costs
 from shardmill.packing.loops import load_loops
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs

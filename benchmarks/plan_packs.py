@@ -26,8 +26,8 @@ NUM = 1_000_000
 def shardmill(data: str, capacity: int, method: str, loops: str = "compiled") -> Work:
     """From lengths to packs of rows, without ordering them, as the peers do."""
     from shardmill.model.plan import PackSpec
-    from shardmill.packing.loops import block_order, load_loops
-    from shardmill.packing.plan import choose, count_lengths
+    from shardmill.packing.loops import load_loops
+    from shardmill.packing.plan import block_order, choose, count_lengths
 
     lengths = draw(data, capacity, NUM)[0]
     chosen = load_loops(loops)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def first_call() -> str:
     """Return how long a fresh process takes to plan, with compiled code on disk."""
     code = (
         "import time\n"
-        "from shardmill.model.lengths import length_table\n"
+        "from shardmill.model.plan import length_table\n"
         "from shardmill.model.plan import PackSpec\n"
         "from shardmill.packing.plan import plan_packs\n"
         "table = length_table([1 + n % 700 for n in range({num})])\n"
@@ -170,8 +170,8 @@ def first_call() -> str:
 def huge(num: int) -> str:
     """Return time and memory above the input for many samples, in this process."""
     from shardmill.model.plan import PackSpec, length_table
-    from shardmill.packing.loops import block_order, load_loops
-    from shardmill.packing.plan import choose, count_lengths, plan_packs
+    from shardmill.packing.loops import load_loops
+    from shardmill.packing.plan import block_order, choose, count_lengths, plan_packs
 
     loops = load_loops("compiled")
     plan_packs(length_table([5, 6, 7]), PackSpec(capacity=9))

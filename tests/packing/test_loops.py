@@ -13,10 +13,8 @@ from shardmill.packing import loops as engine
 from shardmill.packing.loops import (
     NO_LIMIT,
     PLAIN,
-    SHUFFLE_ROWS_SINGLY,
     Patterns,
     best_fit,
-    block_order,
     choose,
     deal_rows,
     fill_window,
@@ -25,6 +23,7 @@ from shardmill.packing.loops import (
     single_runs,
     sort_rows,
 )
+from shardmill.packing.order import shuffled
 
 NAMES = ("plain", "compiled")
 lengths_and_capacity = st.integers(1, 300).flatmap(
@@ -72,7 +71,7 @@ def test_sort_and_deal_rows(given_lengths: tuple[np.ndarray, int], block_rows: i
     lengths = np.where(np.arange(len(lengths)) % 7 == 3, 0, lengths).astype(np.int32)
     histogram = histogram_of(lengths, capacity)
     histogram[0] = 0
-    blocks, _ = block_order(-(-len(lengths) // block_rows), 5)
+    blocks = shuffled(-(-len(lengths) // block_rows), 5)
     patterns = PLAIN.best_fit(histogram, capacity, NO_LIMIT)
     rows = [load_loops(n).sort_rows(lengths, blocks, block_rows, histogram) for n in NAMES]
     np.testing.assert_array_equal(*rows)
@@ -190,13 +189,6 @@ def test_packs_of_a_pattern_take_rows_in_turn() -> None:
     rows = np.array([10, 11, 12, 13, 14, 15, 20, 21, 22], np.uint32)
     members = deal_rows(patterns, rows, np.array([0, 6, 0, 3]))
     assert members.reshape(3, 3).tolist() == [[20, 10, 11], [21, 12, 13], [22, 14, 15]]
-
-
-def test_blocks_cover_all_rows() -> None:
-    for num_rows in (0, 1, 100, SHUFFLE_ROWS_SINGLY + 5):
-        blocks, block_rows = block_order(num_rows, 3)
-        rows = (blocks[:, None] * block_rows + np.arange(block_rows)).ravel()
-        assert sorted(rows[rows < num_rows].tolist()) == list(range(num_rows))
 
 
 def test_long_lengths_are_sorted_too() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packing_lengths import draw
 
 from shardmill.model.plan import PackPlan, PackSpec, length_table
-from shardmill.packing.cost import pack_costs
+from shardmill.packing.balance import pack_costs
 from shardmill.packing.order import EpochOrder, permute, segments, shuffled, spread_blocks
 from shardmill.packing.plan import plan_packs
 

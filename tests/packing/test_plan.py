@@ -10,7 +10,15 @@ from packing_lengths import SETS, draw
 
 from shardmill.errors import ConfigError
 from shardmill.model.plan import LengthTable, PackPlan, PackSpec, length_table
-from shardmill.packing.plan import BEYOND_MAX_PACKS, plan_packs
+from shardmill.packing.fit import TOO_LONG
+from shardmill.packing.plan import (
+    BEYOND_MAX_PACKS,
+    MEDIA_TOO_LONG,
+    SHUFFLE_ROWS_SINGLY,
+    block_order,
+    plan_packs,
+    usable_lengths,
+)
 
 specs = st.builds(
     PackSpec,
@@ -167,3 +175,32 @@ def test_lengths_from_a_file_are_checked_too(bad: int) -> None:
     values = {name: getattr(table, name) for name in table.__dataclass_fields__}
     with pytest.raises(ConfigError, match=f"row 1 has {bad}"):
         plan_packs(LengthTable(**{**values, "num_tokens": broken}), PackSpec(capacity=8))
+
+
+def test_cut_leaves_media_whole_or_drops_them() -> None:
+    table = length_table([5, 20, 20], num_fixed=[0, 3, 15])
+    usable = usable_lengths(table, PackSpec(capacity=10, alignment=4, overlong="cut"))
+    assert usable.units.tolist() == [2, 2, 0]
+    assert usable.cut_rows.tolist() == [1]
+    assert usable.cut_lengths.tolist() == [8]
+    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [MEDIA_TOO_LONG]
+
+
+def test_drop_counts_rejected_and_overlong_rows_by_reason() -> None:
+    table = length_table([50, 5, 0], reject=[0, 0, 1], reject_reasons=["not an image"])
+    usable = usable_lengths(table, PackSpec(capacity=10, overlong="drop"))
+    assert usable.dropped.tolist() == [0, 2]
+    assert [usable.drop_reasons[r] for r in usable.drop_reason] == [TOO_LONG, "not an image"]
+
+
+def test_longest_length_does_not_overflow() -> None:
+    table = length_table([2**31 - 1, 1])
+    usable = usable_lengths(table, PackSpec(capacity=10, alignment=2, overlong="drop"))
+    assert usable.dropped.tolist() == [0]
+
+
+def test_blocks_cover_all_rows() -> None:
+    for num_rows in (0, 1, 100, SHUFFLE_ROWS_SINGLY + 5):
+        blocks, block_rows = block_order(num_rows, 3)
+        rows = (blocks[:, None] * block_rows + np.arange(block_rows)).ravel()
+        assert sorted(rows[rows < num_rows].tolist()) == list(range(num_rows))

@@ -8,9 +8,9 @@ from packing_lengths import draw
 
 from shardmill.errors import StaleError
 from shardmill.model.plan import PackSpec, length_table
-from shardmill.packing.cost import ModelShape
+from shardmill.packing.balance import ModelShape
 from shardmill.packing.plan import plan_packs
-from shardmill.packing.report import report_plan, straggler
+from shardmill.packing.report import report_plan, source_shares, straggler
 
 PRICES = ModelShape().prices()
 
@@ -35,6 +35,21 @@ def test_books_balance_by_source() -> None:
     assert report.num_tokens == 41
     assert report.padding == pytest.approx(1 - 41 / (16 * report.num_packs))
     assert report.alignment_padding == pytest.approx(3 / (16 * report.num_packs))
+
+
+def test_samples_that_are_cut_or_dropped_count_once() -> None:
+    numbers = np.arange(60)
+    table = length_table(
+        numbers + 1, num_visual=numbers // 2, source=numbers % 2, source_names=["even", "odd"]
+    )
+    plan = plan_packs(table, PackSpec(capacity=40, overlong="cut", max_packs=9))
+    assert len(plan.cut_rows) > len(np.setdiff1d(plan.cut_rows, plan.dropped)) > 0
+    lengths = plan.lengths_of(plan.members, table)
+    for number, share in enumerate(source_shares(plan, table)):
+        own = table.source[plan.members] == number
+        assert share.num_packed == own.sum() == 30 - share.num_dropped
+        assert share.num_tokens == lengths[own].sum()
+        assert share.num_visual == table.num_visual[plan.members][own].sum()
 
 
 def test_planned_order_has_fewer_stragglers_than_a_shuffled_one() -> None:

@@ -392,7 +392,7 @@ def plan(
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
     """
     from shardmill.model.plan import PackSpec
-    from shardmill.packing.cost import ModelShape
+    from shardmill.packing.balance import ModelShape
     from shardmill.packing.plan import plan_packs
     from shardmill.packing.report import report_plan
     from shardmill.shards.plans import write_plan

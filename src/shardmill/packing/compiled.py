@@ -1,4 +1,4 @@
-"""The five loops of planning compiled by numba: `pack.loops` says what each takes and returns.
+"""The five loops of planning compiled by numba: `loops` says what each takes and returns.
 
 Only `loops.load_loops` imports this module, and only where numba is installed. Compiled code is
 cached on disk beside the source (or in NUMBA_CACHE_DIR), so the first call of a process takes a
@@ -30,6 +30,7 @@ def inlined(function: Function) -> Function:
 
 @compiled
 def sort_rows(lengths: Any, blocks: Any, block_rows: int, histogram: Any) -> Any:
+    # A counting sort: `place[l]` is where the next row of length l goes.
     place = np.cumsum(histogram) - histogram
     rows = np.empty(histogram.sum(), np.uint32)
     for block in blocks:
@@ -77,7 +78,9 @@ def _grown(array: Any) -> Any:
 
 @compiled
 def _next_room(bits: Any, above: Any, length: int) -> Any:
-    # `bits` holds one bit for each room, `above` one bit for each word of `bits` that is not 0.
+    # The smallest room of an open pack that is at least `length`, -1 if there is none. `bits` holds
+    # one bit for each room, `above` one bit for each word of `bits` that is not 0: a search looks
+    # at a few words, of which a capacity of 128k has 2,048.
     word = length >> 6
     rest = bits[word] >> np.uint64(length & 63)
     if rest:
@@ -101,6 +104,7 @@ def _next_room(bits: Any, above: Any, length: int) -> Any:
 
 @compiled
 def _lowest(word: Any) -> Any:
+    # The number of the lowest bit, by halving: numba offers no instruction that counts zeros.
     place = 0
     for step in (32, 16, 8, 4, 2, 1):
         if (word >> np.uint64(place)) & ((ONE << np.uint64(step)) - ONE) == 0:

@@ -35,16 +35,20 @@ from shardmill.packing.loops import (
 )
 from shardmill.packing.order import shuffled
 
-NUM_DUAL_FUNCTIONS = 32
+TOO_LONG = "longer than a pack"  # the reason under which a sample is dropped
+
+# While room for so many samples of mean length is left, the next is taken without a search: any
+# will do, and the time of a search grows with the room.
 BLIND_MEANS = 4
-MIN_GROUP = 4
-KEEP_BACK = 3
-LAST_TRIES = 16
-LAST_NOISE = 307  # of 1024
 WINDOWS = (128, 512, 2048)
-FEW_DOCUMENTS = 4
+FEW_DOCUMENTS = 4  # packs of at most so many start with the second window
 GOOD_ENOUGH = 20_000  # one pack above the bound in so many
-HOPELESS = 1_000
+HOPELESS = 1_000  # so far above best fit that no wider window is tried
+MIN_GROUP = 4  # smaller groups of equal lengths do not repay what they leave over
+KEEP_BACK = 3  # samples kept with each one that does not divide by the group
+LAST_TRIES = 16
+LAST_NOISE = 307  # of 1024, so 30 %
+NUM_DUAL_FUNCTIONS = 32
 
 
 @dataclass(frozen=True, slots=True)

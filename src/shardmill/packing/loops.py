@@ -1,6 +1,6 @@
 """The five loops of planning, in plain Python and numpy, and the choice between these and numba's.
 
-`load_loops` is the one place that chooses. `pack.compiled` has the same five functions compiled by
+`load_loops` is the one place that chooses. `compiled` has the same five functions compiled by
 numba; both give the same plan to the last row, so the choice is about time only. What each function
 takes and returns is said here.
 
@@ -28,13 +28,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.packing.order import shuffled
-
 LoopsName = Literal["auto", "compiled", "plain"]
 NO_LIMIT = 2**31 - 1
-BLOCK_ROWS = 16
-SHUFFLE_ROWS_SINGLY = 1 << 16
-CHUNK = 1 << 22
+CHUNK = 1 << 22  # rows that `deal_rows` places at a time, some 100 MB of indices
 
 Lengths: TypeAlias = NDArray[np.int32]
 Histogram: TypeAlias = NDArray[np.int64]
@@ -313,16 +309,6 @@ def _largest_first(waiting: list[int], capacity: int, max_documents: int) -> lis
             chosen.append(place)
             room -= waiting[place]
     return sorted(chosen)
-
-
-def block_order(num_rows: int, key: int) -> tuple[NDArray[np.int64], int]:
-    """Return the shuffled order of the blocks of rows, and how many rows a block has.
-
-    Rows of one length are dealt in this order. Of many rows, neighbours stay together: a block is
-    one cache line of the length table.
-    """
-    block_rows = 1 if num_rows <= SHUFFLE_ROWS_SINGLY else BLOCK_ROWS
-    return shuffled(-(-num_rows // block_rows), key), block_rows
 
 
 def sort_rows(

@@ -1,8 +1,11 @@
 """From a length table to a pack plan: count lengths, fit patterns, deal rows, order the packs.
 
-A plan is a pure function of the table and the spec. `spec.method` names the packer (`pack.fit`) and
-`spec.balance` the balancer (`pack.balance`): names of `plugins.PACKERS` and `plugins.BALANCERS`, or
+A plan is a pure function of the table and the spec. `spec.method` names the packer (see `fit`) and
+`spec.balance` the balancer (see `balance`): names of `plugins.PACKERS` and `plugins.BALANCERS`, or
 your own "package.module:Class", with fields as in "window,window=512".
+
+Lengths are planned in units of the alignment. With an alignment of 8, lengths 5, 8 and 9 are 1, 1
+and 2 units, and a capacity of 100 is 12 units: four tokens of it can hold nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, parse_plugin
-from shardmill.model.plan import LengthTable, PackPlan, PackSpec
+from shardmill.model.plan import LengthTable, PackPlan, PackSpec, check_lengths
 from shardmill.model.rng import mix
-from shardmill.packing.balance import Balancer
-from shardmill.packing.cost import sum_by_pack
-from shardmill.packing.fit import Packer, Room, check_patterns, lower_bound
-from shardmill.packing.loops import NO_LIMIT, Loops, LoopsName, Patterns, block_order, load_loops
+from shardmill.packing.balance import Balancer, sum_by_pack
+from shardmill.packing.fit import TOO_LONG, Packer, Room, check_patterns, lower_bound
+from shardmill.packing.loops import NO_LIMIT, Loops, LoopsName, Patterns, load_loops
 from shardmill.packing.order import shuffled
-from shardmill.packing.overlong import Usable, usable_lengths
 from shardmill.plugins import BALANCERS, PACKERS
 
 SMALL_TABLE = 20_000  # planned in less time than numba takes to load
+# Rows of many are shuffled in blocks of one cache line of int32, of few one by one.
+BLOCK_ROWS = 16
+SHUFFLE_ROWS_SINGLY = 1 << 16
+MEDIA_TOO_LONG = "media longer than a pack"
 BEYOND_MAX_PACKS = "beyond max_packs"
 
 
@@ -42,17 +47,99 @@ def plan_packs(table: LengthTable, spec: PackSpec, *, loops: LoopsName = "auto")
     blocks, block_rows = block_order(len(usable.units), mix(mix(spec.seed, spec.epoch), 1))
     rows = chosen.sort_rows(usable.units, blocks, block_rows, histogram)
     members = chosen.deal_rows(choice.patterns, rows, histogram)
-    del rows
+    del rows  # 4 bytes a sample, which the balancing below needs as well
     return _finish(table, spec, usable, choice, members, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Lengths to plan with, in units of the alignment; 0 for a row that is in no pack."""
+
+    units: NDArray[np.int32]
+    capacity: int
+    dropped: NDArray[np.uint32]
+    drop_reason: NDArray[np.uint8]
+    drop_reasons: tuple[str, ...]
+    cut_rows: NDArray[np.uint32]
+    cut_lengths: NDArray[np.int32]
+
+
+def usable_lengths(table: LengthTable, spec: PackSpec) -> Usable:
+    """Return what is planned of each row; estimates leave the headroom of a pack free.
+
+    Raises `ConfigError` if the policy is to fail and a row is too long. Media are never cut: a row
+    whose media alone are too long is dropped.
+    """
+    # A table that was mapped from a file has not been checked yet, see `open_lengths`.
+    check_lengths(table)
+    tokens = spec.capacity if table.exact else int(spec.capacity * (1 - spec.headroom))
+    if tokens < spec.alignment:
+        raise ConfigError(
+            f"capacity {spec.capacity} less a headroom of {spec.headroom:g} leaves {tokens} "
+            f"tokens, less than one alignment of {spec.alignment}"
+        )
+    capacity = tokens // spec.alignment
+    units = table.num_tokens
+    if spec.alignment > 1:
+        # Rounded up without a sum, which could leave 32 bits.
+        units = units // spec.alignment + (units % spec.alignment > 0)
+    rejected = np.flatnonzero(table.reject)
+    dropped = np.flatnonzero((units > capacity) & (table.reject == 0))
+    if spec.overlong == "fail" and dropped.size:
+        raise _too_long(table, dropped, capacity * spec.alignment)
+    cut, reason = dropped[:0], len(table.reject_reasons)
+    if spec.overlong == "cut":
+        fits = table.num_fixed[dropped] <= capacity * spec.alignment
+        cut, dropped, reason = dropped[fits], dropped[~fits], reason + 1
+    why = np.concatenate([table.reject[rejected] - 1, np.full(len(dropped), reason, np.uint8)])
+    dropped = np.concatenate([rejected, dropped])
+    if dropped.size or cut.size:
+        units = units.copy()
+        units[dropped] = 0
+        units[cut] = capacity
+    order = np.argsort(dropped, kind="stable")
+    return Usable(
+        units,
+        capacity,
+        dropped[order].astype(np.uint32),
+        why[order].astype(np.uint8),
+        (*table.reject_reasons, TOO_LONG, MEDIA_TOO_LONG),
+        cut.astype(np.uint32),
+        np.full(len(cut), capacity * spec.alignment, np.int32),
+    )
+
+
+def _too_long(table: LengthTable, rows: NDArray[np.int64], room: int) -> ConfigError:
+    row = int(rows[0])
+    where = f"row {row}"
+    if table.shard_names:
+        shard, place = table.locate(row)
+        where += f" (sample {place} of shard {shard})"
+    return ConfigError(
+        f"{len(rows)} of {len(table)} samples are longer than the {room} tokens of a pack; the "
+        f"first is {where} with {table.num_tokens[row]}. Choose a larger capacity, or overlong = "
+        "drop or cut"
+    )
 
 
 def count_lengths(units: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
     """Return how many rows have each length from 1 to capacity; length 0 is not counted."""
+    # In pieces, because bincount turns its whole input into int64.
     histogram = np.zeros(capacity + 1, np.int64)
     for start in range(0, len(units), 1 << 20):
         histogram += np.bincount(units[start : start + (1 << 20)], minlength=capacity + 1)
     histogram[0] = 0
     return histogram
+
+
+def block_order(num_rows: int, key: int) -> tuple[NDArray[np.int64], int]:
+    """Return the shuffled order of the blocks of rows, and how many rows a block has.
+
+    Rows of one length are dealt in this order. Of many rows, neighbours stay together: a block is
+    one cache line of the length table.
+    """
+    block_rows = 1 if num_rows <= SHUFFLE_ROWS_SINGLY else BLOCK_ROWS
+    return shuffled(-(-num_rows // block_rows), key), block_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.packing.fit import BLIND_MEANS
+from shardmill.packing.fit import BLIND_MEANS, TOO_LONG
 from shardmill.packing.loops import NO_LIMIT, choose
-from shardmill.packing.overlong import TOO_LONG
 
 
 class StreamPlanner:

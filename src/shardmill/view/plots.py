@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardmill.model.manifest import group_stats, power_bars
 from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
 from shardmill.model.rng import mix
-from shardmill.packing.cost import ModelShape, PackCosts, pack_costs
+from shardmill.packing.balance import ModelShape, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled
 from shardmill.packing.report import source_shares, straggler
 from shardmill.shards.tokens.shard import shard_lengths
