@@ -258,7 +258,7 @@ class PackPlan:
     """Packs of rows of a length table.
 
     Pack k holds the rows `members[starts[k] : starts[k + 1]]`. `balanced` lists the packs so that
-    neighbours cost alike; `packing.order` makes epochs of it. `dropped` are rows that are in no pack,
+    neighbours cost alike; `EpochOrder` makes epochs of it. `dropped` are rows that are in no pack,
     each with an index into `drop_reasons`. `cut_rows`, rising, take `cut_lengths` tokens instead of
     all of theirs. `method` and `why` say how the packs were found, `lower_bound` how few there
     could be at best, and `counts` how many each method needed.
