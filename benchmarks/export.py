@@ -107,8 +107,7 @@ Row: TypeAlias = dict[str, Any]
 def rows_of(folder: str) -> list[list[Row]]:
     """Return the rows of each shard as a writer in Python has them: arrays and keys in memory."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-    from shardmill.formats.format import Piece, open_input
-    from shardmill.formats.packed import packed_samples
+    from shardmill.formats.rows import Piece, open_input, packed_samples
 
     source = open_input(Path(folder) / "tokens")
     pieces = [Piece(str(n), slices, {}) for n, slices in enumerate(source.ranges(None))]
@@ -303,8 +302,7 @@ def litdata(folder: str) -> Contestant:
 
 def liquid_lines(folder: str) -> Contestant:
     """Write a line of JSON for each pair, with its codes as JSON text."""
-    from shardmill.formats.format import Piece, open_input
-    from shardmill.formats.rows import pair_rows
+    from shardmill.formats.rows import Piece, open_input, pair_rows
     from shardmill.model.stage import Tally
 
     source = open_input(Path(folder) / "pairs", Path(folder) / "codes")

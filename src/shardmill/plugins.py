@@ -65,8 +65,8 @@ SHAPES: Table = {
 
 READERS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronReader",
+    "unidisc": "shardmill.formats.adapters.unidisc:UnidiscReader",
     "packed-tars": "shardmill.formats.webdataset:TarReader",
-    "unidisc": "shardmill.formats.adapters.unidisc.read:UnidiscReader",
 }
 
 TEXT_TOKENIZERS: Table = {
@@ -137,13 +137,13 @@ FILTERS: Table = {
 
 FORMATS: Table = {
     "megatron": "shardmill.formats.megatron:MegatronFormat",
-    "hf": "shardmill.formats.huggingface.tokens:HuggingFaceFormat",
+    "hf": "shardmill.formats.huggingface:HuggingFaceFormat",
     "liquid": "shardmill.formats.adapters.liquid:LiquidFormat",
     "liquid-pairs": "shardmill.formats.adapters.liquid:LiquidPairsFormat",
-    "tensordict": "shardmill.formats.adapters.unidisc.write:TensorDictFormat",
-    "tensordict-pairs": "shardmill.formats.adapters.unidisc.write:PairsFormat",
+    "tensordict": "shardmill.formats.adapters.tensordict:TensorDictFormat",
+    "tensordict-pairs": "shardmill.formats.adapters.tensordict:PairsFormat",
     "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
-    "energon": "shardmill.formats.energon.format:EnergonFormat",
+    "energon": "shardmill.formats.energon:EnergonFormat",
     "mds": "shardmill.formats.mds:MdsFormat",
     "litdata": "shardmill.formats.litdata:LitDataFormat",
 }

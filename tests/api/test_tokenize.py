@@ -11,7 +11,7 @@ from unidisc_folder import write_interleaved
 
 from shardmill.api.tokenize import to_tokenizer, tokenize_stage
 from shardmill.errors import ConfigError
-from shardmill.formats.adapters.unidisc.read import UnidiscReader
+from shardmill.formats.adapters.unidisc import UnidiscReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace

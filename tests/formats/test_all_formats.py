@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mixed_folder import SIDE, Mixed, codes_of, make_mixed
 
-from shardmill.formats.exported import open_reader
+from shardmill.formats.finder import open_reader
 from shardmill.model.codec import build
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import FORMATS

@@ -14,10 +14,9 @@ from invoked import invoke
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
-from shardmill.formats.exported import open_reader
-from shardmill.formats.format import ExportInput, Format, Piece
-from shardmill.formats.reader import Aspect, Record
-from shardmill.formats.rows import token_batches
+from shardmill.formats.finder import open_reader
+from shardmill.formats.format import Aspect, Format, Record
+from shardmill.formats.rows import ExportInput, Piece, token_batches
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow

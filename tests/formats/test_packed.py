@@ -13,15 +13,14 @@ from hypothesis.strategies import booleans, integers, lists
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.format import Piece, open_input
 from shardmill.formats.packed import (
     open_media,
     packed_documents,
     packed_row,
-    packed_samples,
     parse_packed,
     read_media,
 )
+from shardmill.formats.rows import Piece, open_input, packed_samples
 from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow, mask_of

@@ -15,7 +15,7 @@ from drivers import snapshot
 from token_folder import write_token_folder
 
 from shardmill.errors import FormatError
-from shardmill.formats.adapters.unidisc.write import TensorDictFormat
+from shardmill.formats.adapters.tensordict import TensorDictFormat
 from shardmill.formats.megatron import MegatronFormat
 from shardmill.formats.sharedfiles import RangeWriter, read_ranges
 from shardmill.model.codec import to_plain

@@ -20,7 +20,7 @@ from token_folder import write_token_folder
 from video_tars import packed_members, write_video_tar
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.reader import Record
+from shardmill.formats.format import Record
 from shardmill.formats.webdataset import TarReader, WebDatasetFormat, is_packed_tar, npy_bytes
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow

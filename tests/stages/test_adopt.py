@@ -12,7 +12,7 @@ from video_tars import write_video_tar
 
 from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
-from shardmill.formats.adapters.unidisc.read import UnidiscReader
+from shardmill.formats.adapters.unidisc import UnidiscReader
 from shardmill.formats.megatron import MegatronReader
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.space import TokenSpace

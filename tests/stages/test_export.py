@@ -13,10 +13,10 @@ from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, ShardmillError, StaleError
 from shardmill.formats.adapters.liquid import LiquidFormat
-from shardmill.formats.format import ExportInput, Format, Piece
-from shardmill.formats.huggingface.tokens import HuggingFaceFormat
+from shardmill.formats.format import Format
+from shardmill.formats.huggingface import HuggingFaceFormat
 from shardmill.formats.megatron import MegatronFormat
-from shardmill.formats.rows import token_batches
+from shardmill.formats.rows import ExportInput, Piece, token_batches
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.stage import Draft, Tally, WholeStage
 from shardmill.model.tokenrow import TokenRow

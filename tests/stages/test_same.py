@@ -13,9 +13,8 @@ from hypothesis.strategies import DrawFn, composite, integers, lists
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError
+from shardmill.formats.format import CodesReader, Record, TokensReader
 from shardmill.formats.megatron import MegatronReader
-from shardmill.formats.own import CodesReader, TokensReader
-from shardmill.formats.reader import Record
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
 from shardmill.stages.same import Comparison, compare, first_difference

@@ -19,7 +19,7 @@ from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.stages.diff import FolderDiff, diff_folders
 
 if TYPE_CHECKING:
-    from shardmill.formats.reader import Reader
+    from shardmill.formats.format import Reader
     from shardmill.running.progress import RunReport
     from shardmill.stages.check.content import ContentReport, DecodeReport
     from shardmill.stages.check.folder import Verdict
@@ -190,7 +190,7 @@ def _compare(
 
 def _open_both(places: Sequence[str], codes: Place | None) -> list[Reader]:
     """Open both sides; foreign tokens that do not say their space have that of the other."""
-    from shardmill.formats.exported import open_reader
+    from shardmill.formats.finder import open_reader
 
     codes_dir = None if codes is None else str(to_path(codes))
     spaces = [open_reader(place, codes_dir=codes_dir).token_space() for place in places]

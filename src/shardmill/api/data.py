@@ -43,7 +43,7 @@ from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.path import UrlPath
 
 if TYPE_CHECKING:
-    from shardmill.formats.reader import Part, Reader, Record
+    from shardmill.formats.format import Part, Reader, Record
     from shardmill.model.plan import LengthTable
     from shardmill.packing.report import PlanReport
     from shardmill.running.progress import RunReport
@@ -272,7 +272,7 @@ class Export(Data["Record"]):
     @cached_property
     def reader(self) -> Reader:
         """The reader of the format; `holds()` says which aspects its records have."""
-        from shardmill.formats.exported import open_reader
+        from shardmill.formats.finder import open_reader
 
         if isinstance(self.path, UrlPath):
             raise ConfigError(f"{self.path} is an export in a store: copy it to a disk to read it")
@@ -281,7 +281,7 @@ class Export(Data["Record"]):
     @property
     def holds_samples(self) -> bool:
         """Whether the export is a folder of samples as any other: tars with documents and media."""
-        from shardmill.formats.own import SamplesReader
+        from shardmill.formats.format import SamplesReader
 
         return not isinstance(self.path, UrlPath) and isinstance(self.reader, SamplesReader)
 

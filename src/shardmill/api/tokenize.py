@@ -13,10 +13,10 @@ from typing import Any
 
 from shardmill.api.values import to_plugin, to_spec, to_table
 from shardmill.errors import ConfigError
-from shardmill.formats.exported import INPUT_FIELDS, kind_of_tokens
-from shardmill.model.codec import build, field_types, from_plain, to_plain
+from shardmill.formats.finder import build_reader, kind_of_tokens
+from shardmill.model.codec import field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
-from shardmill.plugins import CODE_SOURCES, READERS, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
+from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize
 from shardmill.stages.tokenize_text import TokenizeText
@@ -102,18 +102,14 @@ def _adopt(settings: Mapping[str, Any], inputs: Sequence[str]) -> AdoptTokens:
     useless = sorted(settings.keys() - set(FOR_TOKENS))
     if useless:
         raise ConfigError(f"{useless[0]!r} has no meaning for rows that are tokens already")
-    chosen = to_table(settings.get("from") or {"kind": kind_of_tokens(inputs)}, where="from")
+    plain = {**to_table(settings.get("from") or {"kind": kind_of_tokens(inputs)}, where="from")}
     places = [str(Path(given).absolute()) for given in inputs]
-    field = INPUT_FIELDS.get(chosen["kind"], "files")
-    if field == "dir" and len(places) > 1:
-        raise ConfigError(f"give one folder of this kind at a time, got {len(places)}")
-    plain = {**chosen, field: places[0] if field == "dir" else places}
     tokenizer = to_tokenizer(settings["tokenizer"]) if "tokenizer" in settings else None
     if tokenizer is not None:
         plain["space"] = to_plain(_space(settings.get("space", {}), tokenizer))
     elif "space" in settings:
         plain["space"] = to_plain(to_spec(settings["space"], TokenSpace, where="space"))
-    return AdoptTokens(reader=build(READERS, plain, where="from"), tokenizer=tokenizer)
+    return AdoptTokens(reader=build_reader(plain, places, where="from"), tokenizer=tokenizer)
 
 
 def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:

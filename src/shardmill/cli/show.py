@@ -20,7 +20,7 @@ from shardmill.api.data import Codes, Data, Export, Packs, Samples, Tokens
 from shardmill.cli import output
 from shardmill.cli.options import folder_argument, json_lines_option
 from shardmill.errors import ConfigError, ShardmillError, need
-from shardmill.formats.reader import Reader, Record, is_code
+from shardmill.formats.format import Reader, Record, is_code
 from shardmill.model.sample import Document, Sample, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of

@@ -1,7 +1,7 @@
-"""What an export format is: how it writes rows, and how its folders are read again.
+"""What a format is: how an export writes its rows, and how its folders are read again.
 
 A format is a frozen dataclass below `Format`, named in the table FORMATS of plugins.py, or any
-class of a user as 'package.module:Class'. The stage `Export` calls its methods in this order:
+class of a user as 'package.module:Class'. The stage `ExportShards` calls its methods in this order:
 
     plan          once, before any work: look over the whole input, refuse what cannot be, and say
                   for each unit where its rows go
@@ -15,165 +15,241 @@ writes (state.json, index.json, meta.json, the header of an .idx).
 `holds` and `records` read a finished export again, for `check --same`, `show`, `view` and
 `sm.open`; a format that needs a reader of its own returns it from `open`.
 
-What an export reads is a finished folder of tokens or packs, or of samples with their codes.
+A reader yields records in order: a record is one item as its format stores it, a row, a pack or a
+sample. `holds()` names the aspects that its records have, because a format that has no place for
+something (Megatron has none for loss) must not be compared in it, nor trusted with it.
+
+    keys         the record's key, and those of its documents
+    tokens       ids in the model's token space, as `rows`
+    documents    where a document of a pack ends: `rows` has one for each, otherwise a single one
+    words        the ids outside of media and their delimiters
+    loss         which tokens are learned
+    modality     which tokens belong to media
+    codes        the local codes of each image
+    text         all text of the sample
+    media        checksums of the bytes of its media
+
+The readers of shardmill's own folders, of tokens or packs, samples and codes, are at the end.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
-from shardmill.formats.reader import Aspect, FolderReader, Reader, Record
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.sample import SEGMENT_KINDS, Origin, Sample
 from shardmill.model.space import TokenSpace
-from shardmill.model.stage import Draft, Tally, Unit
-from shardmill.shards.codes import CodeJoin, join_codes
+from shardmill.model.stage import Draft, Tally
+from shardmill.model.tokenrow import (
+    MEDIA_COLUMNS,
+    MediaColumns,
+    MediaSpan,
+    TokenRow,
+    mask_of,
+    modality_of,
+)
+from shardmill.shards.arrays import NumberedKeys
+from shardmill.shards.codes import ROLE, CodeJoin, join_codes, open_codes
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.samples import SampleShard, open_entry
-from shardmill.shards.tokens.ids import open_megatron_index
-from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
+from shardmill.shards.samples import open_entry
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard, open_tokens
 
-# The first shard is asked for its space again and again, the others come one after the other.
-MAX_OPEN = 2
+if TYPE_CHECKING:  # whoever only reads an export needs nothing of what writes one
+    from shardmill.formats.rows import ExportInput, Piece, Slice
+
 Place: TypeAlias = Mapping[str, Plain]
+Aspect: TypeAlias = Literal[
+    "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows `start` to `stop` of one shard of the input, by its number in the manifest."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Record:
+    """One item; one that cannot be read carries its `problem` instead."""
 
-    shard: int
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The rows of one unit in order, and what `Format.plan` said about them."""
-
-    name: str
-    slices: tuple[Slice, ...]
-    place: Mapping[str, Any]
+    key: str = ""
+    rows: tuple[TokenRow, ...] = ()
+    codes: tuple[NDArray[Any], ...] = ()
+    text: str = ""
+    media: tuple[str, ...] = ()
+    problem: SampleError | None = None
 
     @property
-    def num_rows(self) -> int:
-        """All rows of all slices."""
-        return sum(len(part) for part in self.slices)
+    def num_tokens(self) -> int:
+        """The tokens of all its documents."""
+        return sum(len(row.ids) for row in self.rows)
 
-    def to_plain(self) -> dict[str, Plain]:
-        """Return the part of a unit's input that `of` reads."""
-        slices: Plain = [[part.shard, part.start, part.stop] for part in self.slices]
-        return {"slices": slices, "place": dict(self.place)}
+    def ids(self) -> NDArray[Any]:
+        """Return the ids of all its documents."""
+        return _joined([row.ids for row in self.rows], np.int64)
 
-    @classmethod
-    def of(cls, unit: Unit) -> Piece:
-        """Return the rows and the place that a unit of `Export` names."""
-        slices: Any = unit.input["slices"]
-        place: Any = unit.input["place"]
-        return cls(unit.name, tuple(Slice(*part) for part in slices), place)
+    def words(self) -> NDArray[Any]:
+        """Return the ids outside of media and their delimiters."""
+        return _joined([_words_of(row) for row in self.rows], np.int64)
+
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """Return which tokens are learned."""
+        return _joined([mask_of(row.loss, len(row.ids)) for row in self.rows], np.bool_)
+
+    def modality(self) -> NDArray[np.uint8]:
+        """Return the modality of each token."""
+        return _joined([modality_of(row.media, len(row.ids)) for row in self.rows], np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportInput:
-    """The shards of the input; few are open at a time, so that memory is bounded by a shard."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Many records as flat arrays, all of whose tokens are learned, from one file of origin.
 
-    folder: Path
-    shards: tuple[ShardEntry, ...]
-    codes: CodeJoin | None = None
-    _open: dict[int, TokenShard] = field(default_factory=dict)
+    `lengths` are those of the documents, `per_record` how many of them each record has, `rows` the
+    numbers of the records in their file.
+    """
 
-    @property
-    def has_tokens(self) -> bool:
-        """Whether the shards hold tokens or packs; otherwise they hold samples."""
-        return bool(self.shards) and "spans" in self.shards[0].files
+    ids: NDArray[Any]
+    lengths: NDArray[np.int64]
+    per_record: NDArray[np.int64]
+    media: MediaColumns
+    keys: Sequence[str] | NumberedKeys
+    origin: Origin
+    rows: NDArray[np.int64]
 
-    @property
-    def holds_packs(self) -> bool:
-        """Whether the shards hold packs, which `shardmill pack` marks."""
-        return bool(self.shards) and self.token_shard(0).holds_packs
-
-    @property
-    def num_rows(self) -> int:
-        """All rows of all shards."""
-        return sum(shard.num_samples for shard in self.shards)
-
-    def token_shard(self, number: int) -> TokenShard:
-        """Map a shard of tokens; `ConfigError` if the folder holds something else."""
-        if number in self._open:
-            return self._open[number]
-        entry = self.shards[number]
-        if any(role not in entry.files for role in ROLES):
-            raise ConfigError(
-                f"{self.folder} holds no tokens (shard {entry.name} has "
-                f"{', '.join(sorted(entry.files))}): make them with shardmill tokenize"
-            )
-        while len(self._open) >= MAX_OPEN:
-            del self._open[next(iter(self._open))]
-        files = {role: self.folder / entry.files[role].path for role in ROLES}
-        return self._open.setdefault(number, open_token_shard(files))
-
-    def sample_shard(self, number: int) -> SampleShard:
-        """Open a shard of samples; `ConfigError` if the folder holds something else."""
-        self.check_samples(number)
-        return open_entry(self.folder, self.shards[number])
-
-    def check_samples(self, number: int = 0) -> None:
-        """Raise `ConfigError` unless a shard, or the first of all, holds samples."""
-        for entry in self.shards[number : number + 1]:
-            if "idx" not in entry.files or "spans" in entry.files:
-                raise ConfigError(
-                    f"{self.folder} holds no samples (shard {entry.name} has "
-                    f"{', '.join(sorted(entry.files))}): give the folder that ingest or filter made"
+    def records(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        documents = self._documents()
+        for key, number, count in zip(self.keys, self.rows.tolist(), self.per_record.tolist()):
+            origin = replace(self.origin, row=number)
+            rows = tuple(
+                TokenRow(
+                    key=f"{key}~{at}" if at else key,
+                    ids=ids,
+                    loss=np.array([[0, len(ids)]], np.int64)[: len(ids)],
+                    media=media,
+                    origin=origin,
+                    continues=at > 0,
                 )
+                for at, (ids, media) in enumerate(islice(documents, count))
+            )
+            yield Record(key=key, rows=rows)
 
-    def space(self) -> TokenSpace:
-        """Return the token space of the shards; an empty folder has none."""
-        if not self.shards:
-            raise ConfigError(f"{self.folder} is empty: there is nothing to export")
-        return self.token_shard(0).space
+    def _documents(self) -> Iterator[tuple[NDArray[Any], tuple[MediaSpan, ...]]]:
+        ends, spans = np.cumsum(self.lengths).tolist(), iter(self._spans())
+        counts = self.media.counts.tolist()
+        for length, end, count in zip(self.lengths.tolist(), ends, counts):
+            yield self.ids[end - length : end], tuple(islice(spans, count))
 
-    def ranges(self, num_units: int | None) -> list[tuple[Slice, ...]]:
-        """Return the rows of each unit: a shard each, or as many even parts as asked for.
-
-        Parts begin where a document begins, so that no pack is torn.
-        """
-        if num_units is None:
-            return [(Slice(n, 0, shard.num_samples),) for n, shard in enumerate(self.shards)]
-        starts = list(accumulate((s.num_samples for s in self.shards), initial=0))
-        cuts = [starts[-1] * part // num_units for part in range(num_units + 1)]
-        places = [self._document_start(cut, starts) for cut in cuts]
-        return [tuple(self._between(*pair, starts)) for pair in pairwise(places)]
-
-    def _document_start(self, row: int, starts: list[int]) -> int:
-        shard = int(np.searchsorted(starts, row, side="right")) - 1
-        if row == starts[shard] or row == starts[-1] or not self.has_tokens:
-            return row
-        index = open_megatron_index(self.folder / self.shards[shard].files["idx"].path)
-        place = int(np.searchsorted(index.documents, row - starts[shard], side="right")) - 1
-        return starts[shard] + int(index.documents[max(place, 0)])
-
-    def _between(self, first: int, last: int, starts: list[int]) -> Iterator[Slice]:
-        for number, (start, end) in enumerate(pairwise(starts)):
-            if first < end and last > start:
-                yield Slice(number, max(first, start) - start, min(last, end) - start)
+    def _spans(self) -> list[MediaSpan]:
+        media = self.media
+        columns = [media.columns[name].tolist() for name in MEDIA_COLUMNS]
+        return [
+            MediaSpan(
+                name=media.names[name],
+                kind=SEGMENT_KINDS[kind],
+                position=position,
+                num_tokens=length,
+                grid=(t, h, w),
+                before=before,
+                after=after,
+            )
+            for position, length, before, after, kind, name, (t, h, w) in zip(
+                *columns, media.grid.tolist()
+            )
+        ]
 
 
-def open_input(folder: Path, codes_dir: Path | None = None) -> ExportInput:
-    """Open a finished folder, and the folder of its codes; a half-written one is refused."""
-    manifest = open_manifest(folder)
-    codes = None if codes_dir is None else join_codes(codes_dir)
-    return ExportInput(folder, manifest.shards, codes)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the data that is read by itself; `input` identifies it as plain JSON.
+
+    `passed` counts what the format holds there besides records, by its kind.
+    """
+
+    input: Mapping[str, Plain]
+    num_records: int
+    passed: Mapping[str, int]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A frozen dataclass that lists parts in an order that no file system decides."""
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return the aspects that all its records have."""
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the token space of its ids; None if it has none or does not say."""
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts; looks at sizes and indexes, not at the data."""
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a part."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return a cheap fingerprint of the files: path -> [size, mtime_ns]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderReader(ABC):
+    """A reader of a finished folder, whose parts are the shards of its manifest."""
+
+    dir: str
+    space: TokenSpace | None = None
+
+    @abstractmethod
+    def holds(self) -> frozenset[Aspect]:
+        """Return the aspects that all its records have."""
+
+    @abstractmethod
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the records of a shard."""
+
+    def count(self, shard: ShardEntry) -> int:
+        """Return how many records a shard has."""
+        return shard.num_samples
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the space that was given."""
+        return self.space
+
+    def parts(self) -> Iterator[Part]:
+        """Yield a part for each shard."""
+        for number, shard in enumerate(open_manifest(Path(self.dir)).shards):
+            yield Part(input={"shard": number}, num_records=self.count(shard), passed={})
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a part."""
+        return self.records(open_manifest(Path(self.dir)).shards[input["shard"]])
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the manifest."""
+        path = Path(self.dir) / "manifest.json"
+        return {str(path): stamp(path)}
+
+
+@runtime_checkable
+class BlockReader(Protocol):
+    """A reader that has many records at a time, for who takes them all."""
+
+    def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
+        """Yield the records of a part, many at a time; the next block may use the same memory."""
+
+
+@runtime_checkable
+class FileReader(Protocol):
+    """A reader whose parts may lie in files just as a token shard stores them."""
+
+    def ids_file(self, input: Mapping[str, Any]) -> Path | None:
+        """Return a file that is the ids of all records of a part in order, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +276,7 @@ class Format(ABC):
         """Write the files of the whole, each at once or not at all (`atomic.write_file`)."""
 
     def holds(self, folder: Path) -> frozenset[Aspect]:
-        """Return what a record of an export has: see reader.py for the aspects."""
+        """Return what a record of an export has: the aspects stand above."""
         raise ConfigError(
             f"{folder}: {type(self).__name__} has no reader: give it the methods holds and records"
         )
@@ -249,3 +325,143 @@ def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:
             "gone: compare it with a folder of tokens"
         )
     return space
+
+
+def with_codes(record: Record, space: TokenSpace) -> Record:
+    """Return a record of tokens with the local codes of its images."""
+    codes = tuple(
+        space.local_codes(row.ids[span.position : span.position + span.num_tokens])
+        for row in record.rows
+        for span in row.media
+        if span.kind == "image"
+    )
+    return replace(record, codes=codes)
+
+
+def is_code(ids: NDArray[Any], space: TokenSpace) -> NDArray[np.bool_]:
+    """Return which ids are image codes."""
+    is_inside: NDArray[np.bool_] = ids >= space.code_offset
+    is_inside &= ids < space.code_offset + space.num_codes
+    return is_inside
+
+
+def stamp(path: Path) -> list[int]:
+    """Return [size, mtime_ns] of a file."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
+    return [info.st_size, info.st_mtime_ns]
+
+
+def _words_of(row: TokenRow) -> NDArray[Any]:
+    if not row.media:
+        return row.ids
+    is_word = np.ones(len(row.ids), np.bool_)
+    for span in row.media:
+        is_word[span.start : span.end] = False
+    return row.ids[is_word]
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    joined: NDArray[Any] = np.concatenate([*parts, np.empty(0, dtype)])
+    return joined.astype(dtype, copy=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensReader(FolderReader):
+    """A folder of token or pack shards; a pack is a record, or each row is one."""
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return all aspects of tokens; codes if the space has some."""
+        space = self.token_space()
+        has_codes = space is not None and space.num_codes > 0
+        known: set[Aspect] = {"keys", "tokens", "words", "documents", "loss", "modality"}
+        return frozenset(known | ({"codes"} if has_codes else set()))
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the space of the first shard."""
+        return open_tokens(Path(self.dir)).space
+
+    def count(self, shard: ShardEntry) -> int:
+        """Return how many packs or rows a shard has."""
+        opened = self._open(shard)
+        return len(opened.documents) - 1 if opened.holds_packs else len(opened)
+
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the rows or packs of a shard."""
+        opened = self._open(shard)
+        bounds = opened.documents if opened.holds_packs else np.arange(len(opened) + 1)
+        for first, last in pairwise(bounds.tolist()):
+            rows = tuple(opened[row] for row in range(first, last))
+            record = Record(key=rows[0].key if rows else "", rows=rows)
+            yield with_codes(record, opened.space) if opened.space.num_codes else record
+
+    def _open(self, shard: ShardEntry) -> TokenShard:
+        return open_token_shard({role: Path(self.dir) / shard.files[role].path for role in ROLES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesReader(FolderReader):
+    """A folder of samples; `codes_dir` holds the codes of their images."""
+
+    codes_dir: str | None = None
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return keys, text and media; codes if their folder is given."""
+        known: set[Aspect] = {"keys", "text", "media"}
+        return frozenset(known | ({"codes"} if self.codes_dir else set()))
+
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the samples of a shard."""
+        codes = None if self.codes_dir is None else join_codes(Path(self.codes_dir))
+        with open_entry(Path(self.dir), shard) as samples:
+            for sample in samples:
+                yield _sample_record(sample, codes, shard.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodesReader(FolderReader):
+    """A folder of codes."""
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return keys and codes."""
+        return frozenset({"keys", "codes"})
+
+    def records(self, shard: ShardEntry) -> Iterator[Record]:
+        """Yield the samples of a shard."""
+        opened = open_codes(Path(self.dir) / shard.files[ROLE].path)
+        for number, key in enumerate(opened.keys):
+            images = opened.images(number)
+            yield Record(key=key, codes=tuple(image.codes.reshape(-1) for image in images))
+
+
+def open_folder(folder: Path, codes_dir: str | None = None) -> Reader:
+    """Return the reader of a finished folder, by what its manifest says that it holds."""
+    content = open_manifest(folder).content
+    if content in ("tokens", "packs"):
+        return TokensReader(dir=str(folder))
+    if content == "codes":
+        return CodesReader(dir=str(folder))
+    if content == "samples":
+        return SamplesReader(dir=str(folder), codes_dir=codes_dir)
+    raise ConfigError(f"{folder} holds {content}, not samples, codes or tokens")
+
+
+def _sample_record(sample: Sample, codes: CodeJoin | None, shard_name: str) -> Record:
+    names = [segment.media for segment in sample.document.media()]
+    missing = [name for name in names if name not in sample.media]
+    if missing:
+        problem = SampleError("missing media", f"{sample.key!r} has no medium {missing[0]!r}")
+        return Record(key=sample.key, problem=problem)
+    record = Record(
+        key=sample.key,
+        text=sample.document.text,
+        media=tuple(xxhash.xxh3_64_hexdigest(sample.media[name]) for name in names),
+    )
+    if codes is None:
+        return record
+    images = codes.images(sample.key, shard_name)
+    return replace(record, codes=tuple(image.codes.reshape(-1) for image in images))

@@ -21,9 +21,8 @@ import numpy as np
 import orjson
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
-from shardmill.formats.rows import TokenBatch, token_batches
+from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, stamp
+from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE, TokenSpace

@@ -24,17 +24,25 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice, needed_space
+from shardmill.formats.format import (
+    Aspect,
+    Format,
+    Part,
+    Place,
+    Reader,
+    Record,
+    needed_space,
+    stamp,
+    with_codes,
+)
 from shardmill.formats.packed import (
     identity_of,
     open_media,
     packed_documents,
     packed_row,
-    packed_samples,
     read_media,
 )
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp, with_codes
-from shardmill.formats.rows import token_batches
+from shardmill.formats.rows import ExportInput, Piece, Slice, packed_samples, token_batches
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp
-from shardmill.formats.rows import token_batches
+from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, stamp
+from shardmill.formats.rows import ExportInput, Piece, Slice, token_batches
 from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
@@ -205,6 +204,12 @@ class MegatronReader:
     space: TokenSpace | None = None
     name: str = "megatron"
 
+    @staticmethod
+    def recognizes(path: Path) -> bool:
+        """Say whether a path is a prefix, one of its two files, or a folder of prefixes."""
+        indexes = path.glob("*.idx") if path.is_dir() else [_idx(path)]
+        return any(map(_has_magic, indexes))
+
     def holds(self) -> frozenset[Aspect]:
         """Return tokens and the ends of documents."""
         return frozenset({"tokens", "documents"})
@@ -329,6 +334,14 @@ def _row(key: str, at: int, ids: NDArray[Any], origin: Origin, *, is_more: bool)
 
 def _is_prefix(given: str) -> bool:
     return _idx(Path(given)).is_file()
+
+
+def _has_magic(index: Path) -> bool:
+    # A tar's index of ours has the same suffix.
+    if not index.is_file():
+        return False
+    with index.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _idx(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Packed samples: a row or pack of token shards as fields that JSON can hold, and back.
+"""Packed samples: the fields in which tars and MDS shards store a row or a pack, read back.
 
     input_ids      the ids of all documents after each other
     loss_mask      1 where a token is learned; all are if it is missing
@@ -6,17 +6,15 @@
     media          where the tokens of each medium lie, if shardmill wrote it
     image          the names of the images
 
-Tars and MDS shards store these fields, and both are read back by `packed_row`. Without "media", the
-runs of the space's placeholder are the images: `im_patch` between `im_start` and `im_end`, as video
-pipelines write them.
+`rows.packed_samples` makes them. Without "media", the runs of the space's placeholder are the
+images: `im_patch` between `im_start` and `im_end`, as video pipelines write them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.format import ExportInput, Piece
-from shardmill.formats.rows import TokenBatch, token_batches
 from shardmill.model.codec import digest
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
@@ -40,67 +36,6 @@ MAX_IDS = 1 << 24
 MARKS = ({"input_ids"}, {"lengths", "keys", "media"})
 BAD = "not a packed sample"
 MISMATCH = "images and placeholders do not match"
-
-
-def packed_samples(source: ExportInput, piece: Piece) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (key, fields) of each row or pack of a unit, with arrays where there are numbers.
-
-    A row has its own key; a pack has the unit's name and its number in the unit.
-    """
-    number = 0
-    for batch in token_batches(source, piece.slices):
-        for fields in _batch_fields(batch):
-            yield f"{piece.name}-{number:06d}" if batch.packed else fields["keys"][0], fields
-            number += 1
-
-
-def _batch_fields(batch: TokenBatch) -> Iterator[dict[str, Any]]:
-    ids, mask, lengths, keys = batch.ids, batch.loss_mask(), batch.sequence_lengths, batch.keys
-    media, media_bounds = _media_fields(batch), batch.media_bounds[batch.members].tolist()
-    for (start, end), (first, last), (from_, to) in zip(
-        pairwise(batch.bounds.tolist()),
-        pairwise(batch.members.tolist()),
-        pairwise(media_bounds),
-    ):
-        yield {
-            "input_ids": ids[start:end],
-            "keys": keys[first:last],
-            "lengths": lengths[first:last],
-            "loss_mask": mask[start:end],
-            "media": media[from_:to],
-        }
-
-
-def _media_fields(batch: TokenBatch) -> list[dict[str, Any]]:
-    """Return an object for each medium; `document` and `position` count inside of its row."""
-    owners = batch.media_owners
-    rows = np.searchsorted(batch.members, owners, side="right") - 1
-    names = batch.shard.spans.meta["media_names"]
-    columns = (
-        batch.media("after"),
-        batch.media("before"),
-        owners - batch.members[rows],
-        batch.media("grid"),
-        batch.media("kind"),
-        batch.media("name"),
-        batch.media("length"),
-        batch.media_starts - batch.bounds[rows],
-    )
-    return [
-        {
-            "after": after,
-            "before": before,
-            "document": document,
-            "grid": grid,
-            "kind": SEGMENT_KINDS[kind],
-            "name": names[name],
-            "num_tokens": num_tokens,
-            "position": position,
-        }
-        for after, before, document, grid, kind, name, num_tokens, position in zip(
-            *(column.tolist() for column in columns)
-        )
-    ]
 
 
 def read_media(fields: Mapping[str, Any], samples: SampleDataset) -> list[tuple[str, memoryview]]:

@@ -1,8 +1,15 @@
-"""The rows that exports write: batches of token rows, and samples with the codes of their images.
+"""The rows that exports write: what they are read from, and the three forms in which they come.
+
+What an export reads is a finished folder of tokens or packs, or of samples with their codes: an
+`ExportInput`. A unit of the export is a `Piece` of it. A format takes its rows as
+
+    token_batches    some neighbouring rows of a token shard as flat arrays, for most formats
+    packed_samples   each row or pack as a dict of fields, for tars and MDS (see packed.py)
+    pair_rows        samples that are a text, or an image and a text, with the image's codes
 
 A token shard stores sequences. A row is what the reader of an export is to see: of token shards
 each sequence, of pack shards each pack, whose sequences are its documents. A `TokenBatch` is some
-neighbouring rows of one shard as flat arrays, so that a format takes few steps in Python:
+neighbouring rows of one shard, so that a format takes few steps in Python:
 
     ids              7 8 9 | 5 5 | 1 2      the tokens of all rows
     sequence_bounds  0       3     5   7    where each sequence begins, and the end
@@ -15,25 +22,164 @@ sequence would be the tokens 4 and 5 of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import FormatError, SampleError
-from shardmill.formats.format import ExportInput, Piece, Slice
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS
-from shardmill.model.stage import Tally
+from shardmill.model.space import TokenSpace
+from shardmill.model.stage import Tally, Unit
 from shardmill.shards.arrays import bounds_between
-from shardmill.shards.codes import ImageCodes
-from shardmill.shards.samples import Members, SampleShard, parse_sample
-from shardmill.shards.tokens.shard import TokenShard
+from shardmill.shards.codes import CodeJoin, ImageCodes, join_codes
+from shardmill.shards.ledger import open_manifest
+from shardmill.shards.samples import Members, SampleShard, open_entry, parse_sample
+from shardmill.shards.tokens.ids import open_megatron_index
+from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 
+# The first shard is asked for its space again and again, the others come one after the other.
+MAX_OPEN = 2
+# 4 or 8 MiB of ids: large enough that steps in Python do not count, small beside a shard.
 MAX_TOKENS = 1 << 21
 MAX_ROWS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows `start` to `stop` of one shard of the input, by its number in the manifest."""
+
+    shard: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one unit in order, and what `Format.plan` said about them."""
+
+    name: str
+    slices: tuple[Slice, ...]
+    place: Mapping[str, Any]
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of all slices."""
+        return sum(len(part) for part in self.slices)
+
+    def to_plain(self) -> dict[str, Plain]:
+        """Return the part of a unit's input that `of` reads."""
+        slices: Plain = [[part.shard, part.start, part.stop] for part in self.slices]
+        return {"slices": slices, "place": dict(self.place)}
+
+    @classmethod
+    def of(cls, unit: Unit) -> Piece:
+        """Return the rows and the place that a unit of `Export` names."""
+        slices: Any = unit.input["slices"]
+        place: Any = unit.input["place"]
+        return cls(unit.name, tuple(Slice(*part) for part in slices), place)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportInput:
+    """The shards of the input; few are open at a time, so that memory is bounded by a shard."""
+
+    folder: Path
+    shards: tuple[ShardEntry, ...]
+    codes: CodeJoin | None = None
+    _open: dict[int, TokenShard] = field(default_factory=dict)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the shards hold tokens or packs; otherwise they hold samples."""
+        return bool(self.shards) and "spans" in self.shards[0].files
+
+    @property
+    def holds_packs(self) -> bool:
+        """Whether the shards hold packs, which `shardmill pack` marks."""
+        return bool(self.shards) and self.token_shard(0).holds_packs
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    def token_shard(self, number: int) -> TokenShard:
+        """Map a shard of tokens; `ConfigError` if the folder holds something else."""
+        if number in self._open:
+            return self._open[number]
+        entry = self.shards[number]
+        if any(role not in entry.files for role in ROLES):
+            raise ConfigError(
+                f"{self.folder} holds no tokens (shard {entry.name} has "
+                f"{', '.join(sorted(entry.files))}): make them with shardmill tokenize"
+            )
+        while len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        files = {role: self.folder / entry.files[role].path for role in ROLES}
+        return self._open.setdefault(number, open_token_shard(files))
+
+    def sample_shard(self, number: int) -> SampleShard:
+        """Open a shard of samples; `ConfigError` if the folder holds something else."""
+        self.check_samples(number)
+        return open_entry(self.folder, self.shards[number])
+
+    def check_samples(self, number: int = 0) -> None:
+        """Raise `ConfigError` unless a shard, or the first of all, holds samples."""
+        for entry in self.shards[number : number + 1]:
+            if "idx" not in entry.files or "spans" in entry.files:
+                raise ConfigError(
+                    f"{self.folder} holds no samples (shard {entry.name} has "
+                    f"{', '.join(sorted(entry.files))}): give the folder that ingest or filter made"
+                )
+
+    def space(self) -> TokenSpace:
+        """Return the token space of the shards; an empty folder has none."""
+        if not self.shards:
+            raise ConfigError(f"{self.folder} is empty: there is nothing to export")
+        return self.token_shard(0).space
+
+    def ranges(self, num_units: int | None) -> list[tuple[Slice, ...]]:
+        """Return the rows of each unit: a shard each, or as many even parts as asked for.
+
+        Parts begin where a document begins, so that no pack is torn.
+        """
+        if num_units is None:
+            return [(Slice(n, 0, shard.num_samples),) for n, shard in enumerate(self.shards)]
+        starts = list(accumulate((s.num_samples for s in self.shards), initial=0))
+        cuts = [starts[-1] * part // num_units for part in range(num_units + 1)]
+        places = [self._document_start(cut, starts) for cut in cuts]
+        return [tuple(self._between(*pair, starts)) for pair in pairwise(places)]
+
+    def _document_start(self, row: int, starts: list[int]) -> int:
+        shard = int(np.searchsorted(starts, row, side="right")) - 1
+        if row == starts[shard] or row == starts[-1] or not self.has_tokens:
+            return row
+        index = open_megatron_index(self.folder / self.shards[shard].files["idx"].path)
+        place = int(np.searchsorted(index.documents, row - starts[shard], side="right")) - 1
+        return starts[shard] + int(index.documents[max(place, 0)])
+
+    def _between(self, first: int, last: int, starts: list[int]) -> Iterator[Slice]:
+        for number, (start, end) in enumerate(pairwise(starts)):
+            if first < end and last > start:
+                yield Slice(number, max(first, start) - start, min(last, end) - start)
+
+
+def open_input(folder: Path, codes_dir: Path | None = None) -> ExportInput:
+    """Open a finished folder, and the folder of its codes; a half-written one is refused."""
+    manifest = open_manifest(folder)
+    codes = None if codes_dir is None else join_codes(codes_dir)
+    return ExportInput(folder, manifest.shards, codes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +408,67 @@ def _ends(lengths: NDArray[Any]) -> NDArray[np.int64]:
     bounds = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
+
+
+def packed_samples(source: ExportInput, piece: Piece) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (key, fields) of each row or pack of a unit, with arrays where there are numbers.
+
+    A row has its own key; a pack has the unit's name and its number in the unit.
+    """
+    number = 0
+    for batch in token_batches(source, piece.slices):
+        for fields in _batch_fields(batch):
+            yield f"{piece.name}-{number:06d}" if batch.packed else fields["keys"][0], fields
+            number += 1
+
+
+def _batch_fields(batch: TokenBatch) -> Iterator[dict[str, Any]]:
+    ids, mask, lengths, keys = batch.ids, batch.loss_mask(), batch.sequence_lengths, batch.keys
+    media, media_bounds = _media_fields(batch), batch.media_bounds[batch.members].tolist()
+    for (start, end), (first, last), (from_, to) in zip(
+        pairwise(batch.bounds.tolist()),
+        pairwise(batch.members.tolist()),
+        pairwise(media_bounds),
+    ):
+        yield {
+            "input_ids": ids[start:end],
+            "keys": keys[first:last],
+            "lengths": lengths[first:last],
+            "loss_mask": mask[start:end],
+            "media": media[from_:to],
+        }
+
+
+def _media_fields(batch: TokenBatch) -> list[dict[str, Any]]:
+    """Return an object for each medium; `document` and `position` count inside of its row."""
+    owners = batch.media_owners
+    rows = np.searchsorted(batch.members, owners, side="right") - 1
+    names = batch.shard.spans.meta["media_names"]
+    columns = (
+        batch.media("after"),
+        batch.media("before"),
+        owners - batch.members[rows],
+        batch.media("grid"),
+        batch.media("kind"),
+        batch.media("name"),
+        batch.media("length"),
+        batch.media_starts - batch.bounds[rows],
+    )
+    return [
+        {
+            "after": after,
+            "before": before,
+            "document": document,
+            "grid": grid,
+            "kind": SEGMENT_KINDS[kind],
+            "name": names[name],
+            "num_tokens": num_tokens,
+            "position": position,
+        }
+        for after, before, document, grid, kind, name, num_tokens, position in zip(
+            *(column.tolist() for column in columns)
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

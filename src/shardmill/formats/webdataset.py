@@ -28,18 +28,27 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice, needed_space
-from shardmill.formats.own import SamplesReader
+from shardmill.formats.format import (
+    Aspect,
+    Format,
+    Part,
+    Place,
+    Reader,
+    Record,
+    SamplesReader,
+    needed_space,
+    stamp,
+    with_codes,
+)
 from shardmill.formats.packed import (
     identity_of,
     open_media,
     packed_documents,
     packed_row,
-    packed_samples,
     parse_packed,
     read_media,
 )
-from shardmill.formats.reader import Aspect, Part, Reader, Record, stamp, with_codes
+from shardmill.formats.rows import ExportInput, Piece, Slice, packed_samples
 from shardmill.formats.wids import write_wids_index
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
@@ -176,6 +185,15 @@ class TarReader:
     ours: bool = False
     images: bool = True
     name: str = "tars"
+
+    @staticmethod
+    def recognizes(path: Path) -> bool:
+        """Say whether a tar, or the first one below a folder, holds packed samples."""
+        tar = min(path.rglob("*.tar"), default=None) if path.is_dir() else path
+        try:
+            return tar is not None and tar.suffix == ".tar" and tar.is_file() and is_packed_tar(tar)
+        except FormatError:
+            return False
 
     def holds(self) -> frozenset[Aspect]:
         """Return tokens, loss, media; documents and keys only if we wrote the tars."""

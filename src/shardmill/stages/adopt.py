@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.formats.reader import Block, BlockReader, FileReader, Reader, Record
+from shardmill.formats.format import Block, BlockReader, FileReader, Reader, Record
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Sample
 from shardmill.model.stage import Draft, Tally, Unit, Work

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardmill.errors import ConfigError
-from shardmill.formats.format import ExportInput, Format, Piece, Slice, open_input
+from shardmill.formats.format import Format
+from shardmill.formats.rows import ExportInput, Piece, Slice, open_input
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work

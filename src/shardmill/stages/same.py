@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.formats.reader import Aspect, Part, Reader, Record, with_codes
+from shardmill.formats.format import Aspect, Part, Reader, Record, with_codes
 
 CONTENT: frozenset[Aspect] = frozenset({"tokens", "words", "codes", "text", "media"})
 ORDER: tuple[Aspect, ...] = get_args(Aspect)

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
-from shardmill.formats.exported import open_reader
+from shardmill.formats.finder import open_reader
+from shardmill.formats.format import Part, Reader, Record
 from shardmill.formats.packed import packed_documents, packed_row, parse_packed
-from shardmill.formats.reader import Part, Reader, Record
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace

@@ -31,8 +31,8 @@ import orjson
 import xxhash
 
 from shardmill.errors import SampleError, need
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice
-from shardmill.formats.huggingface.tables import (
+from shardmill.formats.format import Aspect, Format, Place, Record
+from shardmill.formats.huggingface import (
     describe_arrow,
     describe_files,
     number_array,
@@ -42,8 +42,7 @@ from shardmill.formats.huggingface.tables import (
     value,
     write_table,
 )
-from shardmill.formats.reader import Aspect, Record
-from shardmill.formats.rows import PairRow, pair_rows
+from shardmill.formats.rows import ExportInput, PairRow, Piece, Slice, pair_rows
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.stage import Draft, Tally
 from shardmill.shards.ledger import open_manifest

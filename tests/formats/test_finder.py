@@ -13,11 +13,10 @@ from unidisc_folder import write_interleaved
 from video_tars import write_video_tar
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.formats.adapters.unidisc.read import UnidiscReader
-from shardmill.formats.exported import kind_of_tokens, open_reader
-from shardmill.formats.format import Format
+from shardmill.formats.adapters.unidisc import UnidiscReader
+from shardmill.formats.finder import kind_of_tokens, open_reader
+from shardmill.formats.format import Format, TokensReader
 from shardmill.formats.megatron import MegatronFormat, MegatronReader
-from shardmill.formats.own import TokensReader
 from shardmill.model.codec import load_class
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow

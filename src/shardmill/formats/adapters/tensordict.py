@@ -25,34 +25,49 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError
-from shardmill.formats.adapters.unidisc.memmaps import Tensor, file_sizes, write_meta
-from shardmill.formats.adapters.unidisc.read import UnidiscReader
-from shardmill.formats.format import ExportInput, Format, Piece, Place, Slice, needed_space
-from shardmill.formats.reader import Reader, is_code
-from shardmill.formats.rows import TokenBatch, token_batches
+from shardmill.formats.adapters.unidisc import META_NAME, CodeForm, UnidiscReader
+from shardmill.formats.format import Format, Place, Reader, is_code, needed_space
+from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
 from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
+from shardmill.storage.files import write_file
 
-CodeForm: TypeAlias = Literal["raw", "shifted"]
 DtypeName: TypeAlias = Literal["smallest", "int16", "int32"]
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
 
-INDEX = Tensor("int32", (1,))
 INT16_SIZE = 1 << 15
 VALUES_AT_ONCE = 1 << 20
 TOO_LONG = "longer than a row"
 MEDIA_TOO_LONG = "media longer than a row"
 EMPTY = "no tokens"
 NOT_A_PAIR = "not one image of this size"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What each row has under a key: its dtype and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+INDEX = Tensor("int32", (1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +116,17 @@ class FixedLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRowsFormat(Format):
-    """Rows of one shape; a format says which rows are kept and what their tensors hold."""
+    """Rows of one shape; a format says which rows are kept and what their tensors hold.
+
+    Codes count from 0 ("raw") or as the model sees them ("shifted").
+    """
 
     # Whether packs are taken apart into the sequences that they are made of.
     by_sequence: ClassVar[bool] = False
+
+    pad_id: int | None = None
+    overlong: Overlong = "refuse"
+    codes: CodeForm = "raw"
 
     @abstractmethod
     def tensors(self, source: ExportInput) -> dict[str, Tensor]:
@@ -166,6 +188,11 @@ class TensorRowsFormat(Format):
         num_rows = (out_dir / "idx.memmap").stat().st_size // INDEX.row_bytes
         write_meta(out_dir, self._all_tensors(source), num_rows)
 
+    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
+        """Return the reader of an export."""
+        known = needed_space(space, folder)
+        return UnidiscReader(dir=str(folder), codes=self.codes, end=False, space=known)
+
     def _batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TokenBatch]:
         width = sum(tensor.shape[0] for tensor in self.tensors(source).values())
         max_rows = max(1, VALUES_AT_ONCE // width)
@@ -186,12 +213,9 @@ class TensorRowsFormat(Format):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDictFormat(TensorRowsFormat):
-    """Rows of `length` tokens; codes count from 0 ("raw") or as the model sees them ("shifted")."""
+    """Rows of `length` tokens."""
 
     length: int
-    pad_id: int | None = None
-    overlong: Overlong = "refuse"
-    codes: CodeForm = "raw"
     dtype: DtypeName = "smallest"
 
     def __post_init__(self) -> None:
@@ -249,11 +273,6 @@ class TensorDictFormat(TensorRowsFormat):
             values["sample_ids"] = padded(numbers[stays], mask, -1)
         return values
 
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of an export."""
-        known = needed_space(space, folder)
-        return UnidiscReader(dir=str(folder), codes=self.codes, end=False, space=known)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsFormat(TensorRowsFormat):
@@ -266,10 +285,7 @@ class PairsFormat(TensorRowsFormat):
 
     img_length: int
     txt_length: int
-    pad_id: int | None = None
-    overlong: Overlong = "refuse"
     others: Literal["refuse", "drop"] = "refuse"
-    codes: CodeForm = "raw"
 
     def __post_init__(self) -> None:
         if self.img_length < 1:
@@ -331,11 +347,6 @@ class PairsFormat(TensorRowsFormat):
             "txt_input_ids": padded(batch.ids[is_text].astype(np.int32), mask, self.pad_id or 0),
             "txt_attention_mask": mask,
         }
-
-    def open(self, folder: Path, space: TokenSpace | None) -> Reader:
-        """Return the reader of an export."""
-        known = needed_space(space, folder)
-        return UnidiscReader(dir=str(folder), codes=self.codes, end=False, space=known)
 
     def _is_pair(self, batch: TokenBatch) -> NDArray[np.bool_]:
         """Return which rows are one image of the right size and a text."""
@@ -428,3 +439,27 @@ def local_ids(ids: NDArray[Any], codes: NDArray[np.bool_], space: TokenSpace) ->
     local: NDArray[Any] = ids.copy()
     local[codes] -= space.code_offset
     return local
+
+
+def file_sizes(tensors: Mapping[str, Tensor], num_rows: int) -> dict[str, int]:
+    """Return name -> size of the files of all rows."""
+    return {f"{key}.memmap": num_rows * tensor.row_bytes for key, tensor in tensors.items()}
+
+
+def write_meta(out_dir: Path, tensors: Mapping[str, Tensor], num_rows: int) -> None:
+    """Write the file that makes the others a TensorDict."""
+    meta: dict[str, Any] = {
+        key: {
+            "device": "cpu",
+            "shape": [num_rows, *tensor.shape],
+            "dtype": f"torch.{np.dtype(tensor.dtype).name}",
+            "is_nested": False,
+        }
+        for key, tensor in tensors.items()
+    }
+    meta |= {
+        "shape": [num_rows],
+        "device": "cpu",
+        "_type": "<class 'tensordict._td.TensorDict'>",
+    }
+    write_file(out_dir / META_NAME, orjson.dumps(meta))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from tensordict import TensorDict
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, Filtered
-from shardmill.formats.adapters.unidisc import write
-from shardmill.formats.adapters.unidisc.memmaps import Tensor
-from shardmill.formats.adapters.unidisc.write import (
+from shardmill.formats.adapters import tensordict
+from shardmill.formats.adapters.tensordict import (
+    NOT_A_PAIR,
     FixedLength,
+    PairsFormat,
+    Tensor,
     TensorDictFormat,
     TensorRowsFormat,
     id_dtype,
@@ -28,9 +30,8 @@ from shardmill.formats.adapters.unidisc.write import (
     padded,
     smallest_signed,
 )
-from shardmill.formats.format import ExportInput, open_input
-from shardmill.formats.reader import is_code
-from shardmill.formats.rows import TokenBatch
+from shardmill.formats.format import is_code
+from shardmill.formats.rows import ExportInput, TokenBatch, open_input
 from shardmill.model import tokenrow
 from shardmill.model.plan import PackSpec
 from shardmill.model.space import TokenSpace
@@ -209,7 +210,7 @@ class EvenLengths(TensorRowsFormat):
 def test_rows_are_where_the_plan_says(
     tmp_path: Path, num_shards: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "VALUES_AT_ONCE", 3)
+    monkeypatch.setattr(tensordict, "VALUES_AT_ONCE", 3)
     lengths = [5, 2, 8, 1, 4, 4, 3, 6, 7, 10, 12, 1, 2]
     rows = [TokenRow(key=f"k{n}", ids=np.arange(length)) for n, length in enumerate(lengths)]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:6], rows[6:]])
@@ -297,3 +298,80 @@ def test_ids_take_the_smallest_signed_number(tmp_path: Path) -> None:
         id_dtype(source, "raw", "int16", None)
     with pytest.raises(ConfigError, match="pad_id 40000"):
         id_dtype(source, "raw", "int32", 40_000)
+
+
+PAIR_SPACE = TokenSpace(text_size=32_000, added=("boi", "eoi"), num_codes=16_384)
+
+
+def make_pair(number: int, num_codes: int = 6) -> tuple[TokenRow, list[int], list[int]]:
+    """A row with text on both sides of an image between delimiters; its text; its codes."""
+    before, after = list(range(number % 4)), list(range(900, 901 + number % 3))
+    codes = [(number * 77 + i * 1000) % 16_384 for i in range(num_codes)]
+    ids = [*before, 32_000, *PAIR_SPACE.code_ids(np.array(codes)), 32_001, *after]
+    image = MediaSpan(
+        name="jpg",
+        kind="image",
+        position=len(before) + 1,
+        num_tokens=num_codes,
+        before=1,
+        after=1,
+    )
+    row = TokenRow(key=f"k{number}", ids=np.array(ids), media=(image,))
+    return row, before + after, codes
+
+
+PAIRS = [make_pair(number) for number in range(20)]
+TEXT = TokenRow(key="text", ids=np.arange(5))
+OTHER_SIZE = make_pair(3, num_codes=4)[0]
+
+HALF = MediaSpan(name="jpg", kind="image", position=1, num_tokens=3)
+TWO_HALVES = TokenRow(
+    key="two",
+    ids=np.concatenate([[5], PAIR_SPACE.code_ids(np.arange(6))]),
+    media=(HALF, replace(HALF, position=4)),
+)
+
+
+def run_pairs(tokens: Path, out: Path, **fields: Any) -> TensorDict:
+    stage = ExportShards(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
+    report = run_stage(stage, out, workers=0)
+    assert not report.failures and report.complete, report.failures
+    return TensorDict.load_memmap(out)
+
+
+@pytest.mark.parametrize("form", ["raw", "shifted"])
+def test_image_and_text_are_apart(tmp_path: Path, form: str) -> None:
+    rows = [row for row, _, _ in PAIRS]
+    tokens = write_token_folder(tmp_path / "tokens", [rows[:7], rows[7:]], PAIR_SPACE)
+    found = run_pairs(tokens, tmp_path / "out", img_length=6, txt_length=8, pad_id=2, codes=form)
+    shift = PAIR_SPACE.code_offset if form == "shifted" else 0
+    assert str(found["img_input_ids"].dtype) == ("torch.int32" if shift else "torch.int16")
+    assert str(found["txt_input_ids"].dtype) == "torch.int32"
+    for number, (_, text, codes) in enumerate(PAIRS):
+        assert found["img_input_ids"][number].tolist() == [code + shift for code in codes]
+        assert found["txt_input_ids"][number].tolist() == text + [2] * (8 - len(text))
+        assert found["txt_attention_mask"][number].sum() == len(text)
+        assert found["idx"][number].tolist() == [number]
+
+
+def test_other_rows_are_dropped_and_long_texts_cut(tmp_path: Path) -> None:
+    rows = [TEXT, *(row for row, _, _ in PAIRS), OTHER_SIZE, TWO_HALVES]
+    tokens = write_token_folder(tmp_path / "tokens", [rows[:9], rows[9:]], PAIR_SPACE)
+    fields = {"img_length": 6, "txt_length": 3, "pad_id": 2, "overlong": "cut"}
+    with pytest.raises(ConfigError, match=r"'text' is not one image of 6 codes.*others=drop"):
+        run_pairs(tokens, tmp_path / "refused", **fields)
+    found = run_pairs(tokens, tmp_path / "out", **fields, others="drop")
+    assert found["idx"].squeeze(1).tolist() == list(range(1, 21))
+    for number, (_, text, codes) in enumerate(PAIRS):
+        assert found["img_input_ids"][number].tolist() == codes
+        assert found["txt_input_ids"][number].tolist() == (text + [2, 2, 2])[:3]
+    assert open_manifest(tmp_path / "out").skipped == {NOT_A_PAIR: 3}
+
+
+def test_long_texts_are_dropped_if_asked(tmp_path: Path) -> None:
+    tokens = write_token_folder(tmp_path / "tokens", [[row for row, _, _ in PAIRS]], PAIR_SPACE)
+    found = run_pairs(
+        tokens, tmp_path / "out", img_length=6, txt_length=3, pad_id=2, overlong="drop"
+    )
+    kept = [number for number, (_, text, _) in enumerate(PAIRS) if len(text) <= 3]
+    assert found["idx"].squeeze(1).tolist() == kept

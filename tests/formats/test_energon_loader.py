@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardmill.formats.energon.loader import part_filter, sample_loader
+from shardmill.formats.energon_loader import part_filter, sample_loader
 
 
 def test_documents_become_their_sequence() -> None:

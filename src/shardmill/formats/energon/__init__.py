@@ -1,1 +1,0 @@
-"""shardmill.formats.energon."""
