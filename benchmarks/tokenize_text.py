@@ -52,7 +52,7 @@ def shardmill(tokenizer: str, parts: list[str], out: str) -> Callable[[], int]:
 def stage_of(tokenizer: str, files: list[str]) -> Any:
     """Return the stage that tokenizes these files."""
     from shardmill.model.space import TokenSpace
-    from shardmill.stages.tokenize_text import TokenizeText
+    from shardmill.stages.tokenize import TokenizeText
     from shardmill.tokens.text.huggingface import HuggingFaceText
 
     folder = fetch_tokenizers.fetch(tokenizer)
@@ -68,7 +68,7 @@ def hugging_face(tokenizer: str, parts: list[str], out: str) -> Callable[[], int
     from shardmill.model.sample import Origin
     from shardmill.model.space import TokenSpace
     from shardmill.shards.tokens.write import TokenWriter
-    from shardmill.stages.tokenize_text import surround
+    from shardmill.stages.tokenize import surround
     from shardmill.tokens.text.tokenizer import ragged
 
     library = tokenizers.Tokenizer.from_file(str(json_path(tokenizer)))

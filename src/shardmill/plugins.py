@@ -24,7 +24,7 @@ STAGES: Table = {
     "codes": "shardmill.stages.codes:EncodeImages",
     "adopt-codes": "shardmill.stages.adopt:AdoptCodes",
     "tokenize": "shardmill.stages.tokenize:Tokenize",
-    "tokenize-text": "shardmill.stages.tokenize_text:TokenizeText",
+    "tokenize-text": "shardmill.stages.tokenize:TokenizeText",
     "adopt-tokens": "shardmill.stages.adopt:AdoptTokens",
     "measure": "shardmill.stages.measure:Measure",
     "pack": "shardmill.stages.pack:Materialize",

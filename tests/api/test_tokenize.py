@@ -16,8 +16,7 @@ from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.stages.adopt import AdoptTokens
-from shardmill.stages.tokenize import Tokenize
-from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.text import read_toml
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import ImageLayout

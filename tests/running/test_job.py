@@ -22,7 +22,7 @@ def make_job(tmp_path: Path, **fields: object) -> Job:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     found = read_job(write_job(job))
-    assert found.job == job.for_run("") and found.stage == Lines()
+    assert found == job.for_run("") and found.load_stage() == Lines()
 
 
 def test_the_name_depends_on_the_job_and_not_on_the_run(tmp_path: Path) -> None:

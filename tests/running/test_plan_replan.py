@@ -23,8 +23,7 @@ from shardmill.running.events import Event
 from shardmill.running.job import Job, read_job, write_job
 from shardmill.running.lock import FolderLock, task_lock_name
 from shardmill.running.plan import plan_units
-from shardmill.running.runner import retry_rejects, run_stage
-from shardmill.running.session import remove_dead_drafts
+from shardmill.running.runner import remove_dead_drafts, retry_rejects, run_stage
 from shardmill.running.task import run_task
 from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.stages.check.folder import check_folder

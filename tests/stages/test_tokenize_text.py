@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples_for_tests import store_samples
 
-import shardmill.stages.tokenize_text as module
+import shardmill.stages.tokenize as module
 from shardmill.errors import ConfigError
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Document, Origin, Sample, Segment
@@ -23,8 +23,7 @@ from shardmill.model.space import TokenSpace
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
-from shardmill.stages.tokenize import Tokenize
-from shardmill.stages.tokenize_text import TokenizeText, surround
+from shardmill.stages.tokenize import Tokenize, TokenizeText, surround
 from shardmill.tokens.templates.text import PlainText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import ragged

@@ -27,8 +27,7 @@ from shardmill.stages.ingest import Ingest
 from shardmill.stages.measure import Measure
 from shardmill.stages.pack import Materialize
 from shardmill.stages.remove import RemoveSamples
-from shardmill.stages.tokenize import Tokenize
-from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.stages.tokenize import Tokenize, TokenizeText
 
 Make = Callable[[Path, str], Stage]
 

@@ -7,8 +7,7 @@ import sys
 
 from shardmill.model.codec import from_plain
 from shardmill.running.lock import LockTiming
-from shardmill.running.runner import run_stage
-from shardmill.running.session import Interrupted
+from shardmill.running.runner import Interrupted, run_stage
 
 
 def main() -> None:

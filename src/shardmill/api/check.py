@@ -208,7 +208,7 @@ def _holds_tars(path: Path) -> bool:
 
 
 def _report_codes(path: Path, num_decoded: int) -> CodesReport:
-    from shardmill.stages.codereport import codebook_use, outliers, reconstruct, spread_keys
+    from shardmill.stages.codes import codebook_use, outliers, reconstruct, spread_keys
 
     use = codebook_use(path)
     counts: dict[str, Any] = {

@@ -18,8 +18,7 @@ from shardmill.model.codec import field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
 from shardmill.stages.adopt import AdoptTokens
-from shardmill.stages.tokenize import Tokenize
-from shardmill.stages.tokenize_text import TokenizeText
+from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.path import as_path
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
 from shardmill.tokens.templates.text import PlainText

@@ -25,8 +25,8 @@ from shardmill.model.sample import Document, Sample, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of
 from shardmill.shards.ledger import Ledger
-from shardmill.stages.check.content import tokens_behind
-from shardmill.stages.codereport import reconstruct, spread_keys
+from shardmill.stages.codes import reconstruct, spread_keys
+from shardmill.stages.inputs import tokens_behind
 from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
 ReadableRow: TypeAlias = Callable[[TokenRow], list[Run]]

@@ -23,7 +23,6 @@ from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
 from shardmill.running.events import OnEvent
 from shardmill.running.job import Job
-from shardmill.running.lock import part_lock_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +63,12 @@ class Engine:
 
     # Whether workers share this machine, so that its GPUs say how many of them make sense.
     is_local: ClassVar[bool] = False
+    # Whether it submits tasks that share the units by claims (see `task`). Such tasks outlive the
+    # run, so its lock lets them in, and lets it watch tasks that an earlier run submitted.
+    has_tasks: ClassVar[bool] = False
 
     def check(self) -> None:
         """Raise `ConfigError` if it cannot work here; called before anything is written."""
-
-    def lock_name(self, part: tuple[int, int]) -> str:
-        """Return the name of the lock that the run holds; by default it excludes other runs."""
-        return part_lock_name(part)
 
     def work(self, assignment: Assignment) -> None:
         """Return when every unit is done or has failed, or when told to stop."""

@@ -11,7 +11,11 @@ where modules are found, and never a credential: those come from the environment
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,14 +59,6 @@ class Job:
         return Ledger(as_path(self.out_dir), self.token)
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    """A job and the stage that it names, loaded and found to be the same as when it was written."""
-
-    job: Job
-    stage: Stage
-
-
 def jobs_dir(out_dir: Path) -> Path:
     """Return the folder of job files, scripts and what their tasks print."""
     return out_dir / "jobs"
@@ -82,7 +78,7 @@ def write_job(job: Job) -> Path:
     return path
 
 
-def read_job(path: Path) -> JobFile:
+def read_job(path: Path) -> Job:
     """Return the job of a file, and add its search path for modules to ours.
 
     Raises `ConfigError` for a job of another format, or one whose stage is another version here.
@@ -103,7 +99,21 @@ def read_job(path: Path) -> JobFile:
             f"({__version__}) or the plugin installed here is not the one that made the job "
             f"({content['shardmill']}); install the same one on every machine"
         )
-    return JobFile(job, stage)
+    return job
+
+
+def keep_failure(ledger: Ledger, unit_name: str, message: str, trace: str = "") -> None:
+    """Write failures/NAME.json, as far as the disk allows: it only informs."""
+    record = {
+        "unit": unit_name,
+        "message": message,
+        "traceback": trace,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": round(time.time(), 3),
+    }
+    with suppress(OSError):
+        ledger.write_failure(unit_name, record)
 
 
 def add_to_path(folders: list[str]) -> None:

@@ -18,13 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.errors import ConfigError
 from shardmill.machine import count_cpus
 from shardmill.model.codec import to_plain
-from shardmill.model.stage import Stage
 from shardmill.running.engine import Assignment, Engine
 from shardmill.running.job import Job
-from shardmill.running.pool import PoolWorker, WorkerExit, WorkerPool, WorkerUnits
+from shardmill.running.pool import (
+    PoolWorker,
+    WorkerExit,
+    WorkerPool,
+    WorkerUnits,
+    check_importable,
+)
 from shardmill.running.worker import work_job
 from shardmill.storage.text import dump_line, parse_json
 
@@ -56,15 +60,6 @@ class Local(Engine):
             on_event=assignment.on_event,
             should_stop=assignment.should_stop,
         ).run()
-
-
-def check_importable(stage: Stage) -> None:
-    """Raise `ConfigError` if another process could not import the stage."""
-    if type(stage).__module__ == "__main__":
-        raise ConfigError(
-            f"worker processes cannot import {type(stage).__name__} from a script: put it "
-            "into a module of its own, or run with workers=0"
-        )
 
 
 class ProcessSpawner:

@@ -11,15 +11,13 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.stage import Unit, unit_to_plain
+from shardmill.model.stage import Stage, Unit, unit_to_plain
 from shardmill.running.events import Event, OnEvent, event_from_plain
-from shardmill.running.job import Job
-from shardmill.running.worker import failure_record
+from shardmill.running.job import Job, keep_failure
 
 TICK_S = 0.25
 QUIT_WAIT_S = 6.0
@@ -87,6 +85,15 @@ class UnitSource(Protocol):
 
     def is_waiting(self) -> bool:
         """Say whether units may come later, though there are none now."""
+
+
+def check_importable(stage: Stage) -> None:
+    """Raise `ConfigError` if another process could not import the stage."""
+    if type(stage).__module__ == "__main__":
+        raise ConfigError(
+            f"worker processes cannot import {type(stage).__name__} from a script: put it "
+            "into a module of its own, or run with workers=0"
+        )
 
 
 class WorkerPool:
@@ -207,9 +214,7 @@ class WorkerPool:
             self._queue.append(unit)
             return
         message = f"its worker {ending.cause}"
-        with suppress(OSError):
-            record = failure_record(unit.name, message, ending.log_tail)
-            self._job.ledger.write_failure(unit.name, record)
+        keep_failure(self._job.ledger, unit.name, message, ending.log_tail)
         self._on_event(Event(kind="failed", unit=unit.name, message=message))
 
     def _dismiss(self, message: Message) -> None:

@@ -40,8 +40,14 @@ from shardmill.model.codec import from_plain, to_plain
 from shardmill.running.engine import Assignment, Engine
 from shardmill.running.events import Event, OnEvent, event_to_plain
 from shardmill.running.job import Job, add_to_path
-from shardmill.running.local import check_importable
-from shardmill.running.pool import Message, PoolWorker, WorkerExit, WorkerPool, WorkerUnits
+from shardmill.running.pool import (
+    Message,
+    PoolWorker,
+    WorkerExit,
+    WorkerPool,
+    WorkerUnits,
+    check_importable,
+)
 from shardmill.running.worker import ReceivedUnits, work_job
 from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, parse_json

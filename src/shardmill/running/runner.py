@@ -6,26 +6,49 @@ one that other inputs made; in an unfinished one, what did not change with the i
 
 `retry_rejects` makes units of a finished folder pending again, because downloads that failed then
 may succeed now. `try_units` runs a few units, to know beforehand what all of them will take.
+
+Below these is what a run and a task (see `task`) both need: drafts and log, stop signals, and
+removing what the dead left. A run that is killed leaves drafts, a lock and claims behind. The next
+run removes drafts that have no lock, and whoever completes a folder removes the claims and the
+locks of tasks that are dead.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
-from shardmill.errors import ConfigError, FormatError, LockedError, UnitFailed
+from shardmill.errors import (
+    ConfigError,
+    FormatError,
+    LockedError,
+    ShardmillError,
+    StoreError,
+    UnitFailed,
+)
 from shardmill.machine import count_cpus
-from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.manifest import Manifest, Receipt, stage_digest
 from shardmill.model.stage import Stage, Unit
+from shardmill.plugins import ENGINES
 from shardmill.running.engine import Assignment, Engine
-from shardmill.running.events import Event, EventHub, OnEvent
+from shardmill.running.events import Event, EventHub, EventLog, OnEvent
 from shardmill.running.job import Job
-from shardmill.running.local import Local
-from shardmill.running.lock import FolderLock, LockTiming, part_lock_name
+from shardmill.running.lock import (
+    FolderLock,
+    LockTiming,
+    part_lock_name,
+    read_locks,
+    task_lock_name,
+)
 from shardmill.running.plan import (
     FolderPlan,
     check_fresh,
@@ -37,14 +60,7 @@ from shardmill.running.plan import (
     store_plan,
 )
 from shardmill.running.progress import Progress, RunReport
-from shardmill.running.session import (
-    StopSignals,
-    explain_refusals,
-    open_session,
-    raise_interrupted,
-    remove_claims,
-    remove_dead_drafts,
-)
+from shardmill.running.worker import is_fatal
 from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.storage.path import UrlPath, as_path
 
@@ -72,7 +88,8 @@ def run_stage(
     another run works on it, `TooManySkips` if all units together skip more than the rate allows,
     `Interrupted` after a stop signal. What is done stays done in every case.
     """
-    engine, progress = on or Local(), Progress()
+    engine: Engine = on or build(ENGINES, {"kind": "local"})
+    progress = Progress()
     # As workers will load it: a float that was given as an int would have another digest there.
     stage = from_plain(to_plain(stage), where="stage")
     ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
@@ -87,7 +104,7 @@ def run_stage(
             return progress.report(ledger.out_dir, manifest)
         _check_options(workers, retries, max_skip_rate, part)
         check_place(ledger)
-        lock_name = engine.lock_name(part)
+        lock_name = _lock_name(engine, part)
         engine.check()
         job = Job(
             stage=to_plain(stage),
@@ -107,6 +124,7 @@ def run_stage(
                 on_event(Event(kind="wait", message=message)) if on_event else None
             ),
         )
+        # The lock comes before the drafts: drafts without a lock are taken for those of the dead.
         with lock, open_session(ledger, listeners) as hub:
             plan = _plan(ledger, stage, timing)
             if plan.num_kept is not None:
@@ -114,6 +132,7 @@ def run_stage(
                 hub(Event(kind="wait", message=f"inputs changed: {kept}"))
             _work(engine, stage, job, part_of(plan.units, part), workers, lock, hub)
             manifest = collect(ledger, stage, plan.units, max_skip_rate=max_skip_rate)
+            # Claims go after the manifest is there: until then they keep tasks from double work.
             if manifest is not None:
                 remove_claims(ledger)
             return progress.report(ledger.out_dir, manifest)
@@ -166,6 +185,15 @@ def _check_options(
     part_of([], part)
 
 
+def _lock_name(engine: Engine, part: tuple[int, int]) -> str:
+    if not engine.has_tasks:
+        return part_lock_name(part)
+    if part != (1, 1):
+        name = type(engine).__name__
+        raise ConfigError(f"--part is for machines without a scheduler: leave it out with {name}")
+    return task_lock_name("driver")
+
+
 def _plan(ledger: Ledger, stage: Stage, timing: LockTiming | None) -> FolderPlan:
     """Return the units of the folder; of parts that start together one lists, the others wait."""
     locks_dir = ledger.out_dir / "locks"
@@ -198,6 +226,7 @@ def _work(
         try:
             engine.work(assignment)
         finally:
+            # Whatever the engine raised while it was being stopped, the cause is what is told.
             if signals.number:
                 raise_interrupted(signals.number, job.ledger.out_dir)
             if lock.lost:
@@ -224,7 +253,7 @@ def retry_rejects(
         return 0
     ledger.make_folders()
     with FolderLock(ledger.out_dir / "locks", part_lock_name((1, 1)), ledger.token, timing=timing):
-        ledger.make_drafts()
+        ledger.make_drafts()  # receipts are set aside by way of them
         found = ledger.read_receipts(ledger.read_units(), stage_digest(stage))
         chosen = [receipt for receipt in found if receipt and _has(receipt, tuple(reasons))]
         if chosen:
@@ -261,8 +290,7 @@ def try_units(
 
     The folder is complete, so that the next stage can be tried on it; it must not be kept.
     """
-    inputs = stage.inputs()
-    units = list(stage.units())
+    inputs, units = stage.inputs(), list(stage.units())
     chosen = spread(units, num_units)
     ledger = Ledger(out.absolute(), secrets.token_hex(8))
     ledger.make_folders()
@@ -284,7 +312,10 @@ def try_units(
 
 
 def spread(units: Sequence[Unit], count: int) -> list[Unit]:
-    """Return `count` units at even distances, or all if there are no more."""
+    """Return `count` units at even distances, or all if there are no more.
+
+    Of 10 units 3 are 1, 5 and 8: the middles of three equal parts.
+    """
     count = min(count, len(units))
     return [units[(2 * n + 1) * len(units) // (2 * count)] for n in range(count)]
 
@@ -308,3 +339,118 @@ class UnitTimes:
         if not kept:
             return 0.0, 0.0
         return sum(t[0] for t in kept) / len(kept), sum(t[1] for t in kept) / len(kept)
+
+
+@contextmanager
+def open_session(ledger: Ledger, listeners: Sequence[OnEvent]) -> Iterator[EventHub]:
+    """Make the drafts and the log of a run, yield where its events go, and remove the drafts."""
+    ledger.make_drafts()
+    log = EventLog(ledger.out_dir / "events" / f"{ledger.token}.jsonl")
+    hub = EventHub(log, listeners)
+    try:
+        yield hub
+    finally:
+        hub(Event(kind="end"))
+        log.close()
+        shutil.rmtree(ledger.draft_dir, ignore_errors=True)
+
+
+@contextmanager
+def explain_refusals(ledger: Ledger) -> Iterator[None]:
+    """Turn the system's refusal to read or write our folder into an error that names it."""
+    try:
+        yield
+    except StoreError:
+        raise  # it names the object, and says what to do
+    except OSError as error:
+        ours = is_fatal(error) or str(error.filename).startswith(str(ledger.out_dir))
+        if not ours:
+            raise
+        raise ShardmillError(
+            f"cannot write to {ledger.out_dir}: {error.strerror}. Free some space or get the right "
+            "to write there, and run the same command again; or name another folder"
+        ) from error
+
+
+def remove_dead_drafts(ledger: Ledger) -> set[str]:
+    """Remove the drafts of runs that were killed, and return the tokens of the others that live.
+
+    A run that was only suspended, and wakes up after it was taken over, finds its drafts gone and
+    can commit nothing.
+    """
+    # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
+    # The drafts are listed first, so that a run which starts meanwhile is not in the list.
+    drafts = list(ledger.drafts_dir.iterdir())
+    alive = {lock.owner.token for lock in read_locks(ledger.out_dir / "locks")}
+    for draft_dir in drafts:
+        if draft_dir.name not in alive:
+            shutil.rmtree(draft_dir, ignore_errors=True)
+    return alive - {ledger.token}
+
+
+def remove_claims(ledger: Ledger) -> None:
+    """Remove the claims of a complete folder, and what tasks left there that seem to be dead."""
+    claims_dir = ledger.out_dir / "claims"
+    if not claims_dir.exists():
+        return
+    # Several tasks may see the last receipt, and do this at the same time.
+    with suppress(FileNotFoundError):
+        ledger.backend.discard(list(claims_dir.iterdir()))
+    if not isinstance(claims_dir, UrlPath):
+        shutil.rmtree(claims_dir, ignore_errors=True)
+    for lock in read_locks(ledger.out_dir / "locks"):
+        if lock.name.startswith("task-") and not lock.alive:
+            (ledger.out_dir / "locks" / f"{lock.name}.json").unlink(missing_ok=True)
+    remove_dead_drafts(ledger)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal; what is done is done, and running again goes on."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        self.signal_number = signal_number
+        super().__init__(message)
+
+
+def raise_interrupted(number: int, out_dir: Path) -> NoReturn:
+    """Raise `Interrupted` with the name of the signal and how to go on."""
+    raise Interrupted(
+        number,
+        f"stopped by {signal.Signals(number).name}; what is done is kept in {out_dir}: run the "
+        "same command again to go on",
+    )
+
+
+class StopSignals:
+    """While the block runs, `number` is the first of Ctrl-C and SIGTERM that came, or 0.
+
+    With `raising`, the signal also ends the work at hand with `KeyboardInterrupt`; a second signal
+    always does. SIGUSR1 calls `on_drain`, if that is given: the time is nearly over, begin nothing
+    new. Outside the main thread Python cannot receive signals, and this does nothing.
+    """
+
+    def __init__(self, *, raising: bool, on_drain: Callable[[], None] | None = None) -> None:
+        self.number = 0
+        self._raising, self._on_drain = raising, on_drain
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+            if self._on_drain is not None:
+                drain = self._on_drain
+                self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, lambda *_: drain())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        again = self.number != 0
+        self.number = number
+        if again or self._raising:
+            raise KeyboardInterrupt

@@ -23,14 +23,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.stage import Unit
 from shardmill.running.engine import Assignment, Engine, QueueState
 from shardmill.running.events import Event, LogTail
 from shardmill.running.job import Job, job_path, jobs_dir, write_job
-from shardmill.running.lock import task_lock_name
 from shardmill.storage.files import list_names
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_page, read_json
@@ -98,6 +97,8 @@ class Slurm(Engine):
     With `wait`, the run returns when all is done; otherwise as soon as the tasks are submitted.
     """
 
+    has_tasks: ClassVar[bool] = True
+
     tasks: int = 1
     at_once: int | None = None
     task: TaskShape = field(default_factory=TaskShape)
@@ -118,12 +119,6 @@ class Slurm(Engine):
                 "there is no sbatch here: run this on a login node of the cluster, print the "
                 "script with --dry-run, or run each part by hand with --part 1/8, --part 2/8, ..."
             )
-
-    def lock_name(self, part: tuple[int, int]) -> str:
-        """Return the name of the lock of whoever submits and watches; tasks run beside it."""
-        if part != (1, 1):
-            raise ConfigError("--part is for machines without a scheduler: leave it out with SLURM")
-        return task_lock_name("driver")
 
     def work(self, assignment: Assignment) -> None:
         """Submit what is missing, unless tasks are at it already, and watch if wanted."""

@@ -22,7 +22,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -38,11 +37,11 @@ from types import TracebackType
 from typing import Any
 
 from shardmill.errors import ShardmillError, StoreError
-from shardmill.model.codec import Plain, from_plain
+from shardmill.model.codec import from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work, unit_from_plain
 from shardmill.running.events import Event, OnEvent, event_to_plain
-from shardmill.running.job import Job, add_to_path
+from shardmill.running.job import Job, add_to_path, keep_failure
 from shardmill.shards.commit import Sealed, commit, seal
 from shardmill.shards.ledger import Ledger, earlier_files
 from shardmill.storage.path import is_remote
@@ -168,11 +167,8 @@ class _Loop:
             )
 
     def _report_failure(self, unit_name: str, error: Exception) -> None:
-        """Keep the failure in the folder, as far as the disk allows, and tell the run."""
         message = describe(error)
-        trace = "".join(traceback.format_exception(error))
-        with suppress(OSError):
-            self.ledger.write_failure(unit_name, failure_record(unit_name, message, trace))
+        keep_failure(self.ledger, unit_name, message, "".join(traceback.format_exception(error)))
         pid, fatal = os.getpid(), is_fatal(error)
         self.on_event(Event(kind="failed", unit=unit_name, pid=pid, message=message, fatal=fatal))
 
@@ -249,18 +245,6 @@ class DraftFolders:
                 self._empty.append(path)
                 return
         shutil.rmtree(path, ignore_errors=True)
-
-
-def failure_record(unit_name: str, message: str, trace: str) -> dict[str, Plain]:
-    """Return the content of failures/NAME.json."""
-    return {
-        "unit": unit_name,
-        "message": message,
-        "traceback": trace,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "time": round(time.time(), 3),
-    }
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -28,8 +28,13 @@ from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
 from shardmill.shards.samples import parse_sample
 from shardmill.shards.tokens.shard import ROLES
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.codes import count_images
-from shardmill.stages.inputs import count_shard, open_unit, sample_inputs, sample_units
+from shardmill.stages.inputs import (
+    count_images,
+    count_shard,
+    open_unit,
+    sample_inputs,
+    sample_units,
+)
 from shardmill.tokens.codes import CodeReader, FieldCodes
 from shardmill.tokens.text.tokenizer import TextSpec
 

@@ -7,6 +7,10 @@ of each unit is also encoded in fp32, and the counts say how many codes were equ
 while more decode. The size of an image is known from its header, so each gets a place in a batch of
 its size at once, and its thread writes there. An image that turns out to be broken leaves its place
 unused.
+
+What a finished folder is worth: `codebook_use` says how the codebook is used, `reconstruct` what
+images come back from it. One that comes back much worse than the others was cut wrongly, is not
+what the tokenizer has learned, or has the codes of another: `outliers` finds these.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -27,10 +32,19 @@ from shardmill.machine import count_cpus
 from shardmill.media.geometry import Geometry, ResizeCrop
 from shardmill.media.header import probe
 from shardmill.media.image import Content, decode_image, resampler, resize_crop
+from shardmill.model.codec import from_plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.shards.codes import ROLE, ImageCodes, code_dtype, write_codes
-from shardmill.shards.samples import SampleShard, parse_sample
-from shardmill.stages.inputs import OverSamples, open_unit, sample_units
+from shardmill.shards.codes import (
+    ROLE,
+    CodeShard,
+    ImageCodes,
+    code_dtype,
+    open_codes,
+    write_codes,
+)
+from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.samples import SampleShard, open_samples, parse_sample
+from shardmill.stages.inputs import OverSamples, count_images, open_unit, sample_units
 from shardmill.tokens.vq.tokenizer import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -46,6 +60,12 @@ NUM_DECODING = 3  # full batches whose images are being decoded
 NUM_LAUNCHED = 2  # batches that the device has not given back
 SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... of a full one
 
+MAX_PSNR = 100.0
+OUTLIER_DEVIATIONS = 4.0
+# The median of deviations of a normal distribution is 0.6745 standard deviations.
+MEDIAN_TO_DEVIATION = 1 / 0.6745
+
+Pixels: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int]
 Outcome: TypeAlias = NDArray[Any] | SampleError
 OnFirst: TypeAlias = Callable[[int, Any], None]
@@ -184,15 +204,6 @@ class _Reading:
                 rows.append((key, images))
                 count_images(tally, images)
         return rows
-
-
-def count_images(tally: Tally, images: list[ImageCodes]) -> None:
-    """Count the images of a sample, by their size in codes, and their codes."""
-    for image in images:
-        rows, columns = image.codes.shape
-        tally.count("images")
-        tally.count("codes", image.codes.size)
-        tally.count(f"code grid|{columns}x{rows}")
 
 
 def check_sizes(geometry: Geometry, factor: int) -> None:
@@ -400,3 +411,123 @@ def _one_thread_each() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodebookUse:
+    """How often each code occurs in a folder."""
+
+    counts: NDArray[np.int64]
+
+    @property
+    def num_dead(self) -> int:
+        """Codes that never occur."""
+        return int((self.counts == 0).sum())
+
+    @property
+    def perplexity(self) -> float:
+        """The number of codes that, used equally often, would be as varied as these."""
+        shares = self.counts[self.counts > 0] / max(1, self.counts.sum())
+        return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reconstruction:
+    """An image as it was encoded, as its codes give it back, and how near the two are."""
+
+    key: str
+    medium: str
+    original: Pixels
+    decoded: Pixels
+    psnr: float
+
+    def side_by_side(self) -> Pixels:
+        """Return both images in one, the original on the left."""
+        return np.concatenate([self.original, self.decoded], axis=1)
+
+
+def codebook_use(folder: Path) -> CodebookUse:
+    """Return the use of the codebook in all shards of a finished folder of codes."""
+    counts = np.zeros(0, np.int64)
+    for shard in _shards(folder):
+        found = np.bincount(shard.codes, minlength=shard.num_codes)
+        counts = found if not counts.size else counts + found
+    return CodebookUse(counts)
+
+
+def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[Reconstruction]:
+    """Yield every image of the samples with these keys beside what its codes decode to."""
+    import torch
+
+    spec = spec_of(folder)
+    live = spec.tokenizer.load("fp32", device)
+    shards = list(_shards(folder))
+    with closing(open_samples(spec.input_dir)) as samples:
+        for key in keys:
+            shard, number = _find(shards, key, folder)
+            in_samples = samples.find(key)
+            if in_samples is None:
+                raise ConfigError(f"{spec.input_dir} has no sample with the key {key!r} any more")
+            media = samples[in_samples].media
+            for image in shard.images(number):
+                original = _as_encoded(spec, media[image.medium])
+                codes = torch.from_numpy(image.codes.astype(np.int64))[None].to(device)
+                decoded = live.decode(codes)[0].cpu().numpy()
+                yield Reconstruction(key, image.medium, original, decoded, psnr(original, decoded))
+
+
+def outliers(images: list[Reconstruction]) -> list[Reconstruction]:
+    """Return those that came back far worse than the median image, worst first."""
+    if not images:
+        return []
+    values = np.array([image.psnr for image in images])
+    median = float(np.median(values))
+    spread = float(np.median(np.abs(values - median))) * MEDIAN_TO_DEVIATION
+    limit = median - OUTLIER_DEVIATIONS * max(spread, 0.5)
+    return sorted((p for p in images if p.psnr < limit), key=lambda image: image.psnr)
+
+
+def spread_keys(folder: Path, count: int) -> list[str]:
+    """Return up to `count` keys of samples with images, spread evenly over the folder."""
+    keys = [
+        shard.keys[number]
+        for shard in _shards(folder)
+        for number in np.flatnonzero(np.diff(shard.arrays["first"].astype(np.int64))).tolist()
+    ]
+    chosen = np.linspace(0, len(keys) - 1, min(count, len(keys))).round().astype(int)
+    return [keys[number] for number in chosen]
+
+
+def psnr(original: Pixels, decoded: Pixels) -> float:
+    """Return the peak signal-to-noise ratio in dB, 100 for equal images."""
+    error = float(np.mean((original.astype(np.float64) - decoded) ** 2))
+    return MAX_PSNR if error == 0 else min(MAX_PSNR, 10 * float(np.log10(255**2 / error)))
+
+
+def spec_of(folder: Path) -> EncodeImages:
+    """Return the spec that made a folder of codes."""
+    record = Ledger(folder).read_stage()
+    spec: Any = None if record is None else from_plain(record.stage, where=f"{folder}/stage.json")
+    if not isinstance(spec, EncodeImages):
+        raise ConfigError(f"{folder} holds no codes: make them with shardmill codes")
+    return spec
+
+
+def _shards(folder: Path) -> Iterator[CodeShard]:
+    for shard in open_manifest(folder).shards:
+        if ROLE not in shard.files:
+            raise ConfigError(f"{folder} holds no codes: make them with shardmill codes")
+        yield open_codes(folder / shard.files[ROLE].path)
+
+
+def _find(shards: list[CodeShard], key: str, folder: Path) -> tuple[CodeShard, int]:
+    for shard in shards:
+        number = shard.find(key)
+        if number is not None:
+            return shard, number
+    raise ConfigError(f"{folder} has no codes of a sample with the key {key!r}")
+
+
+def _as_encoded(spec: EncodeImages, content: bytes | memoryview) -> Pixels:
+    pixels = decode_image(content, allow_truncated=spec.allow_truncated)
+    return resize_crop(pixels, spec.geometry.fit(pixels.shape[1], pixels.shape[0]))

@@ -1,7 +1,8 @@
 """Finished shards as the input of a stage: a unit for each, opened by its files, and counted.
 
 Most stages read sample shards (`sample_units`, `open_unit`); those that take what there is, such as
-`remove` and `diff`, open a shard of samples, codes or tokens with `open_content`.
+`remove` and `diff`, open a shard of samples, codes or tokens with `open_content`. What a finished
+folder was made from is found by what its manifest says that it reads (`tokens_behind`).
 
 What a stage keeps is counted sample by sample as it is written (`count_sample`) or for a finished
 shard as a whole (`count_shard`). Both use the same names, so that `status` and the page can add
@@ -11,10 +12,10 @@ them up: "samples|with images", "media|images", "missing|text", "source|NAME", a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -22,24 +23,27 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import ShardEntry
+from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import MediaSize, Sample
+from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Tally, Unit
 from shardmill.shards.codes import ROLE as CODES
-from shardmill.shards.codes import CodeShard, open_codes
+from shardmill.shards.codes import CodeShard, ImageCodes, open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleShard
 from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
-from shardmill.shards.tokens.shard import TokenShard, open_token_shard
+from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
 from shardmill.sources.part import media_kind
 from shardmill.storage.blob import open_blob
+from shardmill.storage.path import as_path
 
 MANIFEST_NAME = "manifest.json"
 ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}
 COUNTED = {"image": "images", "video": "videos", "audio": "audio clips"}
+MAX_STEPS = 4  # an export of packs of tokens without some
 
 
 class SizedSample(NamedTuple):
@@ -138,19 +142,68 @@ def files_of(folder: Path, shard: ShardEntry) -> dict[str, Path]:
     return {role: folder / entry.path for role, entry in shard.files.items()}
 
 
+def stored_as(roles: Collection[str]) -> Literal["tokens", "codes", "tar", "other"]:
+    """Return how a shard is stored, by the roles of its files.
+
+    The `content` of a folder does not say it: packs are token shards or tars, and so are exports.
+    """
+    if "spans" in roles:
+        return "tokens"
+    if CODES in roles:
+        return "codes"
+    # Beside a .bin, an .idx is Megatron's and not that of a tar.
+    return "tar" if "idx" in roles and "bin" not in roles else "other"
+
+
 def open_content(files: Mapping[str, Path]) -> ContentShard:
     """Open a shard of samples (its index), codes or tokens; all of them have `keys`.
 
     Files that are none of these, such as those of an export, are a `ConfigError`.
     """
-    if "spans" in files:
-        return open_token_shard({role: files[role] for role in TOKEN_ROLES})
-    if CODES in files:
-        return open_codes(files[CODES])
-    if "idx" in files:
-        return open_tar_index(files["idx"])
+    match stored_as(files):
+        case "tokens":
+            return open_token_shard({role: files[role] for role in TOKEN_ROLES})
+        case "codes":
+            return open_codes(files[CODES])
+        case "tar":
+            return open_tar_index(files["idx"])
     names = ", ".join(sorted(path.name for path in files.values()))
     raise ConfigError(f"a shard of {names} holds no samples, codes or tokens")
+
+
+def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
+    """Return the folder of tokens behind packs and exports; any other folder is its own."""
+    for _ in range(MAX_STEPS):
+        place = _made_from(manifest, "input", "tokens")
+        if place is None:
+            break
+        folder, manifest = place, open_manifest(place)
+    return folder, manifest
+
+
+def samples_behind(manifest: Manifest) -> Path | None:
+    """Return the folder of samples that tokens were made from, None if it is not known or gone."""
+    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
+
+
+def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
+    """Return the token space that packs and exports share with the tokens behind them.
+
+    None if that is not known: for samples, packs of others, and tokens that cannot be read.
+    """
+    place, made = tokens_behind(folder, manifest)
+    if place == folder or not any(stored_as(shard.files) == "tokens" for shard in made.shards):
+        return None
+    try:
+        return open_tokens(place, made).space
+    except (FormatError, OSError):
+        return None
+
+
+def _made_from(manifest: Manifest, *roles: str) -> Path | None:
+    """Return the finished folder that a folder was made from, by the first role that has one."""
+    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
+    return next((place for place in places if (place / MANIFEST_NAME).exists()), None)
 
 
 def media_sizes(index: TarIndex) -> Callable[[int], dict[str, MediaSize]]:
@@ -187,6 +240,15 @@ def count_sample(tally: Tally, sample: Sample, sizes: Mapping[str, MediaSize]) -
             tally.observe("pixels", size.width * size.height)
         if size.duration_s:
             tally.observe("video seconds", round(size.duration_s))
+
+
+def count_images(tally: Tally, images: Iterable[ImageCodes]) -> None:
+    """Count the images of a sample that became codes, by their size in codes."""
+    for image in images:
+        rows, columns = image.codes.shape
+        tally.count("images")
+        tally.count("codes", image.codes.size)
+        tally.count(f"code grid|{columns}x{rows}")
 
 
 def count_shard(tally: Tally, files: Mapping[str, Path]) -> None:

@@ -32,7 +32,14 @@ from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.tar.index import cut_tar
 from shardmill.shards.tokens.shard import TokenShard
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.inputs import ContentShard, count_shard, files_of, open_content, sample_inputs
+from shardmill.stages.inputs import (
+    ContentShard,
+    count_shard,
+    files_of,
+    open_content,
+    sample_inputs,
+    stored_as,
+)
 from shardmill.storage.files import link_or_copy, write_file
 from shardmill.storage.text import dump_page, parse_json
 
@@ -65,7 +72,7 @@ class RemoveSamples:
         """Yield a unit for each shard, with the rows that go."""
         keys = read_keys(self.keys_path)
         for shard in open_manifest(self.input_dir).shards:
-            if "idx" in shard.files and not {"tar", "spans"} & shard.files.keys():
+            if stored_as(shard.files) == "tar" and "tar" not in shard.files:
                 raise ConfigError(
                     f"{self.input_dir} only points at tars that lie elsewhere: ingest them to have "
                     "shards that can be written again"

@@ -1,35 +1,59 @@
-"""Tokenize: sample shards become token shards, one unit a shard.
+"""Tokenize: sample shards, or tables of plain text, become token shards.
 
 For each sample: its template says what is said and learned, its media are laid out as codes or
 placeholders, its text is encoded (many samples in one call), and the row is fitted to the longest
 length. Only the documents are read from the tars, unless codes lie in members of their own.
+
+`TokenizeText` needs no samples: nothing is done per document that can be done per batch, so the
+engine of the tokenizer sets the speed. The texts of a batch are encoded in one call, control tokens
+are put between them in one array operation, and their ids are written at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import islice
 from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardmill.errors import ConfigError, SampleError
+from shardmill.model.codec import Plain
 from shardmill.model.rng import SampleRng
-from shardmill.model.sample import MediaSize, Sample
+from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import Overlong, TokenRow
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
+from shardmill.sources.listing import Listed, list_files, size_and_time
+from shardmill.sources.tables.stream import (
+    ByteReader,
+    Span,
+    Streams,
+    TableRecord,
+    TableSlice,
+    cut,
+    open_stream,
+)
+from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.tables.text import json_fields, line_records
 from shardmill.stages.inputs import (
+    fingerprint_of,
     media_sizes,
     open_unit,
     sample_inputs,
     sample_units,
     shards_hold_bytes,
 )
+from shardmill.storage.path import as_path
 from shardmill.tokens.assemble import (
     AssembledRow,
     Hook,
@@ -43,15 +67,20 @@ from shardmill.tokens.assemble import (
 from shardmill.tokens.codes import CodeReader, CodeSource
 from shardmill.tokens.layout import LAYOUTS, BoundLayout, ImageLayout, MediaBlock, bind_layout
 from shardmill.tokens.templates.template import Medium, Render, Template, control_ids
+from shardmill.tokens.templates.text import PlainText
 from shardmill.tokens.text.tokenizer import (
+    Ragged,
     TextSpec,
     TextTokenizer,
+    check_text,
     files_checksum,
     load_once,
 )
 from shardmill.tokens.visual.rule import VisualRule
 
+# What is encoded in one call of the tokenizer; the characters bound the memory.
 BATCH_SAMPLES = 256
+BATCH_TEXTS = 4096
 BATCH_CHARS = 4 << 20
 
 
@@ -261,3 +290,235 @@ def count_row(tally: Tally, row: TokenRow) -> None:
     if row.origin is not None:
         tally.count(f"source|{row.origin.source}")
         tally.count(f"source tokens|{row.origin.source}", len(row.ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeText:
+    """The spec of a tokenization of jsonl files (also .gz and .zst) with a text in each row.
+
+    A unit is a file, because a compressed file is read from its beginning; `per_shard` cuts a file
+    that is too large for one worker into units of that many rows, at the price of reading it once
+    more to find them. A document longer than `block_size` is cut into blocks of that many tokens,
+    none lost, none written twice. `limit` takes the first rows of the input, good or bad.
+    """
+
+    version: ClassVar[int] = 1
+    content: ClassVar[str] = "tokens"
+
+    files: tuple[str, ...]
+    tokenizer: TextSpec
+    space: TokenSpace
+    template: PlainText = field(default_factory=PlainText)
+    text_field: str = "text"
+    name: str = "text"
+    max_length: int | None = None
+    block_size: int | None = None
+    per_shard: int | None = None
+    limit: int | None = None
+    max_row_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "block_size", "per_shard", "max_row_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if self.limit is not None and self.limit < 0:
+            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Return {role: places} of what is read."""
+        return {"raw": self.files}
+
+    def units(self) -> Iterator[Unit]:
+        """Yield a unit for each file or slice of one, identified by the file's size and time."""
+        digest = files_checksum(self.tokenizer.files())
+        for number, (listed, piece) in enumerate(self._pieces()):
+            input: dict[str, Plain] = {
+                "path": str(listed.path),
+                "relative": listed.relative,
+                "name": listed.name,
+                "size_and_time": [*size_and_time(listed.path)],
+                "files_used": digest,
+            }
+            if piece is not None:
+                num_bytes = piece.end - piece.offset
+                input["slice"] = [piece.number, piece.offset, num_bytes]
+            num_rows = None if piece is None else piece.num_rows
+            yield Unit(name=f"{number:06d}", input=input, num_samples=num_rows)
+
+    def _pieces(self) -> Iterator[tuple[Listed, TableSlice | None]]:
+        """Yield each file whole, or its slices up to the limit over all files."""
+        left = self.limit
+        for listed in self._tables():
+            if left is None and self.per_shard is None:
+                yield listed, None
+                continue
+            if left == 0:
+                return
+            with open_stream(listed.path) as file:
+                records = islice(line_records(file, 0, 0, self.max_row_bytes), left)
+                for piece in cut(records, self.per_shard or sys.maxsize):
+                    left = None if left is None else left - piece.num_rows
+                    yield listed, piece
+
+    def _tables(self) -> list[Listed]:
+        """Return the files, all of which must hold lines of JSON; no file at all is refused."""
+        tables = list(list_files(self.files, table_stem))
+        if not tables:
+            raise ConfigError(f"there are no tables of text in {', '.join(self.files)}")
+        for listed in tables:
+            suffix, _ = split_suffixes(listed.path.name)
+            if SUFFIXES.get(suffix) not in (None, "jsonl", "json", "txt"):
+                raise ConfigError(f"{listed.path} does not hold lines of JSON: ingest it first")
+        return tables
+
+    @contextmanager
+    def open(self) -> Iterator[Work]:
+        """Load the tokenizer, once a process; the file of the last unit stays open."""
+        tokenizer = load_tokenizer(self.tokenizer, self.space)
+        find = control_ids(tokenizer, self.space)
+        first = [find("bos")] if self.template.bos else []
+        last = [find("eos")] if self.template.eos else []
+
+        streams = Streams()
+
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            table: Any = unit.input
+            about = {"input": table["relative"], "engine": tokenizer.engine}
+            with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
+                for numbers, texts in self._batches(table, streams, tally):
+                    ids = surround(tokenizer.encode_batch(texts), first, last)
+                    self._write(table, numbers, ids, writer, tally)
+            draft.finish(unit.name, num_samples=writer.num_rows)
+
+        try:
+            yield work
+        finally:
+            streams.close()
+
+    def units_name_content(self) -> bool:
+        """Say that units do: they hold size and time of a table."""
+        return True
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return size and time of the tables and of the tokenizer's files."""
+        tables = [listed.path for listed in self._tables()]
+        return fingerprint_of([*tables, *self.tokenizer.files()])
+
+    def _batches(
+        self, table: Mapping[str, Any], streams: Streams, tally: Tally
+    ) -> Iterator[tuple[list[int], list[str]]]:
+        """Yield the numbers of rows and their texts, as many as are encoded in one call."""
+        numbers: list[int] = []
+        texts: list[str] = []
+        num_chars = 0
+        for record in self._records(table, streams):
+            tally.num_in += 1
+            try:
+                texts.append(self._text(record))
+            except SampleError as error:
+                tally.skip(_key(table, record.number), error)
+                continue
+            numbers.append(record.number)
+            num_chars += len(texts[-1])
+            if len(texts) >= BATCH_TEXTS or num_chars >= BATCH_CHARS:
+                yield numbers, texts
+                numbers, texts, num_chars = [], [], 0
+        yield numbers, texts
+
+    def _records(self, table: Mapping[str, Any], streams: Streams) -> Iterator[TableRecord]:
+        number, offset, num_bytes = table.get("slice", (0, 0, None))
+        if num_bytes is None:
+            streams.close()  # a whole file is read from its beginning
+        file = streams.at(as_path(table["path"]), offset)
+        span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
+        return line_records(span, number, offset, self.max_row_bytes)
+
+    def _text(self, record: TableRecord) -> str:
+        if record.problem is not None:
+            raise record.problem
+        text = json_fields(record).get(self.text_field)
+        if not isinstance(text, str):
+            raise SampleError("missing field", f"{self.text_field!r} holds no text: {text!r:.100}")
+        return check_text(text)
+
+    def _write(
+        self,
+        table: Mapping[str, Any],
+        numbers: list[int],
+        ids: Ragged,
+        writer: TokenWriter,
+        tally: Tally,
+    ) -> None:
+        lengths = ids.lengths
+        is_empty, is_long = lengths == 0, np.zeros(len(lengths), np.bool_)
+        if self.max_length is not None and self.block_size is None:
+            is_long = lengths > self.max_length
+        for reason, is_bad in (("no tokens", is_empty), ("too long", is_long)):
+            for place in np.flatnonzero(is_bad).tolist():
+                error = SampleError(reason, f"{lengths[place]} tokens")
+                tally.skip(_key(table, numbers[place]), error)
+        is_good = ~(is_empty | is_long)
+        tokens, rows = ids.ids, np.array(numbers, np.int64)
+        if not is_good.all():
+            tokens, rows = tokens[np.repeat(is_good, lengths)], rows[is_good]
+        sizes, rows, block = cut_blocks(lengths[is_good], rows, self.block_size)
+        keys = [
+            f"{_key(table, row)}~{number}" if number else _key(table, row)
+            for row, number in zip(rows.tolist(), block.tolist())
+        ]
+        origin = Origin(source=self.name, path=table["relative"], row=0)
+        continues = block > 0 if block.any() else None
+        writer.append_texts(tokens, sizes, keys, origin, rows.tolist(), continues)
+        # Each block of a long document is a sample of its own in the counts.
+        tally.num_in += len(sizes) - int(is_good.sum())
+        tally.num_kept += len(sizes)
+        self._count(sizes, tally)
+
+    def _count(self, lengths: NDArray[np.int64], tally: Tally) -> None:
+        total = int(lengths.sum())
+        for name in ("tokens", "loss tokens", f"source tokens|{self.name}"):
+            tally.count(name, total)
+        tally.count(f"source|{self.name}", len(lengths))
+        tally.count("row tokens|sum", total)
+        for bits, count in zip(*np.unique(np.ceil(np.log2(lengths)), return_counts=True)):
+            tally.count(f"row tokens|<={1 << int(bits)}", int(count))
+
+
+def _key(table: Mapping[str, Any], row: int) -> str:
+    return f"{table['name']}-{row:08d}"
+
+
+def cut_blocks(
+    lengths: NDArray[np.int64], rows: NDArray[np.int64], block_size: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the lengths of blocks, the row of each, and its number within its document.
+
+    Documents of 5 and 2 tokens in blocks of 3 are blocks of 3, 2 and 2, numbered 0, 1 and 0.
+    """
+    if block_size is None or int(lengths.max(initial=0)) <= block_size:
+        return lengths, rows, np.zeros(len(lengths), np.int64)
+    num_blocks = -(-lengths // block_size)
+    sizes = np.full(int(num_blocks.sum()), block_size, np.int64)
+    last = np.cumsum(num_blocks) - 1
+    sizes[last] = lengths - (num_blocks - 1) * block_size
+    number = np.arange(len(sizes)) - np.repeat(last + 1 - num_blocks, num_blocks)
+    return sizes, np.repeat(rows, num_blocks), number
+
+
+def surround(found: Ragged, first: Sequence[int], last: Sequence[int]) -> Ragged:
+    """Return lists of ids with the same ids put before and after each of them."""
+    more = len(first) + len(last)
+    if not more:
+        return found
+    bounds = found.bounds + more * np.arange(len(found.bounds))
+    ids = np.empty(int(bounds[-1]), found.ids.dtype)
+    is_text = np.ones(len(ids), np.bool_)
+    for offset, token in enumerate(first):
+        ids[bounds[:-1] + offset] = token
+        is_text[bounds[:-1] + offset] = False
+    for offset, token in enumerate(reversed(last), 1):
+        ids[bounds[1:] - offset] = token
+        is_text[bounds[1:] - offset] = False
+    ids[is_text] = found.ids
+    return Ragged(ids, bounds)

@@ -143,7 +143,7 @@ def decode_codes(context: Context, folder: Folder, key: str, medium: str) -> byt
     if not context.decodes:
         raise ConfigError("start with --reconstruct to load the weights and decode codes")
 
-    from shardmill.stages.codereport import reconstruct  # loads torch, which the page rarely needs
+    from shardmill.stages.codes import reconstruct  # loads torch, which the page rarely needs
 
     def make() -> bytes:
         for image in reconstruct(folder.path, [key]):

@@ -25,9 +25,9 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import token_lengths
-from shardmill.stages.check.content import samples_behind, space_of, tokens_behind
 from shardmill.stages.check.specimens import Collection, dump_specimens, open_collection, spread
 from shardmill.stages.index import IndexTars
+from shardmill.stages.inputs import samples_behind, space_of, tokens_behind
 from shardmill.stages.pack import Materialize
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.layout import ImageLayout

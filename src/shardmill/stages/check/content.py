@@ -27,20 +27,19 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
+from shardmill.errors import ConfigError, SampleError, ShardmillError
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.formats.webdataset import VIDEO_SPACE
 from shardmill.media.header import probe
 from shardmill.media.image import decode_image
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin, sample_from_plain
-from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import Members, entry_index, open_entry
 from shardmill.shards.tar.index import TarIndex
-from shardmill.shards.tokens.shard import ROLES, open_token_shard, open_tokens
+from shardmill.shards.tokens.shard import ROLES, open_token_shard
 from shardmill.sources.part import MEDIA_KINDS, media_kind
 from shardmill.sources.shapes.shape import is_missing
 from shardmill.sources.tars import row_fields
@@ -53,6 +52,7 @@ from shardmill.stages.check.tokens import (
     check_token_shard,
     faults_of,
 )
+from shardmill.stages.inputs import space_of, stored_as
 from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead
 
@@ -61,7 +61,6 @@ BYTES_WORTH_A_PROCESS = 32 << 20
 MAX_LISTED = 1000
 # So many images are read at once, and as many wait to be decoded.
 BATCH = 64
-MAX_STEPS = 4  # an export of packs of tokens without some
 TEXT_FIELDS = ("text", "caption", "captions", "text_prompt", "conversations", "messages", "QA")
 MORE_TEXT_FIELDS = ("prompt", "txt", "value", "text_list", "transcript")
 ARRAYS = ("input_ids", "loss_mask")
@@ -114,11 +113,12 @@ def check_shard(folder: Path, limits: Limits, entry: ShardEntry) -> ShardReport:
     """Check one shard; what makes it unreadable is its fault."""
     findings = Findings()
     try:
-        if "spans" in entry.files:
-            files = {role: folder / entry.files[role].path for role in ROLES}
-            findings = check_token_shard(open_token_shard(files), limits)
-        elif "idx" in entry.files and "bin" not in entry.files:  # not Megatron's index
-            _check_tar(folder, entry, limits, findings)
+        match stored_as(entry.files):
+            case "tokens":
+                files = {role: folder / entry.files[role].path for role in ROLES}
+                findings = check_token_shard(open_token_shard(files), limits)
+            case "tar":
+                _check_tar(folder, entry, limits, findings)
     except (ShardmillError, OSError) as error:
         findings.blame("", f"cannot be read: {error}")
     return ShardReport(
@@ -162,41 +162,6 @@ def _with_stage(folder: Path, manifest: Manifest, limits: Limits) -> Limits:
     if limits.max_tokens is None and isinstance(longest, int):
         limits = replace(limits, max_tokens=longest)
     return replace(limits, space=limits.space or space_of(folder, manifest))
-
-
-def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-    """Return the folder of tokens behind packs and exports; any other folder is its own."""
-    for _ in range(MAX_STEPS):
-        place = _made_from(manifest, "input", "tokens")
-        if place is None:
-            break
-        folder, manifest = place, open_manifest(place)
-    return folder, manifest
-
-
-def samples_behind(manifest: Manifest) -> Path | None:
-    """Return the folder of samples that tokens were made from, None if it is not known or gone."""
-    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
-
-
-def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
-    """Return the token space that packs and exports share with the tokens behind them.
-
-    None if that is not known: for samples, packs of others, and tokens that cannot be read.
-    """
-    place, made = tokens_behind(folder, manifest)
-    if place == folder or not any("spans" in shard.files for shard in made.shards):
-        return None
-    try:
-        return open_tokens(place, made).space
-    except (FormatError, OSError):
-        return None
-
-
-def _made_from(manifest: Manifest, *roles: str) -> Path | None:
-    """Return the finished folder that a folder was made from, by the first role that has one."""
-    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
-    return next((place for place in places if (place / "manifest.json").exists()), None)
 
 
 def check_sample(
@@ -357,7 +322,7 @@ class DecodeReport:
 def check_decoding(folder: Path, count: int, *, workers: int = 1) -> DecodeReport:
     """Decode `count` images of a finished folder, spread evenly, or all if there are fewer."""
     manifest = open_manifest(folder)
-    if any("idx" not in shard.files or "spans" in shard.files for shard in manifest.shards):
+    if any(stored_as(shard.files) != "tar" for shard in manifest.shards):
         raise ConfigError(f"{folder} holds neither codes nor samples: there is nothing to decode")
     # Counted first, and listed again later: the places of all images may not fit into memory.
     counts = [len(_images(entry_index(folder, entry))) for entry in manifest.shards]

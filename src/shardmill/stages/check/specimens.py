@@ -31,7 +31,8 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, SampleDataset, open_entry, open_samples, parse_sample
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.part import media_kind, name_from_path
-from shardmill.stages.check.content import fields_of, samples_behind, space_of, tokens_behind
+from shardmill.stages.check.content import fields_of
+from shardmill.stages.inputs import samples_behind, space_of, stored_as, tokens_behind
 from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
 Show: TypeAlias = Callable[[TokenRow], list[Run]]
@@ -65,10 +66,11 @@ class Collection:
         entry = self.manifest.shards[number]
         if not entry.num_samples:
             return None
-        if "spans" in entry.files:
-            return self._of_tokens(number, share)
-        if "idx" in entry.files:
-            return self._of_tar(number, share)
+        match stored_as(entry.files):
+            case "tokens":
+                return self._of_tokens(number, share)
+            case "tar":
+                return self._of_tar(number, share)
         raise ConfigError(f"{self.folder} holds neither samples nor tokens: nothing to show")
 
     def _of_tokens(self, number: int, share: float) -> Specimen:

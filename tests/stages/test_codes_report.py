@@ -14,7 +14,8 @@ from shardmill.errors import ConfigError
 from shardmill.media.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.running.runner import run_stage
-from shardmill.stages.codereport import (
+from shardmill.stages.codes import (
+    EncodeImages,
     Reconstruction,
     codebook_use,
     outliers,
@@ -22,7 +23,6 @@ from shardmill.stages.codereport import (
     reconstruct,
     spread_keys,
 )
-from shardmill.stages.codes import EncodeImages
 from shardmill.tokens.vq.tokenizer import ChameleonVq
 
 Image = pytest.importorskip("PIL.Image")

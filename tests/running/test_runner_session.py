@@ -14,7 +14,7 @@ from other_tasks import write_lock
 from shardmill.errors import ShardmillError
 from shardmill.running.events import Event, read_log
 from shardmill.running.lock import this_process
-from shardmill.running.session import (
+from shardmill.running.runner import (
     StopSignals,
     explain_refusals,
     open_session,

@@ -15,10 +15,10 @@ from other_tasks import Clock, write_lock
 from stages_for_tests import Nothing
 
 from shardmill.model.stage import Unit
-from shardmill.running import claims as claims_module
-from shardmill.running.claims import FREE, MAX_DEATHS, ClaimedUnits, Claims
+from shardmill.running import task as task_module
 from shardmill.running.events import Event
 from shardmill.running.lock import HeartbeatWatch, LockTiming
+from shardmill.running.task import FREE, MAX_DEATHS, ClaimedUnits, Claims
 from shardmill.shards.ledger import Ledger
 
 
@@ -127,7 +127,7 @@ def test_what_is_done_or_has_failed_is_not_taken(tmp_path: Path) -> None:
 def test_the_units_of_the_dead_are_taken_over_and_their_drafts_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims_module, "LOOK_PAUSE_S", 0.0)
+    monkeypatch.setattr(task_module, "LOOK_PAUSE_S", 0.0)
     folder = Folder(tmp_path, 3)
     dead, heir = folder.task("d" * 16), folder.task("e" * 16)
     assert len(dead.take(2)) == 2
@@ -140,7 +140,7 @@ def test_the_units_of_the_dead_are_taken_over_and_their_drafts_removed(
 
 
 def test_nobody_waits_for_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims_module, "LOOK_PAUSE_S", 0.0)
+    monkeypatch.setattr(task_module, "LOOK_PAUSE_S", 0.0)
     folder = Folder(tmp_path, 2)
     folder.task("d" * 16).take(2)
     other = folder.task("e" * 16)
@@ -171,7 +171,7 @@ def test_a_task_whose_time_is_over_takes_no_more(tmp_path: Path) -> None:
 def test_a_unit_at_which_tasks_die_comes_last_and_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims_module, "LOOK_PAUSE_S", 0.0)
+    monkeypatch.setattr(task_module, "LOOK_PAUSE_S", 0.0)
     folder = Folder(tmp_path, 3)
     for number in range(1, MAX_DEATHS + 1):
         Claims(folder.claims_dir, f"{number:016x}").take("000001", number)
