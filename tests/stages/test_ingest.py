@@ -358,9 +358,9 @@ def test_a_spec_survives_being_stored(tmp_path: Path, photos: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_shard": 0}, "per_shard must be positive"),
-        ({"max_shard_bytes": -1}, "max_shard_bytes must be positive"),
-        ({"limit": -1}, "limit must be 0 or more"),
+        ({"per_shard": 0}, "per_shard must be at least 1"),
+        ({"max_shard_bytes": -1}, "max_shard_bytes must be at least 1"),
+        ({"limit": -1}, "limit must be at least 0"),
         ({"name": "all"}, "must use {unit} or {start}"),
     ],
 )

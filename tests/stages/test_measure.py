@@ -207,7 +207,7 @@ def test_a_file_can_hold_the_template(tmp_path: Path, model: Path) -> None:
     ("change", "problem"),
     [
         (lambda f: f.update(today="tomorrow"), "YYYY-MM-DD"),
-        (lambda f: f.update(limit=-1), "0 or more"),
+        (lambda f: f.update(limit=-1), "limit must be at least 0"),
         (lambda f: f.update(tokenizer=Path("/nowhere")), "does not exist"),
         (lambda f: f.update(template=Path("/nowhere")), "does not exist"),
     ],

@@ -26,7 +26,7 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan, write_plan
 from shardmill.shards.tokens.ids import open_megatron_index
 from shardmill.shards.tokens.shard import open_token_shard, open_tokens, token_lengths
-from shardmill.stages.pack import Materialize, NumberedPacks, tar_writer, write_tokens
+from shardmill.stages.pack import Materialize, NamedPacks, write_tar, write_tokens
 
 IMAGE = MediaSpan(name="jpg", kind="image", position=2, num_tokens=4, before=1, after=1)
 
@@ -148,16 +148,12 @@ def test_settings_that_cannot_be(tokens: Path, plan: Path) -> None:
         Materialize(tokens_dir=tokens, plan_path=plan, samples_dir=tokens)
 
 
-UNIT = Unit(name="00007", input={}, num_samples=2)
+UNIT = Unit(name="00007", input={"start": 40, "stop": 42}, num_samples=2)
 
 
-def packs() -> NumberedPacks:
+def packs() -> NamedPacks:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 2), loss=np.array([[1, n]])) for n in (1, 2, 3)]
-    return NumberedPacks(40, iter([rows[:2], rows[2:]]))
-
-
-def test_packs_are_numbered_by_their_position() -> None:
-    assert [key for key, _ in packs()] == ["000000040", "000000041"]
+    return [("000000040", rows[:2]), ("000000041", rows[2:])]
 
 
 def test_token_shard_counts_documents_and_packs(tmp_path: Path) -> None:
@@ -171,7 +167,7 @@ def test_token_shard_counts_documents_and_packs(tmp_path: Path) -> None:
 
 def test_tar_counts_packs(tmp_path: Path) -> None:
     draft, tally = Draft(tmp_path), Tally()
-    tar_writer(None)(packs(), SPACE, UNIT, draft, tally)
+    write_tar(packs(), None, UNIT, draft, tally)
     tally.check(draft, max_skip_rate=0)
     assert tally.num_kept == 2
     with tarfile.open(tmp_path / "00007.tar") as tar:

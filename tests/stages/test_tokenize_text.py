@@ -59,7 +59,7 @@ TEXTS = ["Hello world", "", "日本語 <s>", "a\x00b", "long " * 500, "😀"]
 def test_rows_are_those_of_the_reference(
     tmp_path: Path, suffix: str, batch_documents: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BATCH_DOCUMENTS", batch_documents)
+    monkeypatch.setattr(module, "BATCH_TEXTS", batch_documents)
     write_table(tmp_path / "in" / f"web.{suffix}", [{"text": text, "url": "x"} for text in TEXTS])
     _, tokens = tokenize(stage_of(tmp_path / "in", template=PlainText(bos=True)), tmp_path / "out")
     reference = SentencePieceText(path=Path("bundled"), engine="reference").load()

@@ -22,7 +22,7 @@ from shardmill.storage.files import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
 
-MAX_LOG_BYTES = 64 << 20
+MAX_LOG_BYTES = 64 << 20  # some 200,000 units; whoever asks for the status wants the last ones
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 

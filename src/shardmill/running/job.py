@@ -31,7 +31,7 @@ from shardmill.storage.path import as_path
 from shardmill.storage.text import dump_page, parse_json
 
 FORMAT = 1
-NAME_DIGITS = 12
+NAME_DIGITS = 12  # 48 bits tell the few jobs of one folder apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

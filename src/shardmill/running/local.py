@@ -32,7 +32,7 @@ from shardmill.running.pool import (
 from shardmill.running.worker import work_job
 from shardmill.storage.text import dump_line, parse_json
 
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16  # what a pipe holds
 LOG_TAIL_BYTES = 4000
 # A worker is as wide as one processor; numpy would start a thread for each of them.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -117,8 +117,9 @@ class WorkerProcess:
                 stdout=log,
                 stderr=log,
                 pass_fds=(write_fd,),
-                env={**ONE_THREAD, **os.environ},
+                env={**ONE_THREAD, **os.environ},  # what the user set wins
             )
+        # The worker alone holds the writing end, so that its death closes the pipe.
         os.close(write_fd)
         worker = cls(process, read_fd, log_path)
         worker.send({"job": to_plain(job), "path": sys.path})

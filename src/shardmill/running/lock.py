@@ -38,7 +38,7 @@ from shardmill.storage.files import backend_of
 from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024
-PROBABLY_DEAD_S = 30.0
+PROBABLY_DEAD_S = 30.0  # for who only looks; a lock is taken over by what `LockTiming` says
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
 TASK_NAME = re.compile(r"task-\w+\.json")
 
@@ -71,7 +71,10 @@ class LockOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTiming:
-    """How often a lock beats, and for how long it must stand still to count as dead."""
+    """How often a lock beats, and for how long it must stand still to count as dead.
+
+    Ten beats: a machine that swaps, or a shared disk that is busy, may miss a few of them.
+    """
 
     beat_s: float = 3.0
     stale_s: float = 30.0
@@ -118,8 +121,8 @@ class FolderLock:
             self._release()
 
     def _try_acquire(self) -> bool:
-        # Looking may take long; what was seen is looked at again once no other process can change
-        # it.
+        # Looking takes up to `stale_s`, too long to keep others from their locks; so what was seen
+        # is read again below, where no other process of this machine can change it.
         dead = self._dead_rivals()
         with _exclusively(self.path.parent):
             for path, owner in dead:
@@ -193,6 +196,7 @@ class FolderLock:
         try:
             kept = self._backend.renew(self.path, self._is_mine, owner_page(self._owner))
         except FileNotFoundError:
+            # Somebody took us for dead and is over already, or a user removed the lock by hand.
             kept = self._create()
         self.lost = not kept
 

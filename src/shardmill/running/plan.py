@@ -92,6 +92,7 @@ def _plan_anew(
         raise refusal
     if ledger.manifest_path.exists():
         raise refusal
+    # Listed before the old plan goes: an input that cannot be listed leaves it as it was.
     units = list(stage.units())
     withdraw_plan(ledger, find_others, refusal)
     num_kept = store_plan(ledger, stage, inputs, units)
@@ -107,7 +108,7 @@ def store_plan(
     """
     _check_units(units)
     record = stage_record(stage)
-    ledger.forget([])
+    ledger.forget([])  # the manifest goes first: nobody may read half of one plan, half of another
     num_kept = 0
     if ledger.read_stage() is not None:
         ledger.withdraw_inputs()
@@ -177,6 +178,7 @@ def collect(
         receipts.append(receipt)
     check_skips(ledger.out_dir, receipts, max_skip_rate)
     manifest = build_manifest(record, units, receipts)
+    # The manifest is last: where it is, the files of `finish` are too.
     if isinstance(stage, WholeStage):
         stage.finish(manifest, ledger.out_dir)
     ledger.write_manifest(manifest)
@@ -221,6 +223,7 @@ def withdraw_plan(ledger: Ledger, find_others: FindOthers, refusal: StaleError) 
     _refuse_others(find_others(), refusal)
     inputs = ledger.read_inputs()
     ledger.withdraw_inputs()
+    # Looked at again: one that began between the look and the withdrawal has seen the old plan.
     try:
         _refuse_others(find_others(), refusal)
     except StaleError:
@@ -267,6 +270,7 @@ def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[
     ]
     if not missing:
         return
+    # Receipts first: after a crash in between, units are done again, never believed for a new file.
     ledger.forget([unit.name for unit in units])
     for path in missing:
         ledger.disk.unlink(path)

@@ -20,7 +20,7 @@ from shardmill.running.events import Event, OnEvent, event_from_plain
 from shardmill.running.job import Job, keep_failure
 
 TICK_S = 0.25
-QUIT_WAIT_S = 6.0
+QUIT_WAIT_S = 6.0  # a worker that is told to quit takes up to 5 s for the unit at work
 
 Message = Mapping[str, Any]
 
@@ -211,7 +211,7 @@ class WorkerPool:
     def _blame(self, unit: Unit, ending: WorkerExit) -> None:
         self._deaths[unit.name] += 1
         if self._stopped or self._deaths[unit.name] <= self._job.retries:
-            self._queue.append(unit)
+            self._queue.append(unit)  # last: it may take the next worker with it, too
             return
         message = f"its worker {ending.cause}"
         keep_failure(self._job.ledger, unit.name, message, ending.log_tail)

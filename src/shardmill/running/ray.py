@@ -53,9 +53,9 @@ from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, parse_json
 
 CONNECT_TIMEOUT_S = 10.0
-HEAD_GRACE_S = 10.0
-HEAR_WAIT_S = 5.0
-COUNT_PAUSE_S = 2.0
+HEAD_GRACE_S = 10.0  # well below the minute after which Ray aborts the driver
+HEAR_WAIT_S = 5.0  # a call that waits costs nothing; without an end it would outlive its driver
+COUNT_PAUSE_S = 2.0  # nodes come and go in minutes, and counting them asks the head
 # What an actor says about itself, and not about units.
 ABOUT_ACTOR = ("hello", "died", "bye")
 

@@ -38,12 +38,12 @@ DURATION = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
 GPUS = re.compile(r"(\w+:)?\d+")
 MEMORY = re.compile(r"\d+[KMGT]?")
 SUBMISSION = ".slurm"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # a busy controller may need most of a minute
 STATUS_TIMEOUT_S = 10.0  # whoever asks for the status does not wait for a controller that is down
-DEFAULT_MAX_ARRAY_SIZE = 1001
+DEFAULT_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 LOG_TAIL_BYTES = 2000
 TAIL_PAUSE_S = 1.0
-REST_WAIT_S = 5.0
+REST_WAIT_S = 5.0  # a receipt on a shared disk may be seen before the line in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +151,7 @@ class Slurm(Engine):
         for number, script in enumerate(scripts):
             backend.put(path.with_name(f"{path.stem}-{number}.sh"), script.encode())
             job_ids.append(submit(script))
+            # After each array: a driver that dies between two leaves no job that nobody knows of.
             backend.put(_submission_path(assignment.job), dump_page({"jobs": job_ids}))
         message = f"submitted to SLURM: job {', '.join(job_ids)}"
         assignment.on_event(Event(kind="wait", message=message))

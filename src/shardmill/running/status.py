@@ -21,6 +21,7 @@ from shardmill.shards.ledger import Ledger, read_rejects, reject_lists
 from shardmill.storage.path import as_path
 
 NUM_EXAMPLES = 3
+# A folder may have millions of rejects: a status that reads them all would take minutes.
 MAX_REJECT_FILES = 200
 MAX_REJECT_LINES = 2000
 NUM_SLOW_UNITS = 5

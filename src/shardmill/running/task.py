@@ -50,9 +50,10 @@ from shardmill.storage.folder import backend_of
 FREE = "free"
 # What is read from a claim becomes a part of paths.
 TOKEN = re.compile(r"[0-9a-z]{1,64}")
-LOOK_PAUSE_S = 1.0
+LOOK_PAUSE_S = 1.0  # a look lists three folders, which a file server feels from many tasks
 # After so many claims that others made first, what we know of the claims is too old.
 MAX_MISSES = 8
+# A unit may be innocent of the deaths of many tasks: a scheduler preempts, a node breaks.
 MAX_DEATHS = 10
 
 
@@ -92,7 +93,7 @@ def run_task(
         claimed = ClaimedUnits(ledger, units, claims, HeartbeatWatch(locks_dir, timing), hub)
         _work(job, claimed, count_cpus() if workers is None else workers, lock, hub)
         num_left, manifest = claimed.num_left(), None
-        if num_left == 0:
+        if num_left == 0:  # whoever sees this collects; several may, and write the same bytes
             manifest = collect(ledger, stage, units, max_skip_rate=job.max_skip_rate)
         if manifest is not None:
             remove_claims(ledger)
@@ -133,6 +134,7 @@ def _work(
                 more=claimed,
             ).run()
         finally:
+            # Freed claims are taken at once; those of a task that vanishes only once it is dead.
             claimed.give_back()
             if signals.number:
                 raise_interrupted(signals.number, job.ledger.out_dir)

@@ -55,7 +55,7 @@ MAX_WAITING_BYTES = 1 << 30
 QUICK_S = 0.005
 MAX_ASKED = 16
 EXIT_ORPHANED = 3
-QUIT_GRACE_S = 5
+QUIT_GRACE_S = 5  # less than the pool waits before it kills
 CHUNK_BYTES = 1 << 16
 
 
@@ -68,6 +68,7 @@ def work_job(job: Job, stage: Stage, units: Iterable[Unit], on_event: OnEvent) -
     if is_remote(str(ledger.out_dir)):
         ledger.make_drafts()  # this may be another machine than the driver's
     loop = _Loop(job, stage_digest(stage), ledger, DraftFolders(ledger.draft_dir), on_event)
+    # The committer ends first: finished units are safe before the stage closes, which may fail.
     with stage.open() as work, Committer(loop.commit_group) as committer:
         for unit in units:
             on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
@@ -124,12 +125,16 @@ class _Loop:
         with ExitStack() as cleanup:
             cleanup.callback(self.folders.give_back, draft.dir)
             work(unit, draft, tally)
+            # Counts that do not balance fail the unit while its files are still only a draft.
             tally.check(draft, max_skip_rate=self.job.max_skip_rate)
             cleanup.pop_all()
         return draft, tally
 
     def commit_group(self, group: Sequence[Finished]) -> None:
-        """Commit finished units and report each as done or failed."""
+        """Commit finished units and report each as done or failed.
+
+        A unit is reported only when its receipt lasts: whoever hears of it may rely on it.
+        """
         sealed: list[tuple[Finished, Sealed]] = []
         try:
             for finished in group:
@@ -201,6 +206,7 @@ class Committer:
 
     def add(self, finished: Finished) -> None:
         """Queue a finished unit; waits while too many wait already."""
+        # Before the call is submitted: one that runs already takes this unit along.
         self._waiting.append(finished)
         self._futures.append((self._pool.submit(self._commit_waiting), finished.num_bytes))
         self._num_bytes += finished.num_bytes
@@ -308,7 +314,7 @@ class Channel:
     def receive_job(self) -> Job:
         """Return the job; from then on a thread listens for units, and for the driver's end."""
         line = next(self._lines, b"")
-        if not line:
+        if not line:  # the driver died before it could say what to do
             os._exit(EXIT_ORPHANED)
         message = parse_json(line)
         add_to_path(message["path"])
@@ -330,6 +336,7 @@ class Channel:
                 _interrupt_work()
             else:
                 self.units.put(message)
+        # Without its driver nobody holds the lock, and another run may be at these units soon.
         os._exit(EXIT_ORPHANED)
 
 
@@ -343,6 +350,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
     os.set_inheritable(int(sys.argv[1]), False)
     channel = Channel(_take_stdin(), int(sys.argv[1]))
+    # The stage is imported only now, on the path that the driver sent: a worker starts light.
     job = channel.receive_job()
     try:
         stage = job.load_stage()

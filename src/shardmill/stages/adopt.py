@@ -29,8 +29,10 @@ from shardmill.shards.samples import parse_sample
 from shardmill.shards.tokens.shard import ROLES
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import (
+    check_numbers,
     count_images,
     count_shard,
+    num_wanted,
     open_unit,
     sample_inputs,
     sample_units,
@@ -138,8 +140,7 @@ class AdoptCodes:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_codes < 1 or self.factor < 1:
-            raise ConfigError("num_codes and factor must be positive")
+        check_numbers(self, "num_codes", "factor")
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return {role: places} of what is read."""
@@ -166,8 +167,7 @@ class AdoptCodes:
     def _adopt(self, reader: CodeReader, unit: Unit, draft: Draft, tally: Tally) -> None:
         rows: list[tuple[str, list[ImageCodes]]] = []
         with open_unit(self.input_dir, unit) as shard:
-            limit: Any = unit.input.get("limit", len(shard))
-            for key, raw in shard.iter_raw(0, limit):
+            for key, raw in shard.iter_raw(0, num_wanted(unit, shard)):
                 with tally.sample(key):
                     images = self._images(reader, parse_sample(key, raw))
                     rows.append((key, images))

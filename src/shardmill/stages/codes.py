@@ -44,7 +44,14 @@ from shardmill.shards.codes import (
 )
 from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.samples import SampleShard, open_samples, parse_sample
-from shardmill.stages.inputs import OverSamples, count_images, open_unit, sample_units
+from shardmill.stages.inputs import (
+    OverSamples,
+    check_numbers,
+    count_images,
+    num_wanted,
+    open_unit,
+    sample_units,
+)
 from shardmill.tokens.vq.tokenizer import ImageTokenizer
 
 Precision = Literal["fp32", "tf32", "fp16"]
@@ -87,8 +94,7 @@ class EncodeImages(OverSamples):
     def __post_init__(self) -> None:
         if not self.tokenizer.identity():
             raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self)
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
@@ -130,9 +136,7 @@ class _Worker:
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         """Encode the images of one shard."""
         with open_unit(self._spec.input_dir, unit) as shard:
-            limit = unit.input.get("limit", len(shard))
-            assert isinstance(limit, int)
-            reading = _Reading(shard, limit)
+            reading = _Reading(shard, num_wanted(unit, shard))
             comparison = _Comparison(self._reference)
             outcomes = self.flow.encode(reading.images(), comparison.begin)
             comparison.finish(outcomes, tally)

@@ -136,6 +136,7 @@ def _identity(shard: ShardEntry) -> Identity:
 
 
 def _open(folder: Path, shards: tuple[ShardEntry, ...], same: Counter[Identity]) -> _Side:
+    # Counted, not only known: one of two equal shards is touched if the other side has but one.
     left, touched = same.copy(), []
     for number, shard in enumerate(shards):
         if left[_identity(shard)] > 0:
@@ -228,6 +229,7 @@ def mix_of_shard(shard: ContentShard) -> Counter[tuple[str, str]]:
 
 
 def _of_samples(index: TarIndex) -> Fingerprints:
+    # The index has its hashes sorted, for lookups; `hash_order` says whose each of them is.
     keys = np.empty(len(index), np.uint64)
     keys[index.arrays["hash_order"]] = index.arrays["hash"]
     content = index.column("content")

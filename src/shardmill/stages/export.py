@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.errors import ConfigError
 from shardmill.formats.format import Format
 from shardmill.formats.rows import ExportInput, Piece, Slice, open_input
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.inputs import sample_inputs
+from shardmill.stages.inputs import check_numbers, sample_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +35,7 @@ class ExportShards:
     num_shards: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_shards is not None and self.num_shards < 1:
-            raise ConfigError(f"num_shards must be at least 1, got {self.num_shards}")
+        check_numbers(self, "num_shards")
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return {role: places} of what is read."""

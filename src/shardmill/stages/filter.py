@@ -107,6 +107,8 @@ def _content_hashes(path: Path) -> NDArray[np.uint64]:
 
 def _later_and_first(hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
     """Yield (number, number of the first with the same hash) of each repeat, in order."""
+    # Hashes A B A B A sort to the order 0 2 4 1 3, of which the places 0 and 3 are new. Each place
+    # with the last new one at or before it, 0 0 0 3 3, gives the firsts 0 0 0 1 1.
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))
     ranked = hashes[order]
     is_new = np.ones(len(order), bool)

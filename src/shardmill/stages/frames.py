@@ -39,8 +39,10 @@ from shardmill.shards.tar.header import Layout
 from shardmill.stages.inputs import (
     OverSamples,
     SizedSample,
+    check_numbers,
     count_sample,
     media_sizes,
+    num_wanted,
     open_unit,
     sample_units,
 )
@@ -81,11 +83,7 @@ class SampleFrames(OverSamples):
 
     def __post_init__(self) -> None:
         check_mark(self.mark)
-        for name in ("time_scale", "max_frames"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self, "time_scale", "max_frames")
         if self.clip_s is not None and not 0 <= self.clip_s[0] < self.clip_s[1]:
             raise ConfigError(f"clip_s must be start < end in seconds, got {self.clip_s}")
         if self.list_fps is not None and not self.list_fps > 0:
@@ -108,9 +106,7 @@ class SampleFrames(OverSamples):
             SampleWriter(draft, lambda _: unit.name, layout=self.layout) as writer,
         ):
             sizes_of = media_sizes(shard.index)
-            limit = unit.input.get("limit", len(shard))
-            assert isinstance(limit, int)
-            for number in range(limit):
+            for number in range(num_wanted(unit, shard)):
                 with tally.sample(shard.index.keys[number]):
                     stored = StoredSample.read(shard, number)
                     sample, sizes = self._frame(stored, sizes_of(number))

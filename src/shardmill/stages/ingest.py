@@ -41,7 +41,7 @@ from shardmill.sources.media.fetch import (
 )
 from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
 from shardmill.sources.shapes.shape import RowDocument, Shape
-from shardmill.stages.inputs import SizedSample, count_sample, media_sizes
+from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
 
 LOW_HALF = (1 << 64) - 1
 NAME_FIELDS = ("unit", "machine", "start", "end", "tar")
@@ -80,12 +80,7 @@ class Ingest:
     max_media_bytes: int = MAX_MEDIA_BYTES
 
     def __post_init__(self) -> None:
-        for field in ("per_shard", "max_shard_bytes", "max_media_bytes"):
-            value = getattr(self, field)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{field} must be positive, got {value}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self, "per_shard", "max_shard_bytes", "max_media_bytes")
         ShardNames(self.name)
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:

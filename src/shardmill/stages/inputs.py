@@ -55,9 +55,13 @@ class SizedSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSamples:
-    """What the specs of stages share that read a finished folder of sample shards alone."""
+    """What the specs of stages share that read a finished folder of sample shards."""
 
     input_dir: Path
+
+    def files_used(self) -> list[Path]:
+        """Return the files besides the samples that decide what is made, such as a tokenizer's."""
+        return []
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return {role: places} of what is read."""
@@ -68,8 +72,16 @@ class OverSamples:
         return shards_hold_bytes(self.input_dir)
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the input's manifest."""
-        return sample_inputs(self.input_dir)
+        """Return the fingerprints of the input's manifest and of the files that are used."""
+        return sample_inputs(self.input_dir, self.files_used())
+
+
+def check_numbers(spec: object, *positive: str) -> None:
+    """Raise `ConfigError` for a named field that is below 1, and for a `limit` below 0."""
+    for name, least in (*((name, 1) for name in positive), ("limit", 0)):
+        value = getattr(spec, name, None)
+        if value is not None and value < least:
+            raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
 def sample_units(
@@ -135,6 +147,13 @@ def open_unit(folder: Path, unit: Unit) -> SampleShard:
     if url is None:
         raise FormatError("names no tar, and none lies beside it", path=paths["idx"])
     return SampleShard(open_blob(url), index)
+
+
+def num_wanted(unit: Unit, shard: SampleShard) -> int:
+    """Return how many samples of its shard a unit takes, from the first on."""
+    limit = unit.input.get("limit", len(shard))
+    assert isinstance(limit, int)
+    return limit
 
 
 def files_of(folder: Path, shard: ShardEntry) -> dict[str, Path]:
@@ -303,6 +322,7 @@ def _observe(tally: Tally, name: str, values: NDArray[Any]) -> None:
     """Do for many values what `Tally.observe` does for one."""
     if not len(values):
         return
+    # 5 lies in the bucket of 8: log2(5) = 2.3, and 1 << 3 = 8.
     buckets = np.where(values > 0, 1 << np.ceil(np.log2(np.maximum(values, 1))).astype(int), 0)
     for bucket, count in zip(*np.unique(buckets, return_counts=True)):
         tally.count(f"{name}|<={bucket}", int(count))

@@ -8,13 +8,13 @@ into one file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from numpy.typing import ArrayLike
 
@@ -25,11 +25,12 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import TABLE_NAME, open_lengths, write_lengths
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.stages.inputs import (
+    OverSamples,
+    check_numbers,
     media_sizes,
+    num_wanted,
     open_unit,
-    sample_inputs,
     sample_units,
-    shards_hold_bytes,
 )
 from shardmill.tokens.count import (
     ChatWriter,
@@ -50,7 +51,7 @@ NOTHING = TokenCount(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class Measure(OverSamples):
     """The spec of a measurement.
 
     Without a `tokenizer` (a model folder or its tokenizer.json) all lengths are estimates.
@@ -62,7 +63,6 @@ class Measure:
     version: ClassVar[int] = 1
     content: ClassVar[str] = "lengths"
 
-    input_dir: Path
     rule: VisualRule
     tokenizer: Path | None = None
     template: Path | None = None
@@ -73,17 +73,12 @@ class Measure:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self)
         self._writing()
-
-    def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return {role: places} of what is read."""
-        return {"samples": (str(self.input_dir),)}
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
-        text = files_checksum(self._files())
+        text = files_checksum(self.files_used())
         return sample_units(self.input_dir, self.limit, {"text": text})
 
     @contextmanager
@@ -106,15 +101,8 @@ class Measure:
 
         yield work
 
-    def units_name_content(self) -> bool:
-        """Say that units do: they hold the checksums of a shard's files."""
-        return shards_hold_bytes(self.input_dir)
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprints of the manifest and of the files that decide the counts."""
-        return sample_inputs(self.input_dir, self._files())
-
-    def _files(self) -> list[Path]:
+    def files_used(self) -> list[Path]:
+        """Return the files of the tokenizer and of the template."""
         files = [] if self.tokenizer is None else counter_files(self.tokenizer)
         if self.template is None:
             return files
@@ -145,12 +133,10 @@ class Measure:
     def _measure(
         self, shard: SampleShard, unit: Unit, writer: ChatWriter | None, tally: Tally
     ) -> LengthRows:
-        limit = unit.input.get("limit", len(shard))
-        assert isinstance(limit, int)
         rows = LengthRows(None if writer is None else writer.counter)
         sizes_of = media_sizes(shard.index)
         documents = zip(shard.index.keys, _documents(shard))
-        for number, (key, content) in enumerate(islice(documents, limit)):
+        for number, (key, content) in enumerate(islice(documents, num_wanted(unit, shard))):
             with tally.sample(key):
                 try:
                     sample = parse_sample(key, {} if content is None else {"json": content})

@@ -13,7 +13,7 @@ tokens. The tokens written are the tokens planned, or the unit fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,23 +38,10 @@ from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.write import Content, TarWriter
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens, token_lengths
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.inputs import fingerprint_of
+from shardmill.stages.inputs import check_numbers, fingerprint_of
 
-Rows: TypeAlias = list[TokenRow]
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedPacks:
-    """Packs with the position of the first in the epoch."""
-
-    first: int
-    packs: Iterator[Rows]
-
-    def __iter__(self) -> Iterator[tuple[str, Rows]]:
-        return ((f"{n:09d}", rows) for n, rows in enumerate(self.packs, self.first))
-
-
-Write: TypeAlias = Callable[[NumberedPacks, TokenSpace, Unit, Draft, Tally], None]
+# A pack is named by its position in the epoch: "000000041".
+NamedPacks: TypeAlias = Iterable[tuple[str, list[TokenRow]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +63,7 @@ class Materialize:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if self.packs_per_shard < 1:
-            raise ConfigError(f"packs_per_shard must be at least 1, got {self.packs_per_shard}")
+        check_numbers(self, "packs_per_shard")
         if self.samples_dir is not None and self.format != "tar":
             raise ConfigError("samples_dir is for tars: Megatron's files hold no images")
 
@@ -109,14 +95,20 @@ class Materialize:
         plan.check_table(table)
         order = EpochOrder(plan, seed=self.seed, epoch=self.epoch)
         samples = None if self.samples_dir is None else open_samples(self.samples_dir)
-        write = write_tokens if self.format == "megatron" else tar_writer(samples)
 
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
             first, last = unit.input["start"], unit.input["stop"]
             assert isinstance(first, int) and isinstance(last, int)
-            packs = order.packs(np.arange(first, last))
-            rows = (_rows(plan, table, tokens, int(pack)) for pack in packs)
-            write(NumberedPacks(first, rows), _space(tokens), unit, draft, tally)
+            numbers = order.packs(np.arange(first, last)).tolist()
+            packs = (
+                (f"{place:09d}", _rows(plan, table, tokens, pack))
+                for place, pack in enumerate(numbers, first)
+            )
+            if self.format == "tar":
+                write_tar(packs, samples, unit, draft, tally)
+            else:
+                assert tokens.space is not None, "a plan with packs has rows, and these a space"
+                write_tokens(packs, tokens.space, unit, draft, tally)
 
         yield work
 
@@ -137,17 +129,11 @@ def _rows(plan: PackPlan, table: LengthTable, tokens: TokenDataset, pack: int) -
     return rows
 
 
-def _space(tokens: TokenDataset) -> TokenSpace:
-    space = tokens.space
-    assert space is not None, "a plan with packs has rows, and rows have a space"
-    return space
-
-
 def write_tokens(
-    packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
+    packs: NamedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
 ) -> None:
     """Write packs as one token shard."""
-    about = {"packs": True, "first": packs.first}
+    about = {"packs": True, "first": unit.input["start"]}
     with TokenWriter(lambda role: draft.file(unit.name, role), space, about) as writer:
         for _, rows in packs:
             for row in as_pack(rows):
@@ -157,25 +143,21 @@ def write_tokens(
     draft.finish(unit.name, num_samples=writer.num_rows)
 
 
-def tar_writer(samples: SampleDataset | None) -> Write:
-    """Return the function that writes packs as one tar, with the media of `samples` if given."""
-
-    def write(
-        packs: NumberedPacks, space: TokenSpace, unit: Unit, draft: Draft, tally: Tally
-    ) -> None:
-        index = IndexRows()
-        with TarWriter(draft.file(unit.name, "tar")) as tar:
-            for key, rows in packs:
-                with tally.sample(key):
-                    members = _members(build_pack(rows, BuildSpec()), rows, samples)
-                    start, planned = tar.add(key, members, "dashed")
-                    index.add(key, start, planned.exts, planned.offsets, planned.sizes)
-                    index.describe((), 0, 0, "")
-            end = tar.num_bytes
-        index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
-        draft.finish(unit.name, num_samples=len(index))
-
-    return write
+def write_tar(
+    packs: NamedPacks, samples: SampleDataset | None, unit: Unit, draft: Draft, tally: Tally
+) -> None:
+    """Write packs as one tar, with the media of `samples` if given."""
+    index = IndexRows()
+    with TarWriter(draft.file(unit.name, "tar")) as tar:
+        for key, rows in packs:
+            with tally.sample(key):
+                members = _members(build_pack(rows, BuildSpec()), rows, samples)
+                start, planned = tar.add(key, members, "dashed")
+                index.add(key, start, planned.exts, planned.offsets, planned.sizes)
+                index.describe((), 0, 0, "")
+        end = tar.num_bytes  # of the last member; closing adds the two empty blocks and padding
+    index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
+    draft.finish(unit.name, num_samples=len(index))
 
 
 def _members(

@@ -46,10 +46,12 @@ from shardmill.sources.tables.stream import (
 from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tables.text import json_fields, line_records
 from shardmill.stages.inputs import (
+    OverSamples,
+    check_numbers,
     fingerprint_of,
     media_sizes,
+    num_wanted,
     open_unit,
-    sample_inputs,
     sample_units,
     shards_hold_bytes,
 )
@@ -85,7 +87,7 @@ BATCH_CHARS = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenize:
+class Tokenize(OverSamples):
     """The spec of a tokenization.
 
     `layout` says how images stand among the text; `codes` is where their codes come from, or
@@ -97,7 +99,6 @@ class Tokenize:
     version: ClassVar[int] = 2
     content: ClassVar[str] = "tokens"
 
-    input_dir: Path
     tokenizer: TextSpec
     template: Template
     space: TokenSpace
@@ -113,12 +114,7 @@ class Tokenize:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "block_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be positive, got {value}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self, "max_length", "block_size")
         # Text alone needs no layout, so the one that nobody chose is looked up when a medium comes.
         if self.codes is not None or self.layout != LAYOUTS["codes"]:
             self._check_layout()
@@ -141,9 +137,8 @@ class Tokenize:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
-        return sample_units(
-            self.input_dir, self.limit, {"files_used": files_checksum(self._files())}
-        )
+        digest = files_checksum(self.files_used())
+        return sample_units(self.input_dir, self.limit, {"files_used": digest})
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -159,11 +154,8 @@ class Tokenize:
         """Say that units do: they hold the checksums of a shard's files, but nothing of codes."""
         return self.codes is None and shards_hold_bytes(self.input_dir)
 
-    def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprints of the input's manifest and of the files that are used."""
-        return sample_inputs(self.input_dir, self._files())
-
-    def _files(self) -> list[Path]:
+    def files_used(self) -> list[Path]:
+        """Return the files of the tokenizer and of the template."""
         # What a template keeps in a file (a chat template) decides the tokens as its fields do.
         template: Any = self.template
         values = [getattr(template, field.name) for field in fields(template)]
@@ -195,9 +187,7 @@ class _Worker:
             open_unit(self.spec.input_dir, unit) as shard,
             TokenWriter(lambda role: draft.file(unit.name, role), self.spec.space, about) as writer,
         ):
-            limit = unit.input.get("limit", len(shard))
-            assert isinstance(limit, int)
-            for batch in self._batches(shard, limit, tally):
+            for batch in self._batches(shard, num_wanted(unit, shard), tally):
                 for prepared, assembled in zip(batch, assemble(batch, self.tokenizer)):
                     self._write(prepared.sample, assembled, writer, tally)
         draft.finish(unit.name, num_samples=writer.num_rows)
@@ -318,12 +308,7 @@ class TokenizeText:
     max_row_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "block_size", "per_shard", "max_row_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be positive, got {value}")
-        if self.limit is not None and self.limit < 0:
-            raise ConfigError(f"limit must be 0 or more, got {self.limit}")
+        check_numbers(self, "max_length", "block_size", "per_shard", "max_row_bytes")
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return {role: places} of what is read."""
@@ -507,7 +492,10 @@ def cut_blocks(
 
 
 def surround(found: Ragged, first: Sequence[int], last: Sequence[int]) -> Ragged:
-    """Return lists of ids with the same ids put before and after each of them."""
+    """Return lists of ids with the same ids put before and after each of them.
+
+    [5 6] and [7] with 1 before and 2 after are [1 5 6 2] and [1 7 2]: bounds 0 2 3 become 0 4 7.
+    """
     more = len(first) + len(last)
     if not more:
         return found

@@ -160,6 +160,8 @@ def _check_bodies(rows: RowArrays, space: TokenSpace | None, learned: Mask, blam
     changes = np.append(ids[1:] != ids[:-1], False)[: len(ids)]
     is_mixed = _between(changes, media.start, end - 1) > 0
     is_coded = num_codes > 0
+    # A grid is (frames, rows, columns). Codes fill it, 2 x 3 with 6 tokens, or 8 if a token ends
+    # each row. Placeholders may stand for k x k patches: 4 x 6 patches and 6 tokens are k x k = 4.
     cells = media.grid.prod(axis=1)
     row_ends = media.grid[:, 0] * media.grid[:, 1]
     is_whole = (media.length == cells) | (media.length == cells + row_ends)
@@ -216,6 +218,7 @@ def _bad_loss(rows: RowArrays) -> Mask:
 
 def _learned(rows: RowArrays) -> Mask:
     starts = rows.bounds[rows.loss_row] + rows.loss_start
+    # +1 where a span begins and -1 where it ends: the running sum is 1 inside of spans.
     steps = np.zeros(len(rows.ids) + 1, np.int64)
     np.add.at(steps, starts, 1)
     np.add.at(steps, starts + rows.loss_length, -1)
@@ -233,7 +236,10 @@ def _outside(rows: RowArrays) -> Mask:
 
 
 def _between(mask: Mask, start: Ints, end: Ints) -> Ints:
-    """Return how many are True from each start to each end."""
+    """Return how many are True from each start to each end.
+
+    Sums of all before each place answer any range by one subtraction: 0 0 1 2 2 for F T T F.
+    """
     sums = np.zeros(len(mask) + 1, np.int64)
     np.cumsum(mask, out=sums[1:])
     between: Ints = sums[end] - sums[start]
