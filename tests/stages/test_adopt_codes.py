@@ -77,5 +77,5 @@ def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: 
 def test_codes_outside_of_the_codebook_are_rejects(samples: Path, tmp_path: Path) -> None:
     adopt(samples, tmp_path / "codes", num_codes=10)
     assert open_manifest(tmp_path / "codes").skipped == {"image code out of range": 3}
-    with pytest.raises(ConfigError, match="positive"):
+    with pytest.raises(ConfigError, match="num_codes must be"):
         AdoptCodes(input_dir=samples, codes=FieldCodes(field="x"), num_codes=0)
