@@ -45,7 +45,7 @@ from shardmill.running.runner import (
     remove_claims,
 )
 from shardmill.shards.ledger import Ledger
-from shardmill.storage.folder import backend_of
+from shardmill.storage.files import backend_of
 
 FREE = "free"
 # What is read from a claim becomes a part of paths.
