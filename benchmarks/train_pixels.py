@@ -86,7 +86,7 @@ def _open(folder: str) -> Any:
 
     transformers().logging.set_verbosity_error()
     from shardmill.train.dataset import PackedDataset
-    from shardmill.train.pixels.reader import PixelReader
+    from shardmill.train.pixels import PixelReader
 
     root = Path(folder)
     reader = PixelReader.open(root / "samples", root / "model")
@@ -121,7 +121,7 @@ class Built:
         self.packs = [packs[number].pack for number in range(len(packs))]
 
     def __getitem__(self, number: int) -> Any:
-        from shardmill.train.dataset import TrainPack
+        from shardmill.train.documents import TrainPack
 
         pack = self.packs[number]
         return TrainPack(number, pack, process(self.reader, pack.samples.tolist()))

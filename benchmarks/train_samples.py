@@ -44,7 +44,7 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 def shardmill(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """SampleStream: without threads each member is copied to bytes, since views cost nothing."""
-    from shardmill.train.samples import SampleStream
+    from shardmill import SampleStream
 
     stream = SampleStream(
         open_tars(folder, num, NUM_SHARDS), batch_size=BATCH, threads=workers, copy=not workers

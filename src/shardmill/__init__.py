@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     )
     from shardmill.errors import ShardmillError
     from shardmill.train.collate import Collate
-    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.dataset import PackedDataset, RowDataset
     from shardmill.train.loader import loader
     from shardmill.train.mix import Mix
-    from shardmill.train.samples import SampleStream
-    from shardmill.train.stream import PackedStream
+    from shardmill.train.stream import PackedStream, SampleStream
 
 __version__ = "0.1.0"
 
@@ -55,8 +54,9 @@ _MODULES = {
     "open": "shardmill.api.data",
     "loader": "shardmill.train.loader",
     "PackedDataset": "shardmill.train.dataset",
+    "RowDataset": "shardmill.train.dataset",
     "PackedStream": "shardmill.train.stream",
-    "SampleStream": "shardmill.train.samples",
+    "SampleStream": "shardmill.train.stream",
     "Collate": "shardmill.train.collate",
     "Mix": "shardmill.train.mix",
     "ShardmillError": "shardmill.errors",
@@ -67,6 +67,7 @@ __all__ = [
     "Mix",
     "PackedDataset",
     "PackedStream",
+    "RowDataset",
     "SampleStream",
     "ShardmillError",
     "__version__",

@@ -18,7 +18,8 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.packing.build import BuildSpec, build_pack
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import NO_DOCUMENT, Collate
-from shardmill.train.dataset import PackedDataset, TrainPack
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TrainPack
 
 
 def pack(*lengths: int, alignment: int = 1) -> TrainPack:

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import TokenReader, TrainRow
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TokenReader, TrainPack, TrainRow
 from shardmill.train.loader import StepLoader, WorkerDied, loader
 from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder

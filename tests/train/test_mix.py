@@ -17,8 +17,8 @@ from packed_folder import Made
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.plan import PackSpec
 from shardmill.packing.plan import plan_packs
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import TokenReader
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TokenReader, TrainPack
 from shardmill.train.loader import StepLoader
 from shardmill.train.mix import CYCLE, Interleaving, Mix, cycle_counts
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +23,16 @@ from shardmill.packing.plan import plan_packs
 from shardmill.shards.plans import open_plan, write_lengths, write_plan
 from shardmill.shards.tokens.shard import token_lengths
 from shardmill.train import plans as plans_module
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import TokenReader
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TokenReader, TrainPack
 from shardmill.train.loader import StepLoader
 from shardmill.train.mix import Mix
-from shardmill.train.order import NO_PACK, LoaderState, Split, Taken
+from shardmill.train.order import NO_PACK, EpochNumbers, LoaderState, Split, Taken
 from shardmill.train.plans import (
     EpochPlans,
     OnePlan,
     make_plan,
-    pack_numbers,
     plan_digest,
-    plans_of,
 )
 from shardmill.train.provenance import packs_of_step
 from shardmill.train.stream import PackedStream
@@ -42,20 +41,20 @@ from shardmill.train.stream import PackedStream
 @pytest.mark.parametrize("form", ["plan", "path", "name"])
 def test_a_plan_in_any_form(made: Made, form: str) -> None:
     given = {"plan": made.plan, "path": made.plan_path, "name": str(made.plan_path)}[form]
-    plans = plans_of(given)
+    plans = OnePlan(given)
     again = pickle.loads(pickle.dumps(plans))
     for one in (plans, again):
         assert np.array_equal(one.first.members, made.plan.members)
         assert one.size(0) == one.size(9) == len(made.plan)
         assert one.find(5) == (one.first, 5)
         assert one.digest(()) == plan_digest(made.plan)
-    assert plans_of(plans) is plans
     if form != "plan":
         assert len(pickle.dumps(plans)) < 500
 
 
 def test_numbers_are_packs_in_the_order_of_an_epoch(made: Made) -> None:
-    numbers, size = pack_numbers(OnePlan(made.plan), seed=3), len(made.plan)
+    plans, size = OnePlan(made.plan), len(made.plan)
+    numbers = EpochNumbers(plans.size, partial(plans.order, 3))
     epochs = [numbers.of(Taken([e] * size, list(range(size)))) for e in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(size))
     assert epochs[0] != epochs[1]
@@ -65,6 +64,10 @@ def test_numbers_are_packs_in_the_order_of_an_epoch(made: Made) -> None:
 @pytest.fixture
 def plans(made: Made, tmp_path: Path) -> EpochPlans:
     return EpochPlans(made.plan_path, made.lengths_path, tmp_path / "plans")
+
+
+def replanned(made: Made, plans: EpochPlans) -> PackedDataset:
+    return PackedDataset(plans.like, made.tokens, lengths=plans.lengths, epoch_plans=plans.folder)
 
 
 def rows_of(batch: list[TrainPack]) -> list[tuple[int, ...]]:
@@ -176,7 +179,7 @@ def lives(packs: PackedDataset, steps: int, splits: list[dict]) -> list[tuple[in
 def test_killed_and_resumed_each_document_comes_once_an_epoch(
     made: Made, plans: EpochPlans
 ) -> None:
-    packs = PackedDataset(plans, TokenReader.open(made.tokens), lengths=made.lengths_path)
+    packs = replanned(made, plans)
     splits = [{"batch_size": 3}, {"batch_size": 2, "world": 4}, {"batch_size": 7}]
     total = sum(plans.size(epoch) for epoch in range(3))
     seen = lives(packs, -(-total // 6), splits)
@@ -190,7 +193,7 @@ def test_killed_and_resumed_each_document_comes_once_an_epoch(
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_workers_map_the_plans(made: Made, plans: EpochPlans, streamed: bool) -> None:
-    packs = PackedDataset(plans, TokenReader.open(made.tokens))
+    packs = replanned(made, plans)
     sampler = packs.sampler(seed=1, batch_size=4)
     data = PackedStream(packs, sampler, rows_of, threads=0) if streamed else packs
     options = {} if streamed else {"collate_fn": rows_of}
@@ -214,7 +217,7 @@ def test_why_names_the_packs_of_a_later_epoch(made: Made, plans: EpochPlans) -> 
 def test_what_cannot_be_is_refused(made: Made, plans: EpochPlans, tmp_path: Path) -> None:
     reader = TokenReader.open(made.tokens)
     with pytest.raises(ConfigError, match="plan for each epoch"):
-        Mix({"a": PackedDataset(plans, reader)}, {"a": 1.0})
+        Mix({"a": replanned(made, plans)}, {"a": 1.0})
     later = tmp_path / "later.plan"
     write_plan(later, replace(made.plan, spec=replace(made.plan.spec, epoch=2)))
     with pytest.raises(ConfigError, match="plan of epoch 2"):
@@ -225,7 +228,7 @@ def test_what_cannot_be_is_refused(made: Made, plans: EpochPlans, tmp_path: Path
         EpochPlans(made.plan_path, other, tmp_path).size(1)
     one = PackedDataset(made.plan_path, reader).sampler()
     with pytest.raises(StaleError):
-        PackedDataset(plans, reader).sampler().load_state_dict(one.state_after(3))
+        replanned(made, plans).sampler().load_state_dict(one.state_after(3))
 
 
 def start(*words: str | Path) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from shardmill.errors import ConfigError
 from shardmill.model.plan import PackSpec, length_table
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.packing.plan import plan_packs
-from shardmill.train.order import LoaderState, Schedule, Split
-from shardmill.train.plans import OnePlan, pack_numbers
-from shardmill.train.provenance import open_finder, packs_of_step
+from shardmill.train.order import EpochNumbers, LoaderState, Schedule, Split
+from shardmill.train.plans import OnePlan
+from shardmill.train.provenance import open_rows, packs_of_step
 
 
 def test_documents_of_a_step_lie_where_it_says(made: Made) -> None:
@@ -22,8 +23,10 @@ def test_documents_of_a_step_lie_where_it_says(made: Made) -> None:
     schedule, state = Schedule(lambda epoch: len(made.plan), split), LoaderState()
     for _ in range(30):
         state = schedule.advance(state)
-    expected = pack_numbers(OnePlan(made.plan), 0).of(schedule.take(state))
-    packs = packs_of_step(made.plan, split, LoaderState(), 30, open_finder(made.tokens))
+    expected = EpochNumbers(lambda epoch: len(made.plan), partial(OnePlan(made.plan).order, 0)).of(
+        schedule.take(state)
+    )
+    packs = packs_of_step(OnePlan(made.plan), split, LoaderState(), 30, open_rows(made.tokens))
     assert [pack.pack for pack in packs] == expected
     for pack in packs:
         assert pack.epoch == 1
@@ -48,7 +51,7 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
         tmp_path / "s", [[(s, {}) for s in samples[:3]], [(s, {}) for s in samples[3:]]]
     )
     plan = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
-    (pack,) = packs_of_step(plan, Split(), LoaderState(), 1, open_finder(folder))
+    (pack,) = packs_of_step(OnePlan(plan), Split(), LoaderState(), 1, open_rows(folder))
     for row, source in zip(pack.rows, pack.documents):
         content = Path(source.path).read_bytes()[source.offset : source.offset + source.num_bytes]
         assert f"text {row}".encode() in content
@@ -58,10 +61,10 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
 def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
     split = Split(rank=3, world=4, remainder="pad")
     last = Schedule(lambda epoch: len(made.plan), split).steps_left(LoaderState()) - 1
-    (pack,) = packs_of_step(made.plan, split, LoaderState(), last)
+    (pack,) = packs_of_step(OnePlan(made.plan), split, LoaderState(), last)
     assert (pack.pack, pack.rows) == (-1, [])
     with pytest.raises(ConfigError, match="from 0"):
-        packs_of_step(made.plan, split, LoaderState(), -1)
+        packs_of_step(OnePlan(made.plan), split, LoaderState(), -1)
     other = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
     with pytest.raises(ConfigError, match="packs 6 samples, the data has 500"):
-        packs_of_step(other, Split(), LoaderState(), 0, open_finder(made.tokens))
+        packs_of_step(OnePlan(other), Split(), LoaderState(), 0, open_rows(made.tokens))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,26 +21,26 @@ from packed_folder import Made
 from pixel_folder import write_pixel_folder
 
 from shardmill.cli.main import cli
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.storage import cache, objects
 from shardmill.train import staging
-from shardmill.train.dataset import PackedDataset, TrainPack
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TokenReader, TrainPack
 from shardmill.train.loader import StepLoader
-from shardmill.train.samples import SampleStream
-from shardmill.train.staging import stage, stage_in_background
+from shardmill.train.staging import Staging
+from shardmill.train.stream import SampleStream
 
 
-def test_a_staged_folder_is_the_same_and_goes_with_its_last_user(
-    made: Made, tmp_path: Path
-) -> None:
+def test_copies_are_the_same_and_go_with_their_last_user(made: Made, tmp_path: Path) -> None:
     near = tmp_path / "near"
-    first, second = stage(made.tokens, near), stage(made.tokens, near)
-    assert open_manifest(near) == open_manifest(made.tokens)
-    for entry in open_manifest(near).shards:
+    first, second = Staging(made.tokens, near), Staging(made.tokens, near)
+    assert first.wait(60)
+    for entry in open_manifest(made.tokens).shards:
         for file in entry.files.values():
             assert (near / file.path).read_bytes() == (made.tokens / file.path).read_bytes()
+    first.remove()
     first.remove()
     assert near.exists()
     with second:
@@ -50,69 +51,42 @@ def test_a_staged_folder_is_the_same_and_goes_with_its_last_user(
 def test_processes_of_a_node_copy_each_file_once(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(staging, "RETRY_S", 0.05)
     copied: list[Path] = []
     copy = staging._copy
-    monkeypatch.setattr(staging, "_copy", lambda s, d, stop: copied.append(s) or copy(s, d))
+    monkeypatch.setattr(staging, "_copy", lambda s, d, stop: copied.append(s) or copy(s, d, stop))
     with ThreadPoolExecutor(6) as pool:
-        used = list(pool.map(lambda _: stage(made.tokens, tmp_path / "near"), range(6)))
+        used = list(pool.map(lambda _: Staging(made.tokens, tmp_path / "near"), range(6)))
+    assert all(one.wait(60) for one in used)
     assert len(copied) == len(set(copied)) == 3 * 8
     for one in used:
         one.remove()
     assert not (tmp_path / "near").exists()
 
 
-def _die_while_staging(source: Path, near: Path) -> None:
-    def die(_source: Path, draft: Path, _stop: object) -> str:
-        draft.write_bytes(b"half")
-        import os
-        import signal
-
-        os.kill(os.getpid(), signal.SIGKILL)
-        return ""
-
-    staging._copy = die  # type: ignore[assignment]
-    stage(source, near)
+def test_only_a_folder_can_be_staged(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the folder"):
+        reader = TokenReader.open(made.tokens)
+        PackedDataset(made.plan_path, reader, staged_dir=tmp_path / "near")
+    assert not (tmp_path / "near").exists()
 
 
-def test_what_a_killed_process_left_is_no_obstacle(made: Made, tmp_path: Path) -> None:
-    near = tmp_path / "near"
-    process = multiprocessing.get_context("fork").Process(
-        target=_die_while_staging, args=(made.tokens, near)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == -9
-    assert not (near / "manifest.json").exists()
-    with stage(made.tokens, near):
-        assert open_manifest(near) == open_manifest(made.tokens)
-    assert not near.exists()
+def test_a_folder_of_other_files_is_neither_used_nor_deleted(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match="folder of their own"):
+        Staging(made.tokens, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_limits_and_broken_shards_are_told(made: Made, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"staging may use 1,000"):
-        stage(made.tokens, tmp_path / "near", max_bytes=1000)
-    broken = tmp_path / "broken"
-    shutil.copytree(made.tokens, broken)
-    path = broken / "shards" / "00002.bin"
-    path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(FormatError, match=r"00002.bin.*checksum"):
-        stage(broken, tmp_path / "near2")
-    assert not (tmp_path / "near2" / "manifest.json").exists()
-    assert not (tmp_path / "near2" / "shards" / "00002.bin").exists()
+def test_users_that_come_and_go_never_keep_a_deleted_folder(made: Made, tmp_path: Path) -> None:
+    def use(_: int) -> None:
+        with Staging(made.tokens, tmp_path / "near", max_bytes=0) as copies:
+            assert (copies.folder / staging.USERS).exists()
 
-
-def test_a_copy_that_failed_has_no_user_left(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(_source: Path, _draft: Path, _stop: object) -> str:
-        raise KeyboardInterrupt
-
-    near = tmp_path / "near"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(staging, "_copy", interrupt)
-        stage(made.tokens, near)
-    stage(made.tokens, near).remove()
-    assert not near.exists()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(use, range(60)))
+    assert not (tmp_path / "near").exists()
 
 
 @pytest.fixture(autouse=True)
@@ -125,16 +99,21 @@ def ids_of(batch: list[TrainPack]) -> list[list[int]]:
     return [pack.pack.input_ids.tolist() for pack in batch]
 
 
-def test_training_begins_far_and_goes_on_near(made: Made, tmp_path: Path) -> None:
+def test_training_begins_far_and_goes_on_near(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, copy = threading.Event(), staging._copy
+    monkeypatch.setattr(staging, "_copy", lambda *words: copy(*words) if go.wait(60) else None)
     far, near = tmp_path / "far", tmp_path / "near"
     shutil.copytree(made.tokens, far)
     whole = PackedDataset(made.plan_path, made.tokens)
     expected = list(StepLoader(whole, whole.sampler(batch_size=4), collate_fn=ids_of))
-    near.mkdir()
     packs = PackedDataset(made.plan_path, far, staged_dir=near)
     batches = iter(StepLoader(packs, packs.sampler(batch_size=4), collate_fn=ids_of))
     found = [next(batches) for _ in range(3)]
-    with stage_in_background(far, near) as copies:
+    assert packs.staging is not None
+    with packs.staging as copies:
+        go.set()
         assert copies.wait(60)
         shutil.rmtree(far / "shards")  # what is read now is the copy
         found += list(batches)
@@ -151,7 +130,7 @@ def test_samples_and_their_views_outlive_the_change(tmp_path: Path) -> None:
         stream = SampleStream(open_samples(far, staged_dir=near), batch_size=4, threads=threads)
         batches = iter(stream)
         first = next(batches)
-        with stage_in_background(far, near) as copies:
+        with Staging(far, near) as copies:
             assert copies.wait(60)
             rest = list(batches)
         seen = {
@@ -167,7 +146,7 @@ def test_only_what_has_room_is_copied(
     shards = open_manifest(made.tokens).shards
     limit = sum(shard.num_bytes for shard in shards[:3]) + 10
     caplog.set_level(logging.INFO)
-    with stage_in_background(made.tokens, tmp_path / "near", max_bytes=limit) as copies:
+    with Staging(made.tokens, tmp_path / "near", max_bytes=limit) as copies:
         assert copies.wait(60)
         files = [p for p in (copies.folder / "shards").iterdir() if not p.name.startswith(".")]
         assert sum(path.stat().st_size for path in files) <= limit
@@ -187,7 +166,7 @@ def test_a_broken_original_is_told_and_training_goes_on(
     shutil.copytree(made.tokens, far)
     path = far / "shards" / "00002.bin"
     path.write_bytes(bytes(path.stat().st_size))
-    with stage_in_background(far, tmp_path / "near") as copies:
+    with Staging(far, tmp_path / "near") as copies:
         assert copies.wait(60)
         assert "checksum" in caplog.text
         assert not (copies.folder / "shards" / "00002.bin").exists()
@@ -200,10 +179,10 @@ def _stage_until_killed(folder: Path, near: Path) -> None:
     def slow(source: Path, draft: Path, stop: object) -> str | None:
         (near / "one").touch()
         time.sleep(0.3)
-        return copy(source, draft)
+        return copy(source, draft, threading.Event())
 
     staging._copy = slow  # type: ignore[assignment]
-    stage_in_background(folder, near)
+    Staging(folder, near)
     time.sleep(600)
 
 
@@ -215,7 +194,7 @@ def test_another_process_takes_over_from_one_that_was_killed(made: Made, tmp_pat
     child.start()
     while not (near / "one").exists():
         time.sleep(0.02)
-    with stage_in_background(made.tokens, near) as copies:
+    with Staging(made.tokens, near) as copies:
         assert not copies.wait(0.5)  # the other one is at it
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
@@ -231,8 +210,8 @@ def test_another_process_takes_over_from_one_that_was_killed(made: Made, tmp_pat
 def test_the_end_of_the_process_removes_the_copies(made: Made, tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from shardmill.train.staging import stage_in_background\n"
-        "assert stage_in_background(sys.argv[1], sys.argv[2]).wait(60)\n"
+        "from shardmill.train.staging import Staging\n"
+        "assert Staging(sys.argv[1], sys.argv[2]).wait(60)\n"
         "assert open(sys.argv[2] + '/arrived').read()\n"
     )
     words = [sys.executable, "-c", code, str(made.tokens), str(tmp_path / "near")]
@@ -244,7 +223,7 @@ def test_giving_up_stops_the_copying(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "CHUNK", 16)
-    copies = stage_in_background(made.tokens, tmp_path / "near")
+    copies = Staging(made.tokens, tmp_path / "near")
     copies.remove()
     assert not (tmp_path / "near").exists()
     assert copies.wait(0)
@@ -253,8 +232,9 @@ def test_giving_up_stops_the_copying(
 def test_shards_come_near_from_a_store(made: Made, tmp_path: Path, store_url: str) -> None:
     url = put_folder(made.tokens, store_url)
     whole = PackedDataset(made.plan_path, made.tokens)
-    with stage_in_background(url, tmp_path / "near") as copies:
-        packs = PackedDataset(made.plan_path, url, staged_dir=copies.folder)
+    packs = PackedDataset(made.plan_path, url, staged_dir=tmp_path / "near")
+    assert packs.staging is not None
+    with packs.staging as copies:
         first = packs[0].pack.input_ids.tolist()
         assert copies.wait(60)
         objects.delete(
@@ -279,7 +259,7 @@ def test_foreign_tars_come_near_from_a_store(tmp_path: Path, store_url: str) -> 
     told = CliRunner().invoke(cli, words)
     assert told.exit_code == 0, told.output
     expected = [dict(s.members) for b in SampleStream(made, batch_size=4, copy=True) for s in b]
-    with stage_in_background(tmp_path / "index", tmp_path / "near") as copies:
+    with Staging(tmp_path / "index", tmp_path / "near") as copies:
         assert copies.wait(60)
         objects.delete([f"{store_url}/{n:06d}.tar" for n in range(3)])
         stream = SampleStream(

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from shardmill.errors import ConfigError
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import TokenReader
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import TokenReader, TrainPack
 from shardmill.train.loader import StepLoader
 from shardmill.train.stream import PackedStream
 

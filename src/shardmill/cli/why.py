@@ -79,7 +79,7 @@ def why(
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
     """
     from shardmill.train.order import LoaderState, Split
-    from shardmill.train.provenance import open_finder, packs_of_step
+    from shardmill.train.provenance import open_rows, packs_of_step
 
     split = Split(
         rank=rank,
@@ -88,9 +88,9 @@ def why(
         remainder=remainder,  # type: ignore[arg-type]
     )
     start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
-    finder = None if data is None else open_finder(data)
+    rows = None if data is None else open_rows(data)
     with _plans(plan, epoch_plans) as plans:
-        packs = packs_of_step(plans, split, start, step, finder)
+        packs = packs_of_step(plans, split, start, step, rows)
     if as_json:
         output.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
         return

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, need
 from shardmill.packing.build import NO_LABEL, Layout, Pack
-from shardmill.train.dataset import TrainPack, join_tensors
+from shardmill.train.documents import TrainPack, join_tensors
 
 Attention = Literal["indexed", "4d", "thd"]
 Labels = Literal["shifted", "unshifted"]

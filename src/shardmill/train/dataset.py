@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +26,23 @@ from torch.utils.data import Dataset, get_worker_info
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.tokenrow import PositionRule, cut_row
-from shardmill.packing.build import BuildSpec, Pack, build_pack
+from shardmill.packing.build import BuildSpec, build_pack
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens, read_lengths
 from shardmill.storage.path import AnyPath, as_path
-from shardmill.train.documents import RowReader, TokenReader, TrainRow
+from shardmill.train.documents import (
+    ImageReader,
+    RowReader,
+    TokenReader,
+    TrainPack,
+    TrainRow,
+    join_tensors,
+)
 from shardmill.train.health import Health, SampleFault
-from shardmill.train.order import NO_PACK, Remainder
-from shardmill.train.plans import Plans, pack_numbers, plans_of
-from shardmill.train.sampler import StepSampler, split_of
+from shardmill.train.order import NO_PACK, Remainder, StepSampler, split_of
+from shardmill.train.plans import EpochPlans, OnePlan
 from shardmill.train.samples import keep_freed_memory
+from shardmill.train.staging import Staging
 
 log = logging.getLogger(__name__)
 
@@ -42,44 +50,50 @@ UNREADABLE = (SampleError, FormatError, OSError)
 SECONDS = "second_per_grid_ts"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainPack:
-    """A pack and the tensors of its media, joined over its documents; number -1 is empty."""
-
-    number: int
-    pack: Pack
-    tensors: Mapping[str, Any]
-
-
 class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     """Pack number in, pack out.
 
     `plan` is the file of a plan (each worker maps it; the arrays of a `PackPlan` would be copied to
-    each) or `EpochPlans`, which make a plan for each epoch. `data` is a folder of token shards, or
-    of samples if a `processor` (a Hugging Face processor or the folder of a model) makes tokens and
-    pixels of them, or any `RowReader`. `lengths` is what the plan was made from, a file or the
-    folder it lies in; without it each row has the length it is read with, as token shards do.
-    `positions` is the visual rule of a model whose positions are not 0, 1, 2, by default that of
-    the processor. `staged_dir` is where copies of the shards may arrive while training goes on.
-    More than `max_faults` samples that cannot be read stop the training.
+    each). `data` is the folder of token shards that it packs, or of samples if a `processor` (a
+    Hugging Face processor or the folder of a model) makes tokens and pixels of them, or any
+    `RowReader`. `lengths` is what the plan was made from, a file or the folder it lies in; without
+    it each row has the length it is read with, as token shards do. `positions` is the visual rule
+    of a model whose positions are not 0, 1, 2, by default that of the processor. `images` is the
+    folder of the samples that tokens were made from, for models that put images into placeholders:
+    packs then have `pixel_values`, uint8 squares of `resolution` pixels a side.
+
+    `epoch_plans` is a folder for the plans of later epochs, made one by one while training goes on;
+    without it one plan serves all epochs, and a document keeps its neighbours. `staged_dir` is a
+    folder, such as in /dev/shm, to which shards are copied meanwhile, at most `staged_bytes` of
+    them; `staging.wait()` waits for the copies. More than `max_faults` samples that cannot be read
+    stop the training.
 
     Raises `ConfigError` if the plan packs another number of samples, `StaleError` if it was made
     from other lengths.
+
+        packs = sm.PackedDataset("packs.plan", "tokens", epoch_plans="plans")
     """
 
     def __init__(
         self,
-        plan: Plans | PackPlan | AnyPath,
+        plan: PackPlan | AnyPath,
         data: RowReader | TokenDataset | AnyPath,
         *,
         processor: Any = None,
+        images: AnyPath | None = None,
+        resolution: int = 224,
         lengths: LengthTable | AnyPath | None = None,
         positions: PositionRule | None = None,
         pad_id: int = 0,
+        epoch_plans: AnyPath | None = None,
         staged_dir: AnyPath | None = None,
+        staged_bytes: int | None = None,
         max_faults: int = 100,
     ) -> None:
-        self.plans, self.reader = plans_of(plan), _reader(data, processor, staged_dir)
+        if staged_dir is not None and not isinstance(data, str | os.PathLike):
+            raise ConfigError("staged_dir takes copies of a folder: give the folder as the data")
+        self.plans = _plans(plan, data if lengths is None else lengths, epoch_plans)
+        self.reader = _reader(data, processor, images, resolution, staged_dir)
         self.health = Health(max_faults)
         self._lengths = lengths if isinstance(lengths, LengthTable | None) else as_path(lengths)
         self._open()
@@ -95,6 +109,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
             positions = getattr(self.reader, "rule", None)
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
         self.digest = self.plans.digest(self.reader.shards)
+        # Last, so that nothing is copied for a data set that is refused.
+        self.staging = None
+        if staged_dir is not None and isinstance(data, str | os.PathLike):
+            self.staging = Staging(data, staged_dir, max_bytes=staged_bytes)
 
     def __len__(self) -> int:
         return self.plans.size(0)
@@ -116,7 +134,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         return TrainPack(number, pack, join_tensors([one.tensors for one in found]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "table"}
+        # Workers map the lengths themselves, and read copies that this process makes.
+        return {**self.__dict__, "table": None, "staging": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -133,8 +152,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     ) -> StepSampler:
         """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
         split = split_of(rank, world, batch_size, remainder)
-        numbers = pack_numbers(self.plans, seed)
-        return StepSampler(self.plans.size, numbers, split, seed=seed, digest=self.digest)
+        order_of = partial(self.plans.order, seed)
+        return StepSampler(self.plans.size, order_of, split, seed=seed, digest=self.digest)
 
     @property
     def is_remote(self) -> bool:
@@ -215,21 +234,37 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         ]
 
 
-def join_tensors(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the tensors of each name joined along their first axis; a single one is not copied."""
-    names = dict.fromkeys(name for own in tensors for name in own)
-    parts = {name: [own[name] for own in tensors if name in own] for name in names}
-    return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in parts.items()}
+def _plans(
+    plan: PackPlan | AnyPath, lengths: object, epoch_plans: AnyPath | None
+) -> OnePlan | EpochPlans:
+    if epoch_plans is None:
+        return OnePlan(plan)
+    if isinstance(plan, PackPlan) or not isinstance(lengths, str | os.PathLike):
+        raise ConfigError(
+            "epoch_plans are made by another process: give the file of the plan, and the file or "
+            "folder of its lengths"
+        )
+    return EpochPlans(plan, lengths, epoch_plans)
 
 
 def _reader(
-    data: RowReader | TokenDataset | AnyPath, processor: Any, staged_dir: AnyPath | None
+    data: RowReader | TokenDataset | AnyPath,
+    processor: Any,
+    images: AnyPath | None,
+    resolution: int,
+    staged_dir: AnyPath | None,
 ) -> RowReader:
     if isinstance(data, TokenDataset):
-        return TokenReader(data)
+        data = TokenReader(data)
     if not isinstance(data, str | os.PathLike):
+        if processor is not None or images is not None:
+            raise ConfigError("processor and images need the folder of the data, not a reader")
         return data
+    if processor is not None and images is not None:
+        raise ConfigError("a processor makes pixels itself: images are for folders of tokens")
     staged = None if staged_dir is None else as_path(staged_dir)
+    if images is not None:
+        return ImageReader.open(data, images, resolution, staged)
     if processor is None:
         if open_manifest(as_path(data)).content == "samples":
             raise ConfigError(
@@ -237,7 +272,7 @@ def _reader(
                 "tokenize them first"
             )
         return TokenReader.open(data, staged)
-    from shardmill.train.pixels.reader import PixelReader
+    from shardmill.train.pixels import PixelReader
 
     return PixelReader.open(as_path(data), processor, staged_dir=staged)
 

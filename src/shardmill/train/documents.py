@@ -1,4 +1,4 @@
-"""What packs are built from while training: token rows, and the tensors of their media.
+"""Rows and packs of a training run, with the tensors of their media, and who reads the rows.
 
 `TokenReader` reads token shards. `ImageReader` adds the pixels of images, for models that put an
 image into placeholders: ids come from token shards, each image from the sample of the same key, in
@@ -23,6 +23,7 @@ from shardmill.media.geometry import Geometry, Square
 from shardmill.media.image import decode_image, resize_crop
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.tokenrow import MediaSpan, TokenRow
+from shardmill.packing.build import Pack
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.storage.path import AnyPath, UrlPath, as_path
@@ -37,6 +38,22 @@ class TrainRow:
 
     row: TokenRow
     tensors: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPack:
+    """A pack and the tensors of its media, joined over its documents; number -1 is empty."""
+
+    number: int
+    pack: Pack
+    tensors: Mapping[str, Any]
+
+
+def join_tensors(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tensors of each name joined along their first axis; a single one is not copied."""
+    names = dict.fromkeys(name for own in tensors for name in own)
+    parts = {name: [own[name] for own in tensors if name in own] for name in names}
+    return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in parts.items()}
 
 
 class RowReader(Protocol):
@@ -73,7 +90,7 @@ class TokenReader:
     def open(cls, folder: AnyPath, staged_dir: AnyPath | None = None) -> TokenReader:
         """Return the reader of a finished folder of token shards.
 
-        `staged_dir` is where copies of the shards may be staged, see `staging.stage_in_background`.
+        `staged_dir` is where copies of the shards may arrive, see `staging`.
         """
         staged = None if staged_dir is None else as_path(staged_dir)
         return cls(open_tokens(as_path(folder), staged_dir=staged))
@@ -128,10 +145,19 @@ class ImageReader:
             raise ConfigError("images of a batch need one size: take the geometry 'square'")
 
     @classmethod
-    def open(cls, tokens: AnyPath, samples: AnyPath, resolution: int = 224) -> ImageReader:
-        """Return the reader of a folder of tokens and the folder of samples it was made from."""
+    def open(
+        cls,
+        tokens: AnyPath,
+        samples: AnyPath,
+        resolution: int = 224,
+        staged_dir: AnyPath | None = None,
+    ) -> ImageReader:
+        """Return the reader of a folder of tokens and the folder of samples it was made from.
+
+        Copies of the token shards may arrive in `staged_dir`; images are read where they are.
+        """
         square = Square(resolution=resolution, max_aspect=EVERY_ASPECT)
-        return cls(TokenReader.open(as_path(tokens)), open_samples(as_path(samples)), square)
+        return cls(TokenReader.open(tokens, staged_dir), open_samples(as_path(samples)), square)
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:

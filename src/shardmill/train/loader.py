@@ -22,11 +22,10 @@ from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.objects import is_in_use
 from shardmill.storage.path import AnyPath
 from shardmill.train.collate import COLLATES, dummy_image
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.documents import RowReader
+from shardmill.train.dataset import PackedDataset
+from shardmill.train.documents import RowReader, TrainPack
 from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder
-from shardmill.train.plans import Plans
 from shardmill.train.stream import PackedStream
 
 REMOTE_THREADS = 2
@@ -35,7 +34,7 @@ CollateFn = Callable[[Sequence[TrainPack]], Any]
 
 
 def loader(
-    plan: Plans | PackPlan | PackedDataset | Mix | AnyPath,
+    plan: PackPlan | PackedDataset | Mix | AnyPath,
     data: RowReader | TokenDataset | AnyPath | None = None,
     *,
     batch_size: int = 1,
@@ -48,8 +47,12 @@ def loader(
     world: int | None = None,
     remainder: Remainder = "borrow",
     processor: Any = None,
+    images: AnyPath | None = None,
+    resolution: int = 224,
     lengths: LengthTable | AnyPath | None = None,
+    epoch_plans: AnyPath | None = None,
     staged_dir: AnyPath | None = None,
+    staged_bytes: int | None = None,
     max_faults: int = 100,
     **options: Any,
 ) -> StepLoader:
@@ -58,7 +61,8 @@ def loader(
     `plan` is the file of a plan and `data` the folder of tokens that it packs; or `data` is a
     folder of samples, for which `processor` (a Hugging Face processor, or the folder of a model)
     makes tokens and pixels, and `lengths` is what the plan was made from. A `PackedDataset` or a
-    `Mix` can be given instead of both.
+    `Mix` can be given instead of both. What `PackedDataset` takes can be given here as well:
+    `processor`, `images`, `lengths`, `epoch_plans`, `staged_dir`, `max_faults`.
 
     A step takes `batch_size` packs on each of `world` data-parallel ranks; without `rank` and
     `world`, every process of torch.distributed is one. `remainder` says what happens to packs that
@@ -70,9 +74,8 @@ def loader(
         "thd"           lengths and cu_seqlens for Transformer Engine and Megatron
 
     `workers` processes build batches, `prefetch` batches ahead each. `threads` read ahead inside
-    each worker, by default where data lie in a store. `staged_dir` is where copies of the shards
-    arrive (see `stage_in_background`), `max_faults` how many unreadable samples may become padding.
-    Other options are those of DataLoader, such as `pin_memory`.
+    each worker, by default where data lie in a store. Other options are those of DataLoader, such
+    as `pin_memory`.
 
         loader = sm.loader("packs.plan", "tokens", collate="transformers", batch_size=4, seed=7)
         for batch in loader:                     # until the epoch ends; again for the next one
@@ -80,22 +83,29 @@ def loader(
         torch.save(loader.state_dict(), "loader.pt")
     """
     split: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "rank": rank, "world": world}
+    given = {
+        "processor": processor,
+        "images": images,
+        "lengths": lengths,
+        "epoch_plans": epoch_plans,
+        "staged_dir": staged_dir,
+        "staged_bytes": staged_bytes,
+    }
     if workers:
         options = {"num_workers": workers, "prefetch_factor": prefetch, **options}
     if isinstance(plan, Mix):
         _refuse("a mix never ends", remainder=remainder != "borrow")
         _refuse("a mix is read by workers", threads=threads)
-        _refuse("a mix is made of data sets", data=data, processor=processor, lengths=lengths)
+        _refuse("a mix is made of data sets", data=data, **given)
         steps: Steps = plan.sampler(**split)
         return StepLoader(plan, steps, collate_fn=_collate_fn(collate, None), **options)
-    given = {"processor": processor, "lengths": lengths, "staged_dir": staged_dir}
     if isinstance(plan, PackedDataset):
         _refuse("the data set is made already", data=data, **given)
         packs = plan
     elif data is None:
         raise ConfigError("a plan needs the data that it packs: loader(plan, data)")
     else:
-        packs = PackedDataset(plan, data, max_faults=max_faults, **given)
+        packs = PackedDataset(plan, data, resolution=resolution, max_faults=max_faults, **given)
     steps = packs.sampler(remainder=remainder, **split)
     make = _collate_fn(collate, getattr(packs.reader, "processor", None))
     if threads is None:

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from shardmill.errors import ConfigError, StaleError
-from shardmill.train.dataset import PackedDataset, TrainPack
-from shardmill.train.order import Split, Taken
-from shardmill.train.plans import OnePlan, pack_numbers
-from shardmill.train.sampler import split_of
+from shardmill.train.documents import TrainPack
+from shardmill.train.order import EpochNumbers, Split, Taken, split_of
+from shardmill.train.plans import OnePlan
+
+if TYPE_CHECKING:
+    from shardmill.train.dataset import PackedDataset
 
 CYCLE = 4096
 VERSION = 1
@@ -86,7 +89,7 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
         return MixSampler(self, split_of(rank, world, batch_size, "borrow"), seed=seed)
 
 
-class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
+class MixSampler:
     """Lists of pack numbers of the mix, without end."""
 
     def __init__(self, mix: Mix, split: Split, *, seed: int) -> None:
@@ -96,7 +99,10 @@ class MixSampler(Sampler[list[int]]):  # type: ignore[misc]
         self.digests = {name: packs.digest for name, packs in mix.sources.items()}
         self.sizes = [len(packs) for packs in mix.sources.values()]
         self.offsets = mix.starts[:-1].tolist()
-        self.numbers = [pack_numbers(packs.plans, seed) for packs in mix.sources.values()]
+        self.numbers = [
+            EpochNumbers(packs.plans.size, partial(packs.plans.order, seed))
+            for packs in mix.sources.values()
+        ]
         self.start = MixState(dict.fromkeys(mix.sources, 0))
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -1,4 +1,6 @@
-"""What comes next: which rank takes which packs at which step. Arithmetic, without torch.
+"""What comes next: which rank takes which packs at which step.
+
+Arithmetic, and the batch sampler that hands its results to a DataLoader.
 
 The state of a loader is four integers and the digest of what they count:
 
@@ -29,7 +31,8 @@ like cost. Epochs may differ in length: with a plan for each epoch, one may have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -40,6 +43,8 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.rng import mix
 from shardmill.packing.order import permute
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 COUNTS = ("seed", "epoch", "consumed", "borrowed")
@@ -134,6 +139,19 @@ class Split:
     def per_step(self) -> int:
         """The packs that all ranks together take in a step."""
         return self.world * self.batch_size
+
+
+def split_of(rank: int | None, world: int | None, batch_size: int, remainder: Remainder) -> Split:
+    """Return the split; without a rank and a world, every process of torch.distributed is one."""
+    if (rank is None) != (world is None):
+        raise ConfigError("give both rank and world, or neither")
+    if rank is None or world is None:
+        import torch.distributed  # here, since the order itself can be asked for without torch
+
+        running = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if running else 0
+        world = torch.distributed.get_world_size() if running else 1
+    return Split(rank=rank, world=world, batch_size=batch_size, remainder=remainder)
 
 
 class Taken(NamedTuple):
@@ -235,6 +253,116 @@ class EpochNumbers:
         positions = np.arange(first, min(first + STRETCH, self._size(epoch)), dtype=np.int64)
         found: list[int] = self._order_of(epoch)(positions).tolist()
         return found
+
+
+class StepSampler:
+    """Lists of numbers, one list a step, for the `batch_sampler` of a DataLoader.
+
+    Iterating begins at `start` and ends with the epoch; `start` is then the next epoch's.
+
+    A sampler runs in the main process, ahead of the training loop by as many batches as workers
+    prefetch. Hence it has no state of its own to save: its iterator has, by the protocol of
+    torchdata's StatefulDataLoader, which keeps with each batch the state after that batch was
+    drawn; and `StepLoader` counts the batches that it hands out. For any other loader,
+    `state_after` answers.
+    """
+
+    def __init__(
+        self,
+        size: EpochSize,
+        order_of: Callable[[int], Order],
+        split: Split,
+        *,
+        seed: int,
+        digest: str,
+    ) -> None:
+        self.schedule, self.digest, self.seed = Schedule(size, split), digest, seed
+        self.start = LoaderState(seed=seed)
+        self._numbers = EpochNumbers(size, order_of)
+
+    def __len__(self) -> int:
+        """The steps of a whole epoch, the same on every rank.
+
+        After a step that borrowed, an epoch may have one fewer; with a plan for each epoch, one
+        more or fewer.
+        """
+        return self.schedule.steps_left(LoaderState())
+
+    def __iter__(self) -> StepIterator:
+        return StepIterator(self)
+
+    def numbers(self, state: LoaderState) -> list[int]:
+        """Return the numbers that this rank takes in the step that begins here."""
+        return self._numbers.of(self.schedule.take(state))
+
+    def state_after(self, num_batches: int) -> dict[str, Any]:
+        """Return the state when so many batches since `start` have been trained on."""
+        return self.to_plain(self.schedule.skip(self.start, num_batches))
+
+    def advance(self, state: LoaderState) -> LoaderState:
+        """Return the state after the step that begins here."""
+        return self.schedule.advance(self.schedule.settle(state))
+
+    def steps_left(self, state: LoaderState) -> int:
+        """Return the steps until the epoch ends."""
+        return self.schedule.steps_left(self.schedule.settle(state))
+
+    def epoch_start(self, epoch: int) -> LoaderState:
+        """Return the head of an epoch."""
+        return LoaderState(seed=self.seed, epoch=epoch)
+
+    def to_plain(self, state: LoaderState) -> dict[str, Any]:
+        """Return a state as checkpoints keep it."""
+        return state_to_plain(state, self.digest)
+
+    def from_plain(self, plain: dict[str, Any]) -> LoaderState:
+        """Return a state that belongs to this very order, or say why it does not."""
+        size = self.schedule.size
+        return self.schedule.settle(state_from_plain(plain, self.digest, seed=self.seed, size=size))
+
+    def load_state_dict(self, plain: dict[str, Any]) -> None:
+        """Begin where `state_after`, or a loader, was saved."""
+        self.start = self.from_plain(plain)
+
+
+class StepIterator(Iterator[list[int]]):
+    """One run through the rest of an epoch; its state is that after the batches drawn."""
+
+    def __init__(self, sampler: StepSampler) -> None:
+        self.sampler = sampler
+        self.state, self.epoch = sampler.start, 0
+        self._begin()
+
+    def __next__(self) -> list[int]:
+        if self.state.epoch != self.epoch:
+            self.sampler.start = self.state
+            raise StopIteration
+        numbers = self.sampler.numbers(self.state)
+        self.state = self.sampler.schedule.advance(self.state)
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the next batch will be drawn."""
+        return self.sampler.to_plain(self.state)
+
+    def load_state_dict(self, plain: dict[str, Any]) -> None:
+        """Draw from where the state was saved, and let later epochs follow it."""
+        self.sampler.load_state_dict(plain)
+        self._begin()
+
+    def _begin(self) -> None:
+        schedule = self.sampler.schedule
+        self.state = schedule.settle(self.sampler.start)
+        self.epoch = self.state.epoch
+        left_out = schedule.left(self.state) % schedule.split.per_step
+        if schedule.split.remainder == "drop" and left_out:
+            log.warning(
+                "epoch %d will leave out its last %d of %d packs: they do not fill a step of %d",
+                self.epoch,
+                left_out,
+                schedule.size(self.epoch),
+                schedule.split.per_step,
+            )
 
 
 def shuffled_samples(

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest
@@ -40,7 +40,9 @@ from shardmill.packing.plan import plan_packs
 from shardmill.shards.plans import open_plan, write_plan
 from shardmill.shards.tokens.shard import read_lengths
 from shardmill.storage.path import AnyPath, as_path
-from shardmill.train.order import EpochNumbers, Order
+
+if TYPE_CHECKING:
+    from shardmill.train.order import Order
 
 EPOCH_BITS = 32
 NUM_MAPPED = 3
@@ -66,16 +68,6 @@ class Plans(Protocol):
 
     def digest(self, shards: tuple[ShardEntry, ...]) -> str:
         """Return the identity of the plans and of the files that they pack."""
-
-
-def plans_of(plan: Plans | PackPlan | AnyPath) -> Plans:
-    """Return the plans of a loader; a single plan, or the file of one, is used in all epochs."""
-    return OnePlan(plan) if isinstance(plan, PackPlan | str | os.PathLike) else plan
-
-
-def pack_numbers(plans: Plans, seed: int) -> EpochNumbers:
-    """Return the packs of all epochs in the order of this seed."""
-    return EpochNumbers(plans.size, lambda epoch: plans.order(seed, epoch))
 
 
 def plan_digest(plan: PackPlan, shards: tuple[ShardEntry, ...] = ()) -> str:

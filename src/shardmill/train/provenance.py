@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError
-from shardmill.model.plan import PackPlan
 from shardmill.model.sample import Origin
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
-from shardmill.train.order import NO_PACK, LoaderState, Schedule, Split
-from shardmill.train.plans import Plans, pack_numbers, plans_of
+from shardmill.train.order import NO_PACK, EpochNumbers, LoaderState, Schedule, Split
+from shardmill.train.plans import Plans
+
+Rows: TypeAlias = TokenDataset | SampleDataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrigin:
-    """Where a document lies (file and bytes), and where it was taken from."""
+    """Where a document lies (file and bytes), and where it was taken from.
+
+    The bytes are the ids in a `.bin` file, or all members of a sample in a tar.
+    """
 
     key: str
     shard: str
@@ -41,83 +46,21 @@ class PackOrigin:
     documents: list[DocumentOrigin]
 
 
-class RowFinder(Protocol):
-    """Says where a row of the data lies."""
-
-    def __len__(self) -> int:
-        """The number of rows."""
-
-    def find(self, row: int) -> DocumentOrigin:
-        """Return where a row lies."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenFinder:
-    """Rows of token shards; offsets are bytes of the `.bin` file."""
-
-    tokens: TokenDataset
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def find(self, row: int) -> DocumentOrigin:
-        """Return where the ids of a row lie."""
-        number, inside = self.tokens.locate(row)
-        shard = self.tokens.shard(number)
-        return DocumentOrigin(
-            key=shard.keys[inside],
-            shard=self.tokens.entries[number].name,
-            row_in_shard=inside,
-            path=str(shard.path),
-            offset=int(shard.offsets[inside]),
-            num_bytes=int(shard.lengths[inside]) * shard.data.itemsize,
-            num_tokens=int(shard.lengths[inside]),
-            origin=shard.origin(inside),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SampleFinder:
-    """Samples in tars; offsets are those of the first member's content."""
-
-    samples: SampleDataset
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def find(self, row: int) -> DocumentOrigin:
-        """Return where the members of a sample lie."""
-        number, inside = self.samples.locate(row)
-        shard = self.samples.shard(number)
-        start, end = shard.index.span(inside)
-        return DocumentOrigin(
-            key=shard.index.keys[inside],
-            shard=self.samples.entries[number].name,
-            row_in_shard=inside,
-            path=shard.blob.url,
-            offset=start,
-            num_bytes=end - start,
-            origin=shard[inside].origin,
-        )
-
-
-def open_finder(folder: Path) -> RowFinder:
-    """Return the finder of a folder of token shards or of samples."""
+def open_rows(folder: Path) -> Rows:
+    """Open a folder of token shards or of samples, whose rows are the documents of packs."""
     manifest = open_manifest(folder)
     if manifest.content == "tokens":
-        return TokenFinder(open_tokens(folder, manifest))
-    return SampleFinder(open_samples(folder, manifest))
+        return open_tokens(folder, manifest)
+    return open_samples(folder, manifest)
 
 
 def packs_of_step(
-    plan: Plans | PackPlan,
-    split: Split,
-    start: LoaderState,
-    step: int,
-    data: RowFinder | None = None,
+    plans: Plans, split: Split, start: LoaderState, step: int, data: Rows | None = None
 ) -> list[PackOrigin]:
-    """Return what one rank trains on in a step, counted from 0 at `start`."""
-    plans = plans_of(plan)
+    """Return what one rank trains on in a step, counted from 0 at `start`.
+
+    Without the `data` that the plans pack, documents are known only by their rows.
+    """
     num_rows = plans.first.num_rows
     if step < 0:
         raise ConfigError(f"steps count from 0, got {step}")
@@ -125,16 +68,41 @@ def packs_of_step(
         raise ConfigError(f"the plan packs {num_rows} samples, the data has {len(data)}")
     schedule = Schedule(plans.size, split)
     taken = schedule.take(schedule.skip(start, step))
-    numbers = pack_numbers(plans, start.seed).of(taken)
+    numbers = EpochNumbers(plans.size, partial(plans.order, start.seed)).of(taken)
     found = zip(numbers, taken.epochs, taken.positions)
     return [_origin(plans, *place, data) for place in found]
 
 
-def _origin(
-    plans: Plans, number: int, epoch: int, position: int, data: RowFinder | None
-) -> PackOrigin:
+def _origin(plans: Plans, number: int, epoch: int, position: int, data: Rows | None) -> PackOrigin:
     if number == NO_PACK:
         return PackOrigin(NO_PACK, epoch, position, [], [])
     plan, pack = plans.find(number)
     rows: list[int] = plan[pack].tolist()
-    return PackOrigin(pack, epoch, position, rows, [data.find(row) for row in rows] if data else [])
+    documents = [] if data is None else [_find(data, row) for row in rows]
+    return PackOrigin(pack, epoch, position, rows, documents)
+
+
+def _find(data: Rows, row: int) -> DocumentOrigin:
+    number, inside = data.locate(row)
+    where: dict[str, Any] = {"shard": data.entries[number].name, "row_in_shard": inside}
+    if isinstance(data, TokenDataset):
+        tokens = data.shard(number)
+        return DocumentOrigin(
+            key=tokens.keys[inside],
+            path=str(tokens.path),
+            offset=int(tokens.offsets[inside]),
+            num_bytes=int(tokens.lengths[inside]) * tokens.data.itemsize,
+            num_tokens=int(tokens.lengths[inside]),
+            origin=tokens.origin(inside),
+            **where,
+        )
+    samples = data.shard(number)
+    start, end = samples.index.span(inside)
+    return DocumentOrigin(
+        key=samples.index.keys[inside],
+        path=samples.blob.url,
+        offset=start,
+        num_bytes=end - start,
+        origin=samples[inside].origin,
+        **where,
+    )

@@ -1,42 +1,30 @@
-"""SampleStream: raw or decoded samples, shuffled, without packing and without a shuffle buffer.
+"""Raw samples by number, a batch at a time, with as little Python between as can be.
 
-The order is a permutation of (seed, epoch), so any sample of the epoch can come next, and the state
-is a number. With threads, each reads a whole batch of samples ahead, straight from the files into
-one private buffer that is used again when the batch is gone; payload bytes never pass a pipe.
-Without threads, samples are views of the mapped tars: the best for data that is in memory.
-
-`RawReader` reads the members of samples a batch at a time, with as little Python between as can be.
+`RawReader` gives the members of samples as views of the mapped tars (the best for data that is in
+memory), as bytes, or read straight from the files into one private buffer a batch, which is used
+again when the batch is gone.
 """
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import get_worker_info
 
-from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.model.codec import digest
 from shardmill.model.sample import MediaSize
-from shardmill.shards.samples import SampleDataset, SampleShard, max_open_shards, open_samples
+from shardmill.shards.samples import SampleDataset, SampleShard, max_open_shards
 from shardmill.shards.tar.index import MemberTable, TarIndex
-from shardmill.storage.path import AnyPath, UrlPath, as_path
-from shardmill.train.health import Health, SampleFault
-from shardmill.train.order import NO_PACK, EpochNumbers, Remainder, shuffled_samples
-from shardmill.train.sampler import StepSampler, split_of
-from shardmill.train.stream import StepStream
+from shardmill.storage.path import UrlPath
 
-log = logging.getLogger(__name__)
-
+# Buffers that wait for their next batch: more than threads and batches ahead ever hold at once.
 MAX_KEPT = 16
 ROUND = 1 << 20
 LARGE = 16 << 20
@@ -47,92 +35,6 @@ class RawSample(NamedTuple):
 
     key: str
     members: dict[str, Any]
-
-
-class SampleStream(StepStream):
-    """Batches of samples until the epoch ends; iterating again gives the next epoch.
-
-    `samples` is a folder of sample shards. `decode` makes of a `RawSample` what the loop wants, in
-    the threads if there are any. A sample that cannot be read is left out of its batch, named in
-    the log and counted against `max_faults`. `window` shuffles only inside windows of so many
-    samples, for data that is slow to reach at random. With `copy`, members are bytes.
-    """
-
-    def __init__(
-        self,
-        samples: SampleDataset | AnyPath,
-        *,
-        batch_size: int = 32,
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-        remainder: Remainder = "borrow",
-        window: int | None = None,
-        decode: Callable[[RawSample], Any] | None = None,
-        copy: bool = False,
-        threads: int = 0,
-        ahead: int = 4,
-        max_faults: int = 100,
-    ) -> None:
-        self.samples = (
-            samples if isinstance(samples, SampleDataset) else open_samples(as_path(samples))
-        )
-        self.decode, self.health = decode, Health(max_faults)
-        self.reader = reader = RawReader(self.samples)
-        self._read = reader.copies if copy else reader.private if threads else reader.views
-        num_samples = len(self.samples)
-        files = [
-            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
-            for entry in self.samples.entries
-        ]
-        steps = StepSampler(
-            lambda epoch: num_samples,
-            EpochNumbers(
-                lambda epoch: num_samples,
-                lambda epoch: shuffled_samples(num_samples, seed=seed, epoch=epoch, window=window),
-            ),
-            split_of(rank, world, batch_size, remainder),
-            seed=seed,
-            digest=digest(["samples", window, files]),
-        )
-        super().__init__(steps, threads=threads, ahead=ahead)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        if get_worker_info() is not None:
-            raise ConfigError(
-                "every worker would read every sample: use threads instead of num_workers"
-            )
-        return super().__iter__()
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether tars are read from a store."""
-        return self.reader.is_remote
-
-    def announce(self, numbers: Sequence[int]) -> None:
-        """Have the members of these samples fetched from the store."""
-        self.reader.announce([number for number in numbers if number != NO_PACK])
-
-    def make(self, numbers: Sequence[int]) -> list[Any]:
-        """Return the samples, decoded if that was asked for."""
-        real = [number for number in numbers if number != NO_PACK]
-        batch: list[Any] = self._read(real)
-        return batch if self.decode is None else list(self._decoded(real, batch, self.decode))
-
-    def _decoded(
-        self,
-        numbers: Sequence[int],
-        batch: Sequence[RawSample],
-        decode: Callable[[RawSample], Any],
-    ) -> Iterator[Any]:
-        for number, sample in zip(numbers, batch):
-            try:
-                yield decode(sample)
-            except (SampleError, FormatError) as error:
-                shard, inside = self.samples.locate(number)
-                name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
-                log.warning("cannot read %s: %s", name, error)
-                self.health.add(SampleFault(NO_PACK, number, name, str(error)))
 
 
 class _File:

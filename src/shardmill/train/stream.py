@@ -2,25 +2,41 @@
 
 `StepStream` is what all streams share: it runs through the steps of an epoch, asks the store for
 what the next `ahead` batches need before anybody works on them, and counts the batches that it
-handed out. `PackedStream` streams packs, `samples.SampleStream` raw samples.
+handed out. `PackedStream` streams packs. `SampleStream` streams raw samples, shuffled without a
+shuffle buffer: their order is a permutation of (seed, epoch), so any sample of the epoch can come
+next, and the state is a number. Payload bytes never pass a pipe.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.model.codec import digest
+from shardmill.shards.samples import SampleDataset, open_samples
+from shardmill.storage.path import AnyPath, as_path
 from shardmill.storage.prefetch import announce_ahead, map_ahead
-from shardmill.train.order import LoaderState
-from shardmill.train.sampler import StepSampler
+from shardmill.train.health import Health, SampleFault
+from shardmill.train.order import (
+    NO_PACK,
+    LoaderState,
+    Remainder,
+    StepSampler,
+    shuffled_samples,
+    split_of,
+)
+from shardmill.train.samples import RawReader, RawSample
 
 if TYPE_CHECKING:
-    from shardmill.train.dataset import PackedDataset, TrainPack
-    from shardmill.train.health import Health
+    from shardmill.train.dataset import PackedDataset
+    from shardmill.train.documents import TrainPack
+
+log = logging.getLogger(__name__)
 
 
 class StepStream(IterableDataset[Any]):  # type: ignore[misc]
@@ -152,3 +168,86 @@ class PackedStream(StepStream):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.steps = self.packs.sampler(**state["steps"])
+
+
+class SampleStream(StepStream):
+    """Batches of samples until the epoch ends; iterating again gives the next epoch.
+
+    `samples` is a folder of sample shards. `decode` makes of a `RawSample` what the loop wants, in
+    the threads if there are any. A sample that cannot be read is left out of its batch, named in
+    the log and counted against `max_faults`. `window` shuffles only inside windows of so many
+    samples, for data that is slow to reach at random. With `copy`, members are bytes.
+    """
+
+    def __init__(
+        self,
+        samples: SampleDataset | AnyPath,
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        remainder: Remainder = "borrow",
+        window: int | None = None,
+        decode: Callable[[RawSample], Any] | None = None,
+        copy: bool = False,
+        threads: int = 0,
+        ahead: int = 4,
+        max_faults: int = 100,
+    ) -> None:
+        self.samples = (
+            samples if isinstance(samples, SampleDataset) else open_samples(as_path(samples))
+        )
+        self.decode, self.health = decode, Health(max_faults)
+        self.reader = reader = RawReader(self.samples)
+        self._read = reader.copies if copy else reader.private if threads else reader.views
+        num_samples = len(self.samples)
+        files = [
+            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
+            for entry in self.samples.entries
+        ]
+        steps = StepSampler(
+            lambda epoch: num_samples,
+            lambda epoch: shuffled_samples(num_samples, seed=seed, epoch=epoch, window=window),
+            split_of(rank, world, batch_size, remainder),
+            seed=seed,
+            digest=digest(["samples", window, files]),
+        )
+        super().__init__(steps, threads=threads, ahead=ahead)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "every worker would read every sample: use threads instead of num_workers"
+            )
+        return super().__iter__()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether tars are read from a store."""
+        return self.reader.is_remote
+
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Have the members of these samples fetched from the store."""
+        self.reader.announce([number for number in numbers if number != NO_PACK])
+
+    def make(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the samples, decoded if that was asked for."""
+        real = [number for number in numbers if number != NO_PACK]
+        batch: list[Any] = self._read(real)
+        return batch if self.decode is None else list(self._decoded(real, batch, self.decode))
+
+    def _decoded(
+        self,
+        numbers: Sequence[int],
+        batch: Sequence[RawSample],
+        decode: Callable[[RawSample], Any],
+    ) -> Iterator[Any]:
+        for number, sample in zip(numbers, batch):
+            try:
+                yield decode(sample)
+            except (SampleError, FormatError) as error:
+                shard, inside = self.samples.locate(number)
+                name = f"sample {inside} of shard {self.samples.entries[shard].name}, {sample.key}"
+                log.warning("cannot read %s: %s", name, error)
+                self.health.add(SampleFault(NO_PACK, number, name, str(error)))

@@ -10,7 +10,7 @@ import torch
 from packing_lengths import draw
 
 from shardmill.errors import ConfigError
-from shardmill.train.nemo.dataset import PackedDatasetWrapper, neat_pack_dataset_vlm
+from shardmill.neat_packing import PackedDatasetWrapper, neat_pack_dataset_vlm
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[misc]

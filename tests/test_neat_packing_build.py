@@ -8,11 +8,11 @@ import pytest
 import torch
 from tiny_qwen import IMAGE_ID, tiny_model
 
-from shardmill.train.nemo.build import (
+from shardmill.neat_packing import (
     MEDIA_KEYS,
-    build_packed_sample,
-    mrope_position_ids,
-    shift_sample,
+    _build_packed_vlm_sample,
+    _compute_mrope_position_ids,
+    _shift_sample,
 )
 
 KEYS = {
@@ -48,7 +48,7 @@ def image(num: int = 1) -> dict[str, Any]:
 
 def test_shift_moves_labels_and_leaves_media() -> None:
     types = torch.tensor([[0, 1, 1, 0, 0]])
-    shifted = shift_sample(sample(5, mm_token_type_ids=types, other=3, **image()))
+    shifted = _shift_sample(sample(5, mm_token_type_ids=types, other=3, **image()))
     assert shifted["input_ids"].tolist() == [0, 1, 2, 3]
     assert shifted["labels"].tolist() == [1, 2, 3, 4]
     assert shifted["mm_token_type_ids"].tolist() == [0, 1, 1, 0]
@@ -59,12 +59,14 @@ def test_shift_moves_labels_and_leaves_media() -> None:
 
 def test_shift_keeps_positions_only_for_mrope() -> None:
     positions = torch.arange(15).view(3, 5)
-    assert shift_sample(sample(5, position_ids=positions), True)["position_ids"].shape == (3, 4)
-    assert "position_ids" not in shift_sample(sample(5, position_ids=positions))
+    assert _shift_sample(sample(5, position_ids=positions), True)["position_ids"].shape == (3, 4)
+    assert "position_ids" not in _shift_sample(sample(5, position_ids=positions))
 
 
 def test_pack_numbers_documents_and_restarts_positions() -> None:
-    packed = build_packed_sample([shift_sample(sample(5)), shift_sample(sample(4, 50))], 16, 9)
+    packed = _build_packed_vlm_sample(
+        [_shift_sample(sample(5)), _shift_sample(sample(4, 50))], 16, 9
+    )
     assert set(packed) == KEYS
     assert packed["input_ids"].tolist() == [0, 1, 2, 3, 50, 51, 52]
     assert packed["labels"].tolist() == [1, 2, 3, 4, 51, 52, 53]
@@ -77,8 +79,8 @@ def test_pack_numbers_documents_and_restarts_positions() -> None:
 
 
 def test_alignment_pads_inside_documents() -> None:
-    samples = [shift_sample(sample(6)), shift_sample(sample(4, 50))]
-    packed = build_packed_sample(samples, 16, 9, sequence_alignment=4)
+    samples = [_shift_sample(sample(6)), _shift_sample(sample(4, 50))]
+    packed = _build_packed_vlm_sample(samples, 16, 9, sequence_alignment=4)
     assert packed["input_ids"].tolist() == [0, 1, 2, 3, 4, 9, 9, 9, 50, 51, 52, 9]
     assert packed["labels"].tolist() == [1, 2, 3, 4, 5, -100, -100, -100, 51, 52, 53, -100]
     assert packed["attention_mask"].tolist() == [1] * 8 + [2] * 4
@@ -88,40 +90,40 @@ def test_alignment_pads_inside_documents() -> None:
 
 def test_media_of_all_samples_are_joined_and_counted() -> None:
     video = {"pixel_values_videos": torch.ones(8, 6), "video_grid_thw": torch.tensor([[2, 2, 2]])}
-    samples = [shift_sample(sample(5, **image(2))), shift_sample(sample(4, **image(), **video))]
-    packed = build_packed_sample(samples, 16, 9)
+    samples = [_shift_sample(sample(5, **image(2))), _shift_sample(sample(4, **image(), **video))]
+    packed = _build_packed_vlm_sample(samples, 16, 9)
     assert (packed["n_images"], packed["n_videos"]) == (3, 1)
     assert packed["pixel_values"].shape == (12, 6)
     assert packed["image_grid_thw"].shape == (3, 3)
 
 
 def test_images_of_many_sizes_stay_a_list_and_do_not_mix_with_tensors() -> None:
-    lists = [shift_sample(sample(5, pixel_values=[torch.ones(3, n, 4)])) for n in (4, 8)]
-    packed = build_packed_sample(lists, 16, 9)
+    lists = [_shift_sample(sample(5, pixel_values=[torch.ones(3, n, 4)])) for n in (4, 8)]
+    packed = _build_packed_vlm_sample(lists, 16, 9)
     assert [tuple(one.shape) for one in packed["pixel_values"]] == [(3, 4, 4), (3, 8, 4)]
     with pytest.raises(TypeError, match="pixel_values must be tensors"):
-        build_packed_sample([lists[0], shift_sample(sample(5, **image()))], 16, 9)
+        _build_packed_vlm_sample([lists[0], _shift_sample(sample(5, **image()))], 16, 9)
 
 
 def test_mask_of_a_sample_survives_packing() -> None:
     masked = {**sample(6), "attention_mask": torch.tensor([1, 0, 0, 0, 1, 1])}
-    packed = build_packed_sample([shift_sample(sample(3)), shift_sample(masked)], 16, 9)
+    packed = _build_packed_vlm_sample([_shift_sample(sample(3)), _shift_sample(masked)], 16, 9)
     assert packed["attention_mask"].tolist() == [1, 1, 2, 0, 0, 0, 2]
 
 
 @pytest.mark.parametrize(("has_mrope", "shape"), [(False, (0,)), (True, (3, 0))])
 def test_empty_pack_has_the_shapes_of_any_other(has_mrope: bool, shape: tuple[int, ...]) -> None:
-    packed = build_packed_sample([], 16, 9, has_mrope)
+    packed = _build_packed_vlm_sample([], 16, 9, has_mrope)
     assert set(packed) == KEYS
     assert tuple(packed["position_ids"].shape) == shape
 
 
 def test_sample_without_positions_counts_as_text() -> None:
     with_positions = sample(5, position_ids=torch.arange(15).view(3, 5))
-    samples = [shift_sample(with_positions, True), shift_sample(sample(4), True)]
-    packed = build_packed_sample(samples, 16, 9, True)
+    samples = [_shift_sample(with_positions, True), _shift_sample(sample(4), True)]
+    packed = _build_packed_vlm_sample(samples, 16, 9, True)
     assert packed["position_ids"][:, 4:].tolist() == [[0, 1, 2]] * 3
-    aligned = build_packed_sample(samples, 16, 9, True, sequence_alignment=8)
+    aligned = _build_packed_vlm_sample(samples, 16, 9, True, sequence_alignment=8)
     assert aligned["position_ids"].shape == (3, 16)
     assert aligned["position_ids"][:, 4:8].tolist() == [[14, 15, 16, 17]] * 3
 
@@ -135,7 +137,7 @@ def test_positions_of_a_bound_model_need_no_token_types(family: str) -> None:
         "attention_mask": torch.ones_like(ids),
         "image_grid_thw": torch.tensor([[1, 4, 4]]),
     }
-    positions = mrope_position_ids(one, model.get_rope_index)
+    positions = _compute_mrope_position_ids(one, model.get_rope_index)
     assert positions.tolist() == [
         [0, 1, 2, 2, 2, 2, 4],
         [0, 1, 2, 2, 3, 3, 4],
@@ -147,5 +149,5 @@ def test_function_gets_only_the_arguments_it_has() -> None:
     def old(input_ids: Any, image_grid_thw: Any = None, attention_mask: Any = None) -> Any:
         return torch.zeros(3, 1, input_ids.shape[1], dtype=torch.int64), None
 
-    assert mrope_position_ids(sample(5, **image()), old).shape == (3, 5)
-    assert mrope_position_ids(sample(5), lambda input_ids: None) is None
+    assert _compute_mrope_position_ids(sample(5, **image()), old).shape == (3, 5)
+    assert _compute_mrope_position_ids(sample(5), lambda input_ids: None) is None

@@ -33,7 +33,7 @@ from shardmill.tokens.templates.turns import conversation
 from shardmill.tokens.visual.pretrained import rule_of_folder, rule_of_processor
 from shardmill.tokens.visual.rule import Visual, VisualRule
 from shardmill.train.documents import TrainRow
-from shardmill.train.pixels.processor import (
+from shardmill.train.processor import (
     ChatMedium,
     PixelProcessor,
     VideoFrames,

@@ -17,7 +17,7 @@ from shardmill.neat_packing import (
 from shardmill.tokens.count import estimate_medium
 from shardmill.tokens.visual.pretrained import rule_of_processor
 from shardmill.tokens.visual.qwen import Qwen3VL
-from shardmill.train.nemo.plan import rule_of, rule_of_configs
+from shardmill.train.nemo import rule_of, rule_of_configs
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 

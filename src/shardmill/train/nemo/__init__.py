@@ -1,1 +1,0 @@
-"""shardmill.train.nemo."""
