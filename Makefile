@@ -43,7 +43,7 @@ docs: $(VENV)/test.done  ## build the site into .site/
 	@echo "open .site/index.html"
 
 bench: $(VENV)/test.done  ## run the benchmarks that need no GPU and write benchmarks/results/
-	@for program in benchmarks/[a-z]*.py; do grep -q '__main__' $$program && $(BIN)/python $$program; done
+	@for program in benchmarks/[a-z]*.py; do grep -q 'save_report(__file__' $$program && $(BIN)/python $$program; done
 
 clean:
 	rm -rf .demo .site .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

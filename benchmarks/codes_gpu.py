@@ -7,7 +7,8 @@ cuDNN autotuning), eager and with `torch.compile`, in the same run.
 
 The weights are random in the real layout and size; the codebook is made by k-means over what the
 encoder makes of photos, so that codes are used as by a trained model. `--quick` runs a small
-network on whatever there is, to see that everything works.
+network on whatever there is. The encoder alone is the internal one; from JPEG shards it is
+the command `shardmill codes`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from decode_images import photos
-from side_by_side import RESULTS_DIR
+from made_data import SUPPORT_DIR
+from side_by_side import QUICK, RESULTS_DIR
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(SUPPORT_DIR))
 
 from vq_checkpoints import random_tensors
 
@@ -44,7 +46,6 @@ from shardmill.tokens.vq.weights import VqShape, VqWeights, load_weights
 GFLOP_AT_512 = 554
 LIMIT_TFLOPS = 790  # a large product of bf16 matrices on an H200
 SECONDS = 3.0
-QUICK = "--quick" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPE = VqShape(base_channels=32, multipliers=(1, 1, 2), num_codes=256) if QUICK else VqShape()
 SIDE = 64 if QUICK else 512
@@ -322,7 +323,6 @@ def main() -> None:
     text = "\n".join(["# VQ codes", "", about, "", *sections, ""])
     print(text)
     if not QUICK:
-        RESULTS_DIR.mkdir(exist_ok=True)
         (RESULTS_DIR / "codes_gpu.md").write_text(text)
 
 

@@ -1,9 +1,10 @@
-"""What engines cost and how they scale: python benchmarks/engines.py [NUM_UNITS]
+"""What engines cost and how they scale: python benchmarks/engines.py
 
-Empty units leave nothing but the engine: goals are under 1 ms a unit on this machine, under 10 ms
-through Ray, and a status in under 2 s. Then a stage that only computes, on one virtual node of one
-processor and on two, under SLURM and Ray: the goal is 1.8 x the units a second. Rates are those of
-the events, from the first start to the last end, so that starting a cluster does not count.
+10,000 empty units leave nothing but the engine: goals are under 1 ms a unit on this machine, under
+10 ms through Ray, and a status in under 2 s. Then a stage that only computes, on one virtual node
+of one processor and on two, under SLURM and Ray: the goal is 1.8 x the units a second. Rates are
+those of the events, from the first start to the last end: starting a cluster does not count. The
+stage is a plugin; internal is only the function behind `shardmill status`.
 """
 
 from __future__ import annotations
@@ -18,24 +19,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from made_units import MadeUnits, spin
-from side_by_side import save_report
+from made_data import SUPPORT_DIR, MadeUnits, spin
+from side_by_side import save_report, sized, unit_times
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(SUPPORT_DIR))
 
 from ray_nodes import ray_cluster
 from slurm_cluster import missing_programs, slurm_cluster
 
 from shardmill.running.engine import Engine
-from shardmill.running.events import read_log
 from shardmill.running.local import Local
 from shardmill.running.ray import Ray
 from shardmill.running.runner import run_stage
 from shardmill.running.slurm import Slurm
 from shardmill.running.status import read_status
 
-NUM_ROUNDS = 3
-NUM_SPINS = 80
+NUM_ROUNDS = sized(3, 1)
+NUM_UNITS, NUM_SPINS = sized(10_000, 50), sized(80, 4)
 SPIN_S = 0.25
 
 
@@ -48,10 +48,8 @@ def rounds_for(seconds: float) -> int:
 
 def rate(out: Path) -> float:
     """Return units a second, from the first start to the last end, in all logs of a folder."""
-    entries = [entry for log in (out / "events").glob("*.jsonl") for entry in read_log(log)]
-    starts = [entry.time_s for entry in entries if entry.event.kind == "start"]
-    ends = [entry.time_s for entry in entries if entry.event.kind == "done"]
-    return len(ends) / (max(ends) - min(starts))
+    starts, ends = unit_times(out)
+    return len(ends) / (ends[-1] - starts[0])
 
 
 def run_on(engine: Engine, stage: MadeUnits, folder: Path, **options: Any) -> Path:
@@ -62,10 +60,10 @@ def run_on(engine: Engine, stage: MadeUnits, folder: Path, **options: Any) -> Pa
     return out
 
 
-def overhead_section(folder: Path, num_units: int) -> str:
+def overhead_section(folder: Path) -> str:
     """Return the table of what an empty unit costs."""
     rows = ["| engine | ms a unit | status, s |", "|---|---:|---:|"]
-    blank = MadeUnits(num_units=num_units)
+    blank = MadeUnits(num_units=NUM_UNITS)
     with engines_for_overhead(folder) as engines:
         for name, engine, options in engines:
             outs = [run_on(engine, blank, folder, **options) for _ in range(NUM_ROUNDS)]
@@ -75,7 +73,7 @@ def overhead_section(folder: Path, num_units: int) -> str:
             read_status(outs[-1])
             status_s = time.perf_counter() - began_s
             rows.append(f"| {name} | {1000 / best:.2f} | {status_s:.2f} |")
-    title = f"## {num_units:,} empty units, best of {NUM_ROUNDS} rounds"
+    title = f"## {NUM_UNITS:,} empty units, best of {NUM_ROUNDS} rounds"
     note = "Status before the manifest is there: it reads every receipt and every log."
     return "\n\n".join([title, "\n".join(rows), note])
 
@@ -84,7 +82,8 @@ def overhead_section(folder: Path, num_units: int) -> str:
 def engines_for_overhead(folder: Path) -> Iterator[list[tuple[str, Engine, dict[str, int]]]]:
     """Yield each engine with its options."""
     engines: list[tuple[str, Engine, dict[str, int]]] = [
-        ("local, 2 workers", Local(), {"workers": 2})
+        ("local, in process", Local(), {"workers": 0}),
+        ("local, 2 workers", Local(), {"workers": 2}),
     ]
     with ray_cluster(1, 1) as cluster:
         engines.append(("Ray, 2 nodes of 1 CPU", Ray(address=cluster.address), {}))
@@ -140,17 +139,16 @@ def alternate(one: Callable[[], Path], two: Callable[[], Path]) -> tuple[float, 
     return max(first for first, _ in rates), max(second for _, second in rates)
 
 
-def sections(folder: Path, num_units: int) -> Iterator[str]:
+def sections(folder: Path) -> Iterator[str]:
     """Yield the sections of the report."""
-    yield overhead_section(folder, num_units)
+    yield overhead_section(folder)
     yield scaling_section(folder)
 
 
 def main() -> None:
     """Print the tables and keep them."""
-    num_units = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     folder = Path(tempfile.mkdtemp(prefix="engines-"))
-    save_report(__file__, "What engines cost, and how they scale", sections(folder, num_units))
+    save_report(__file__, "What engines cost, and how they scale", sections(folder))
     shutil.rmtree(folder)
 
 

@@ -19,15 +19,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from side_by_side import Contest, save_report
+from made_data import SUPPORT_DIR, write_tokens
+from peers import let_torchvision_load
+from side_by_side import Contest, save_report, sized
 
-NUM_SHARDS, ROWS_A_SHARD, PAIRS_A_SHARD, LENGTH = 4, 4000, 2000, 2048
-ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
+NUM_SHARDS, LENGTH = sized(4, 2), 2048
+ROWS_A_SHARD, PAIRS_A_SHARD = sized(4000, 50), sized(2000, 50)
+ROUNDS = sized(5, 1)
 Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], Any]]  # the work, and tidying up
 # name -> input, format, and what else writes the same rows: (name, function, its environment)
 EXPORTS: dict[str, tuple[str, dict[str, Any], tuple[str, str, str | None]]] = {
@@ -81,24 +84,18 @@ EXPORTS: dict[str, tuple[str, dict[str, Any], tuple[str, str, str | None]]] = {
 
 
 def shardmill(folder: str, export: str) -> Contestant:
-    """ExportShards to a new folder each time."""
+    """Export to a new folder each time."""
     out = Path(folder) / "out"
     return lambda: make(Path(folder), export, out), lambda: shutil.rmtree(out)
 
 
 def make(folder: Path, export: str, out: Path) -> int:
-    """ExportShards to a folder in this process, and return how many rows were written."""
-    from shardmill.model.codec import build
-    from shardmill.plugins import FORMATS
-    from shardmill.running.runner import run_stage
-    from shardmill.stages.export import ExportShards
+    """Export to a folder in this process, and return how many rows were written."""
+    import shardmill as sm
 
-    kind, plain, _ = EXPORTS[export]
+    kind, format, _ = EXPORTS[export]
     codes = folder / "codes" if kind == "pairs" else None
-    stage = ExportShards(input_dir=folder / kind, codes_dir=codes, format=build(FORMATS, plain))
-    report = run_stage(stage, out, workers=0)
-    assert report.manifest is not None, report.failures
-    return report.manifest.num_kept
+    return sm.export(folder / kind, out, format=format, codes=codes, workers=0).counts.num_kept
 
 
 Row: TypeAlias = dict[str, Any]
@@ -107,11 +104,26 @@ Row: TypeAlias = dict[str, Any]
 def rows_of(folder: str) -> list[list[Row]]:
     """Return the rows of each shard as a writer in Python has them: arrays and keys in memory."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-    from shardmill.formats.rows import Piece, open_input, packed_samples
+    import shardmill as sm
 
-    source = open_input(Path(folder) / "tokens")
-    pieces = [Piece(str(n), slices, {}) for n, slices in enumerate(source.ranges(None))]
-    return [[{"key": key, **fields} for key, fields in packed_samples(source, p)] for p in pieces]
+    tokens = sm.open(Path(folder) / "tokens")
+    rows = [row_of(row) for row in tokens]
+    ends = list(accumulate(shard.num_samples for shard in tokens.manifest.shards))
+    return [rows[start:end] for start, end in pairwise([0, *ends])]
+
+
+def row_of(row: Any) -> Row:
+    """Return the fields that the exports write of a row."""
+    loss_mask = np.zeros(len(row.ids), np.uint8)
+    for start, length in row.loss.tolist():
+        loss_mask[start : start + length] = 1
+    media = [
+        {"name": m.name, "kind": m.kind, "position": m.position, "num_tokens": m.num_tokens}
+        for m in row.media
+    ]
+    lengths = np.array([len(row.ids)], np.int32)
+    fields = {"input_ids": row.ids, "loss_mask": loss_mask, "lengths": lengths, "media": media}
+    return {"key": row.key, "keys": [row.key], **fields}
 
 
 def writer(folder: str, write: Callable[[Path, list[list[Row]]], None]) -> Contestant:
@@ -256,12 +268,7 @@ def energon(folder: str) -> Contestant:
 
 def mds(folder: str) -> Contestant:
     """Write each row with the columns of the export."""
-    import torch
-
-    # The wheel of torchvision, which streaming imports, has no operators for a torch without CUDA.
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    let_torchvision_load()
     from streaming import MDSWriter
 
     columns = {
@@ -278,8 +285,7 @@ def mds(folder: str) -> Contestant:
                 for row in shard:
                     shard_writer.write({name: row[name] for name in columns})
 
-    work, tidy = writer(folder, write)
-    return work, lambda: (tidy(), library)[0]  # the operators go with the library
+    return writer(folder, write)
 
 
 def litdata(folder: str) -> Contestant:
@@ -302,13 +308,10 @@ def litdata(folder: str) -> Contestant:
 
 def liquid_lines(folder: str) -> Contestant:
     """Write a line of JSON for each pair, with its codes as JSON text."""
-    from shardmill.formats.rows import Piece, open_input, pair_rows
-    from shardmill.model.stage import Tally
+    import shardmill as sm
 
-    source = open_input(Path(folder) / "pairs", Path(folder) / "codes")
-    slices = tuple(part for unit in source.ranges(None) for part in unit)
-    found = pair_rows(source, Piece("0", slices, {}), Tally())
-    pairs = [(row.text, row.codes.codes.reshape(-1)) for row in found if row.codes is not None]
+    samples, codes = sm.open(Path(folder) / "pairs"), sm.open(Path(folder) / "codes")
+    pairs = [(s.text, found[0].codes.reshape(-1)) for s, found in zip(samples, codes)]
     target = Path(folder) / "theirs.jsonl"
 
     def work() -> int:
@@ -331,33 +334,29 @@ def sync(path: Path) -> None:
     os.close(descriptor)
 
 
-def write_tokens(folder: Path, num_shards: int) -> None:
+def write_rows(folder: Path, num_shards: int) -> None:
     """Write token shards with captions and codes."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-    from token_folder import write_token_folder
+    rng, text_size = np.random.default_rng(0), 32_000
+    image = {"name": "jpg", "kind": "image", "position": 101, "num_tokens": 256}
+    image |= {"before": 1, "after": 1}
+    first_code = text_size + 2
 
-    from shardmill.model.space import TokenSpace
-    from shardmill.model.tokenrow import MediaSpan, TokenRow
-
-    space = TokenSpace(text_size=32_000, added=("boi", "eoi"), num_codes=16_384)
-    rng = np.random.default_rng(0)
-    image = MediaSpan(name="jpg", kind="image", position=101, num_tokens=256, before=1, after=1)
-
-    def row(number: int) -> TokenRow:
-        ids = rng.integers(0, 32_000, int(rng.integers(200, 1500)))
-        codes = rng.integers(space.code_offset, space.code_offset + 16_384, 256)
-        ids = np.concatenate([ids[:100], [32_000], codes, [32_001], ids[100:]])
+    def row(number: int) -> Row:
+        ids = rng.integers(0, text_size, int(rng.integers(200, 1500)))
+        codes = rng.integers(first_code, first_code + 16_384, 256)
+        ids = np.concatenate([ids[:100], [text_size], codes, [text_size + 1], ids[100:]])
         loss = np.array([[len(ids) // 2, len(ids) - len(ids) // 2]])
-        return TokenRow(key=f"cc12m-{number:08d}", ids=ids, loss=loss, media=(image,))
+        return {"key": f"cc12m-{number:08d}", "ids": ids, "loss": loss, "media": (image,)}
 
     bounds = [ROWS_A_SHARD * number for number in range(num_shards + 1)]
     shards = [[row(number) for number in range(a, b)] for a, b in pairwise(bounds)]
-    write_token_folder(folder / "tokens", shards, space)
+    space = {"text_size": text_size, "added": ("boi", "eoi"), "num_codes": 16_384}
+    write_tokens(folder / "tokens", shards, **space)
 
 
 def write_pairs(folder: Path, num_shards: int) -> None:
     """Write shards of pairs with a small image, and their codes."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+    sys.path.insert(0, str(SUPPORT_DIR))
     from coded_folder import make_pair, store_coded
 
     captions = [f"A photograph of thing number {n}, seen from the side. " * 3 for n in range(100)]
@@ -376,7 +375,7 @@ def peak_mb(folder: Path, name: str) -> float:
 
 
 def print_peak(folder: Path, name: str) -> None:
-    """ExportShards in this process, and print its peak above what it had before, in megabytes."""
+    """Export in this process, and print its peak above what it had before, in megabytes."""
     import threading
 
     def resident() -> int:
@@ -419,7 +418,7 @@ def sections(folder: Path) -> Iterator[str]:
     yield "## Against the format's own library\n\n" + "\n".join(lines)
     big = folder / "big"
     big.mkdir()
-    write_tokens(big, 3 * NUM_SHARDS)
+    write_rows(big, 3 * NUM_SHARDS)
     write_pairs(big, 3 * NUM_SHARDS)
     lines = [
         "| peak of anonymous memory, MB | as above | three times the shards |",
@@ -435,7 +434,7 @@ def main() -> None:
     """Make the data and run all contests."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR")) as name:
         folder = Path(name)
-        write_tokens(folder, NUM_SHARDS)
+        write_rows(folder, NUM_SHARDS)
         write_pairs(folder, NUM_SHARDS)
         save_report(__file__, "Exports", sections(folder))
 

@@ -1,7 +1,8 @@
 """Indexing tars that webdataset wrote: python benchmarks/index_tars.py
 
 Goal, in one process: 10 times `widsindex create`, 20 times `energon prepare`; 100 times `widsindex`
-on members of 1 MB, since only headers are read.
+on members of 1 MB, since only headers are read. `sm.index` also writes receipts, a manifest and the
+index of wids.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from made_samples import make_samples
-from side_by_side import Contest, Work, save_report
+from made_data import make_samples
+from side_by_side import QUICK, Contest, Work, save_report
 
 
 def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
@@ -29,30 +30,15 @@ def make_tars(folder: Path, num: int, mean_bytes: int, per_shard: int) -> None:
                 tar.write({"__key__": key, "jpg": image, "json": text})
 
 
-def shardmill_index(folder: str, num: int, compiled: bool) -> Work:
-    """Our index of every tar, written to a folder."""
-    from shardmill.shards.tar import read as tarscan
-    from shardmill.shards.tar.index import IndexRows
-    from shardmill.shards.tar.read import group_members, walk_tar
-    from shardmill.storage.blob import open_blob
+def shardmill(folder: str, num: int) -> Work:
+    """`sm.index` in this process, into a new folder each time."""
+    import shardmill as sm
 
-    if compiled and tarscan._tarscan is None:
-        raise SystemExit("the compiled scanner is not built: pip install -e .")
-    if not compiled:
-        tarscan._tarscan = None
-    tars = sorted(Path(folder).glob("*.tar"))
     out = Path(tempfile.mkdtemp(dir=folder))
 
     def work() -> int:
-        for tar in tars:
-            blob = open_blob(str(tar))
-            walk = walk_tar(blob)
-            rows = IndexRows.of(group_members(walk))
-            rows.write(
-                out / f"{tar.stem}.idx", end=walk.end, num_bytes=blob.num_bytes, url=blob.url
-            )
-            blob.close()
-        return num
+        shutil.rmtree(out, ignore_errors=True)
+        return len(sm.index(f"{folder}/*.tar", out, workers=0))
 
     return work
 
@@ -103,8 +89,7 @@ def section(num: int, mean_bytes: int, per_shard: int, rounds: int) -> str:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         make_tars(Path(folder), num, mean_bytes, per_shard)
         data = {"folder": folder, "num": num}
-        contest.add("shardmill", __file__, "shardmill_index", compiled=True, **data)
-        contest.add("shardmill, Python only", __file__, "shardmill_index", compiled=False, **data)
+        contest.add("shardmill", __file__, "shardmill", **data)
         contest.add("widsindex create", __file__, "widsindex", peer="wids", **data)
         contest.add("energon prepare", __file__, "energon_prepare", **data)
         contest.run(rounds)
@@ -113,6 +98,6 @@ def section(num: int, mean_bytes: int, per_shard: int, rounds: int) -> str:
 
 if __name__ == "__main__":
     full = [(20_000, 60_000, 1000, 5), (2_000, 1_000_000, 100, 3)]
-    quick = [(2_000, 60_000, 1000, 2), (200, 1_000_000, 100, 2)]
-    sizes = quick if "--quick" in sys.argv else full
+    quick = [(200, 60_000, 100, 1), (20, 1_000_000, 10, 1)]
+    sizes = quick if QUICK else full
     save_report(__file__, "Indexing tars", (section(*size) for size in sizes))

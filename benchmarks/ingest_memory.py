@@ -13,12 +13,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-from side_by_side import save_report
+from side_by_side import save_report, sized
 
-NUM_IMAGES = 2000
+NUM_IMAGES = sized(2000, 50)
 FORMATS = ("rows.jsonl", "rows.json", "rows.jsonl.zst", "rows.parquet")
 
 
@@ -58,18 +59,12 @@ def write_table(path: Path, num_rows: int) -> None:
 
 def ingest(table: Path, out: Path) -> None:
     """Ingest a table in this process; print rows, seconds and the peak in megabytes."""
-    import time
+    import shardmill as sm
 
-    from shardmill.running.runner import run_stage
-    from shardmill.sources.guess import shape_of, source_from_input
-    from shardmill.stages.ingest import Ingest
-
-    source = source_from_input([str(table)])
     start = time.perf_counter()
-    report = run_stage(Ingest(source=source, shape=shape_of(source)), out, workers=0)
+    made = sm.ingest(table, out, workers=0)
     seconds = time.perf_counter() - start
-    assert report.manifest is not None
-    print(json.dumps([report.manifest.num_samples, seconds, peak_mb()]))
+    print(json.dumps([made.counts.num_kept, seconds, peak_mb()]))
 
 
 def peak_mb() -> float:
@@ -103,7 +98,7 @@ def section(folder: Path, sizes: tuple[int, int]) -> str:
 
 def main() -> None:
     """Make the images, run all sizes, save the report."""
-    sizes = (2_000, 20_000) if "--quick" in sys.argv else (10_000, 100_000)
+    sizes = sized(10_000, 100), sized(100_000, 1_000)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         write_images(Path(folder))
         save_report(__file__, "Memory of an ingest", [section(Path(folder), sizes)])

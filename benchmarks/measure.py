@@ -1,4 +1,4 @@
-"""Measuring chats with images: the whole stage on two workers, and the processor itself.
+"""Measuring chats with images: `sm.measure` on two workers, and the processor itself.
 
 100,000 chats of one to three questions and answers in English prose, about 1.1 KB, four in five
 with an image of a common size; the real Qwen2.5 tokenizer, and a template that does what that of
@@ -8,25 +8,25 @@ images of the same sizes; it is the only exact alternative, and so slow that it 
 
 from __future__ import annotations
 
+import io
 import json
 import pydoc_data.topics
 import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fetch_tokenizers
-from side_by_side import Contest, save_report
+from made_data import SUPPORT_DIR
+from side_by_side import Contest, save_report, sized
 
-from shardmill.model.sample import Document, MediaSize, Sample, Segment
+sys.path.insert(0, str(SUPPORT_DIR))
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
-NUM_SHARDS, PER_SHARD = 100, 1000
-NUM_PROCESSED = 200
+NUM_CHATS, PER_SHARD = sized(100_000, 200), sized(1000, 50)
+NUM_PROCESSED = sized(200, 10)
 SIZES = [(640, 480), (480, 640), (1024, 768), (336, 336), (1280, 720), (500, 375), (768, 1024)]
 PROSE = "".join(pydoc_data.topics.topics.values())
 TEMPLATE = """{% set image_count = namespace(value=0) %}
@@ -58,33 +58,40 @@ TEMPLATE = """{% set image_count = namespace(value=0) %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
-def make_chats(num: int) -> Iterator[tuple[Sample, dict[str, MediaSize]]]:
-    """Yield chats and the sizes of their images, the same every time."""
+def make_chats(folder: Path, num: int, max_questions: int) -> Any:
+    """Write chats and their images, the same every time, and return their shards."""
+    import shardmill as sm
+
+    (folder / "images").mkdir()
+    for width, height in SIZES:
+        (folder / "images" / f"{width}.{height}.jpg").write_bytes(jpeg(width, height))
     rng = random.Random(0)
-    for number in range(num):
-        media, sizes, segments = {}, {}, []
-        if rng.random() < 0.8:
-            width, height = rng.choice(SIZES)
-            media["jpg"] = rng.randbytes(2000)
-            sizes["jpg"] = MediaSize(width=width, height=height)
-            segments.append(Segment(kind="image", media="jpg", role="user"))
-        for turn in range(0, 2 * rng.randint(1, 3), 2):
-            for role, longest in (("user", 160), ("assistant", 900)):
-                start = rng.randrange(len(PROSE) - longest)
-                text = PROSE[start : start + rng.randint(20, longest)]
-                at = turn + (role == "assistant")
-                segments.append(Segment(kind="text", text=text, role=role, turn=at))
-        yield Sample(key=f"{number:08d}", document=Document(tuple(segments)), media=media), sizes
+    with (folder / "chats.jsonl").open("w") as file:
+        for number in range(num):
+            row: dict[str, Any] = {"id": f"{number:08d}", "conversations": []}
+            if rng.random() < 0.8:
+                width, height = rng.choice(SIZES)
+                row["image"] = f"images/{width}.{height}.jpg"
+            for turn in range(rng.randint(1, max_questions)):
+                for who, longest in (("human", 160), ("gpt", 900)):
+                    start = rng.randrange(len(PROSE) - longest)
+                    text = PROSE[start : start + rng.randint(20, longest)]
+                    if "image" in row and who == "human" and not turn:
+                        text = f"<image>{text}"
+                    row["conversations"].append({"from": who, "value": text})
+            file.write(json.dumps(row) + "\n")
+    return sm.ingest(folder / "chats.jsonl", folder / "shards", per_shard=PER_SHARD)
 
 
-def make_inputs(folder: Path) -> None:
-    """Write the shards and the model folder."""
-    from sample_folder import write_sample_folder
+def jpeg(width: int, height: int) -> bytes:
+    """Return an image that is neither flat nor noise."""
+    import numpy as np
+    from PIL import Image
 
-    chats = list(make_chats(NUM_SHARDS * PER_SHARD))
-    shards = [chats[i : i + PER_SHARD] for i in range(0, len(chats), PER_SHARD)]
-    write_sample_folder(folder / "shards", shards)
-    make_model(folder / "model")
+    noise = np.random.default_rng(width).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((width, height)).save(file, "JPEG", quality=90)
+    return file.getvalue()
 
 
 def make_model(folder: Path) -> None:
@@ -101,19 +108,13 @@ def make_model(folder: Path) -> None:
 
 
 def shardmill(folder: str, workers: int) -> Callable[[], int]:
-    """Run the stage from the plan to the merged table; a fresh output folder each time."""
-    from shardmill.running.runner import run_stage
-    from shardmill.stages.measure import Measure, merge_lengths
-    from shardmill.tokens.visual.pretrained import rule_of_folder
-
-    root = Path(folder)
-    rule = rule_of_folder(root / "model")
-    stage = Measure(input_dir=root / "shards", rule=rule, tokenizer=root / "model")
+    """Measure into a fresh folder each time."""
+    import shardmill as sm
 
     def work() -> int:
         with tempfile.TemporaryDirectory() as out:
-            run_stage(stage, Path(out) / "lengths", workers=workers)
-            return len(merge_lengths(Path(out) / "lengths"))
+            model = f"{folder}/model"
+            return len(sm.measure(f"{folder}/shards", out, model=model, workers=workers))
 
     return work
 
@@ -121,29 +122,28 @@ def shardmill(folder: str, workers: int) -> Callable[[], int]:
 def processor(folder: str) -> Callable[[], int]:
     """Call the processor with each chat and its images; check the lengths, too."""
     from hf_processors import transformers
-
-    hf = transformers()
     from PIL import Image
 
-    from shardmill.shards.plans import open_lengths
+    import shardmill as sm
 
-    model = Path(folder) / "model"
-    ready = hf.Qwen2_5_VLProcessor.from_pretrained(model)
-    table = open_lengths(Path(folder) / "lengths" / "lengths.bin")
-    chats = [(_messages(sample), sizes) for sample, sizes in make_chats(NUM_PROCESSED)]
+    ready = transformers().Qwen2_5_VLProcessor.from_pretrained(Path(folder) / "model")
+    lengths = sm.open(f"{folder}/lengths")
+    chats = []
+    for sample in sm.open(f"{folder}/shards")[:NUM_PROCESSED]:
+        sizes = [Image.open(io.BytesIO(image)).size for image in sample.images]
+        chats.append((_messages(sample), [Image.new("RGB", size) for size in sizes]))
 
     def work() -> int:
-        for row, (messages, sizes) in enumerate(chats):
+        for row, (messages, images) in enumerate(chats):
             text = ready.apply_chat_template(messages, tokenize=False)
-            images = [Image.new("RGB", (s.width, s.height)) for s in sizes.values()]
             ids = ready(text=[text], images=images or None)["input_ids"][0]
-            assert len(ids) == table.num_tokens[row]
+            assert len(ids) == lengths[row].num_tokens
         return len(chats)
 
     return work
 
 
-def _messages(sample: Sample) -> list[dict[str, Any]]:
+def _messages(sample: Any) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for segment in sample.document.segments:
         if not messages or messages[-1]["role"] != segment.role:
@@ -156,21 +156,14 @@ def _messages(sample: Sample) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run the contest and say how many samples a minute the stage measures on two cores."""
+    """Run the contest and say how many samples a minute are measured on two cores."""
+    import shardmill as sm
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make_inputs(folder)
-        from shardmill.running.runner import run_stage
-        from shardmill.stages.measure import Measure, merge_lengths
-        from shardmill.tokens.visual.pretrained import rule_of_folder
-
-        stage = Measure(
-            input_dir=folder / "shards",
-            rule=rule_of_folder(folder / "model"),
-            tokenizer=folder / "model",
-        )
-        run_stage(stage, folder / "lengths")
-        merge_lengths(folder / "lengths")
+        shards = make_chats(folder, NUM_CHATS, 3)
+        make_model(folder / "model")
+        sm.measure(shards, folder / "lengths", model=folder / "model")
         contest = Contest("Measuring chats with images", unit="sample")
         for workers in (0, 2):
             name = f"shardmill, {workers} workers" if workers else "shardmill, in process"
@@ -182,7 +175,7 @@ def main() -> None:
             folder=temporary,
             note=f"{NUM_PROCESSED} samples, lengths checked to be equal",
         )
-        contest.run(rounds=3)
+        contest.run(rounds=sized(3, 1))
         best = contest.best("shardmill, 2 workers")
         rate = 60 * best.num_items / min(best.wall_s)
         free = 2 * 60e6 / best.cpu_us

@@ -4,7 +4,7 @@ Sixteen parts of padded rows, a quarter of which two share, and the leftovers of
 The peer does what UniDisc's merge does: every part is loaded, all are joined, rows that were not
 written are taken out by a mask, ids become int32 and are looked at (not with --mem_efficient), rows
 are made unique, and the rest is written as one memory map of int16 (that the wrong rows are kept
-after `unique` is mended here).
+after `unique` is repaired here).
 shardmill adopts the parts as token shards: padding goes, codes are shifted, spans and keys are
 written, each part by itself, in one process, or as the command runs, in one for each processor,
 whose start counts. shardmill syncs what it writes, the peer does not, and joins with as many
@@ -17,7 +17,6 @@ that no two parts share: those are linked, and no id is copied.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,29 +28,23 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from side_by_side import Contest, save_report
+from side_by_side import Contest, save_report, sized
 
 NUM_PARTS, LENGTH, FILLED = 16, 3072, 0.6
 TEXT_LENGTH, NUM_CODES = 128, 1024
-ROUNDS = int(os.environ.get("BENCHMARK_ROUNDS", "5"))
-# About 200 to 260 MB a part.
-ROWS_A_PART = {"rows": 16_000, "pairs": 96_000, "full": 16_000}
+ROUNDS = sized(3, 1)
+ROWS_A_PART = {"rows": sized(4_000, 80), "pairs": sized(24_000, 80), "full": sized(4_000, 80)}
 Contestant: TypeAlias = tuple[Callable[[], int], Callable[[], None]]  # the work, and tidying up
 
 
 def shardmill(folder: str, workers: int | None = 0) -> Contestant:
     """Adopt the parts as token shards, in this process or with workers."""
-    from shardmill.api.tokenize import tokenize_stage
-    from shardmill.running.runner import run_stage
+    import shardmill as sm
 
     out = Path(folder) / "ours"
 
     def work() -> int:
-        report = run_stage(
-            tokenize_stage({"from": "unidisc"}, [f"{folder}/parts"]), out, workers=workers
-        )
-        assert report.manifest is not None, report.failures
-        return report.manifest.num_samples
+        return len(sm.tokenize(f"{folder}/parts", out, from_="unidisc", workers=workers))
 
     return work, lambda: shutil.rmtree(out)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from made_data import SUPPORT_DIR
 from peers import peer_dir
 
-SUPPORT_DIR = Path(__file__).resolve().parents[1] / "tests" / "support"
 Packer = Callable[[list[int], int], list[Any]]
 
 

@@ -81,6 +81,19 @@ def peer_environment(name: str | None) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(path)}
 
 
+def let_torchvision_load() -> None:
+    """Declare the operators that torchvision asks for when it is imported.
+
+    Its wheel has none for a torch without CUDA; streaming and litdata import it.
+    """
+    import torch
+
+    global _library  # the operators go with the object
+    _library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
 if __name__ == "__main__":
     for peer in sys.argv[1:] or PEERS:
         print(peer, peer_dir(peer))

@@ -8,6 +8,8 @@ Arrow and array_record. Peers may keep all 40 shards open, which wids does not d
 
 Handed out and read: the same, and each image is then read once by a hash of memory speed, as a
 decoder would read it. Views, which copy nothing, compete here with what peers hand out.
+
+This measures the internal reader of raw members, which `sm.SampleStream` and `sm.open` stand on.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ from __future__ import annotations
 import os
 import random
 import struct
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from made_samples import make_samples
-from made_tars import made_shards, open_tars, write_tars
-from side_by_side import Contest, Work, save_report
+from made_data import make_samples, make_shards, write_tars
+from peers import let_torchvision_load
+from side_by_side import Contest, Work, save_report, sized
 
 NUM_SHARDS = 40
 
@@ -46,13 +47,17 @@ def _reading(num: int, read: Callable[[int], Any], touch: bool) -> Work:
 
 def shardmill(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """Our samples, every member copied to bytes."""
-    samples = open_tars(folder, num, NUM_SHARDS)
+    from shardmill.shards.samples import open_samples
+
+    samples = open_samples(Path(folder) / "index")
     return _reading(num, lambda number: samples.copies(number)["jpg"], touch)
 
 
 def shardmill_views(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """Our samples as views of the mapped tar."""
-    samples = open_tars(folder, num, NUM_SHARDS)
+    from shardmill.shards.samples import open_samples
+
+    samples = open_samples(Path(folder) / "index")
     return _reading(num, lambda number: samples.raw(number)["jpg"], touch)
 
 
@@ -64,7 +69,7 @@ def _wids(folder: str, num: int, mean_bytes: int, lru_size: int):
     urls = [f"{folder}/{number:05d}.tar" for number in range(NUM_SHARDS)]
     shardlist = [{"url": url, "nsamples": num // NUM_SHARDS} for url in urls]
     if _is_first(folder):
-        for url, shard in zip(urls, made_shards(num, mean_bytes, NUM_SHARDS)):
+        for url, shard in zip(urls, make_shards(num, mean_bytes, NUM_SHARDS)):
             with webdataset.TarWriter(url, encoder=False) as tar:
                 for key, image, text in shard:
                     tar.write({"__key__": key, "jpg": image, "json": text})
@@ -107,7 +112,7 @@ def _is_first(folder: str) -> bool:
 
 def streaming(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """MDS shards through streaming.LocalDataset."""
-    _let_torchvision_load()
+    let_torchvision_load()
     from streaming import LocalDataset, MDSWriter
 
     columns = {"key": "str", "jpg": "bytes", "json": "bytes"}
@@ -121,16 +126,6 @@ def streaming(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     return _reading(num, lambda number: dataset[number]["jpg"], touch)
 
 
-def _let_torchvision_load() -> None:
-    # The wheel of torchvision has no operators for a torch without CUDA, and says so on import.
-    import torch
-
-    global library
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def hf_arrow(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     """Arrow files of Hugging Face datasets, mapped."""
     from datasets import Dataset, Features, Value, concatenate_datasets
@@ -139,7 +134,7 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
     kinds = {"key": Value("string"), "jpg": Value("binary"), "json": Value("binary")}
     paths = [f"{folder}/{number:05d}.arrow" for number in range(NUM_SHARDS)]
     if _is_first(folder):
-        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
+        for path, shard in zip(paths, make_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=path, features=Features(kinds)) as out:
                 for key, image, text in shard:
                     out.write({"key": key, "jpg": image, "json": text})
@@ -155,7 +150,7 @@ def array_record(folder: str, num: int, mean_bytes: int, touch: bool) -> Work:
 
     paths = [f"{folder}/{number:05d}.array_record" for number in range(NUM_SHARDS)]
     if _is_first(folder):
-        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
+        for path, shard in zip(paths, make_shards(num, mean_bytes, NUM_SHARDS)):
             out = ArrayRecordWriter(path, "group_size:1,uncompressed")
             for _key, image, text in shard:
                 out.write(struct.pack("<I", len(text)) + text + image)
@@ -193,7 +188,7 @@ def section(folder: Path, num: int, mean_bytes: int, touch: bool, rounds: int) -
         if not place.exists():
             place.mkdir()
             if name == "shardmill":
-                write_tars(data["folder"], num, mean_bytes, NUM_SHARDS)
+                write_tars(place, num, mean_bytes, NUM_SHARDS)
         if function == "wids_shipped":
             contest.contestants[-1].ask("go")  # whose tars it reads
         contest.add(name, __file__, function, peer=peer, note=note, **data)
@@ -202,8 +197,7 @@ def section(folder: Path, num: int, mean_bytes: int, touch: bool, rounds: int) -
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
-    count, rounds = (2_000, 3) if quick else (20_000, 7)
+    count, rounds = sized(20_000, 400), sized(7, 1)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         save_report(
             __file__,

@@ -3,19 +3,20 @@
 From "the process has its imports" to "the first batch is there": the plan is mapped, the state
 loaded, and one batch of 8 packs built. The peers shuffle 10 million numbers and replay the first
 half. Then the memory that a worker has for itself while it serves packs of 100 million samples.
-Goals: under a second, and under 200 MB.
+Goals: under a second, and under 200 MB. The plan is made up through the internal plan writer, for
+so many samples would take hours to make.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from side_by_side import Contest, Work, save_report
+from made_data import write_tokens
+from side_by_side import Contest, Work, save_report, sized
 
 BATCH = 8
 NUM_ROWS = 10_000
@@ -24,16 +25,10 @@ NUM_ROWS = 10_000
 def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
     """Write a plan of this size over a small token shard, whose rows serve many packs."""
     from shardmill.model.plan import PackPlan, PackSpec
-    from shardmill.model.space import TokenSpace
-    from shardmill.model.tokenrow import TokenRow
     from shardmill.shards.plans import write_plan
-    from shardmill.shards.tokens.shard import ROLES
-    from shardmill.shards.tokens.write import TokenWriter
 
-    files = {role: folder / f"a.{role}" for role in ROLES}
-    with TokenWriter(files.__getitem__, TokenSpace(text_size=1000)) as writer:
-        for number in range(NUM_ROWS):
-            writer.append(TokenRow(key=f"{number:08d}", ids=np.full(64, number % 1000)))
+    rows = ({"key": f"{n:08d}", "ids": np.full(64, n % 1000)} for n in range(NUM_ROWS))
+    write_tokens(folder / "tokens", [rows], text_size=1000)
     nothing = np.empty(0, np.uint32)
     plan = PackPlan(
         spec=PackSpec(capacity=64 * per_pack),
@@ -54,25 +49,12 @@ def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
     write_plan(folder / "packs.plan", plan)
 
 
-def _open(folder: str) -> Any:
-    from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.shards.tokens.shard import ROLES, TokenDataset
-    from shardmill.train.dataset import PackedDataset
-    from shardmill.train.documents import TokenReader
-
-    files = {role: FileEntry(f"a.{role}", 0, "") for role in ROLES}
-    tokens = TokenDataset(Path(folder), (ShardEntry("a", NUM_ROWS, files),))
-    return PackedDataset(Path(folder) / "packs.plan", TokenReader(tokens))
-
-
 def shardmill(folder: str, num_packs: int) -> Work:
-    """StepLoader: map the plan, load the state, build the first batch."""
-    from shardmill.train.collate import Collate
-    from shardmill.train.loader import StepLoader
+    """`sm.loader`: map the plan, load the state, build the first batch."""
+    import shardmill as sm
 
-    def loader() -> StepLoader:
-        packs = _open(folder)
-        return StepLoader(packs, packs.sampler(batch_size=BATCH), collate_fn=Collate())
+    def loader() -> Any:
+        return sm.loader(f"{folder}/packs.plan", f"{folder}/tokens", batch_size=BATCH)
 
     state = {**loader().state_dict(), "consumed": num_packs // 2}
 
@@ -137,17 +119,14 @@ def accelerate(folder: str, num_packs: int) -> Work:
 
 def private_megabytes(folder: str) -> float:
     """Return what a process wrote for itself while it served 200 packs; mapped pages are shared."""
+    import shardmill as sm
+
+    open_data = sm.PackedDataset  # imports torch, which is not counted
     before = _private()
-    packs = _open(folder)
-    for number in next_numbers(packs, 200):
+    packs = open_data(f"{folder}/packs.plan", f"{folder}/tokens")
+    for _, (number,) in zip(range(200), packs.sampler()):
         packs[number]
     return _private() - before
-
-
-def next_numbers(packs: Any, count: int) -> list[int]:
-    """Return the first packs of the order."""
-    batches = iter(packs.sampler())
-    return [next(batches)[0] for _ in range(count)]
 
 
 def _private() -> float:
@@ -156,8 +135,7 @@ def _private() -> float:
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
-    num, rounds = (100_000, 2) if quick else (10_000_000, 3)
+    num, rounds = sized(10_000_000, 10_000), sized(3, 1)
     contest = Contest(f"The first batch after half an epoch of {num:,} packs", unit="resume")
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         make_plan(Path(name), num, 10)
@@ -168,8 +146,6 @@ if __name__ == "__main__":
         ):
             contest.add(title, __file__, function, folder=name, num_packs=num)
         contest.run(rounds)
-        import shardmill.train.dataset  # noqa: F401
-
         memory = private_megabytes(name)
     text = (
         f"A process that serves packs of {10 * num:,} samples has {memory:.0f} MB for itself on "

@@ -5,7 +5,8 @@ growing sizes, each in a process of its own: listing units and receipts, writing
 manifest, joining length tables, planning, opening a plan. From the two largest sizes follow what
 an item costs and what is fixed; from those the table for 100 million, a billion and ten billion
 samples in volumes of 100 million, with 10,000 samples a shard. Object stores are priced by the
-request.
+request. The steps are internal functions behind the verbs, called on folders that hold receipts but
+no data.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from side_by_side import save_report
+from side_by_side import QUICK, save_report
 
 SAMPLES_A_SHARD = 10_000
 SAMPLES_A_VOLUME = 100_000_000
 SHARDS_A_VOLUME = SAMPLES_A_VOLUME // SAMPLES_A_SHARD
 CAPACITY = 8192
 PUT_COST, GET_COST = 5e-6, 4e-7  # US dollars a request, of a usual object store
-SHARD_SIZES = (1_000, 10_000, 100_000)
-SAMPLE_SIZES = (1_000_000, 10_000_000)
+SHARD_SIZES = (10, 100) if QUICK else (1_000, 10_000, 100_000)
+SAMPLE_SIZES = (10_000, 100_000) if QUICK else (1_000_000, 10_000_000)
 WHOLE = (100_000_000, 1_000_000_000, 10_000_000_000)
 
 

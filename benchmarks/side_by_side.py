@@ -10,7 +10,10 @@ of each counts. CPU time is that of the process and its children, user and syste
     contest = Contest("Writing tars", unit="sample")
     contest.add("shardmill", __file__, "shardmill", folder="/tmp/x")
     contest.add("webdataset.TarWriter", __file__, "webdataset", peer="wids", folder="/tmp/y")
-    contest.run(rounds=5).report(than="shardmill")
+    save_report(__file__, "Writing tars", [contest.run(rounds=5).table(than="shardmill")])
+
+Every program takes `--quick`: little data and few rounds, to see that it works. The tables of such
+a run are printed, not kept.
 """
 
 from __future__ import annotations
@@ -32,6 +35,15 @@ from peers import peer_environment
 
 RESULTS_DIR = Path(__file__).resolve().parent / "results"
 Work = Callable[[], int]
+# In the environment, so that the processes of the contestants know it, too.
+if "--quick" in sys.argv:
+    os.environ["BENCHMARK_QUICK"] = "1"
+QUICK = "BENCHMARK_QUICK" in os.environ
+
+
+def sized(full: int, quick: int) -> int:
+    """Return the size or the number of rounds for this run."""
+    return quick if QUICK else full
 
 
 @dataclass(slots=True)
@@ -133,15 +145,27 @@ class Contest:
 def save_report(file: str, title: str, sections: Iterable[str]) -> None:
     """Print the report and keep it in results/NAME.md, with the machine it was made on.
 
-    The file is written after each section, so that a run that is stopped leaves what it has.
+    The file is written after each section, so that a run that is stopped leaves what it has; a
+    quick run keeps nothing.
     """
-    RESULTS_DIR.mkdir(exist_ok=True)
     done: list[str] = []
     for section in sections:
         done.append(section)
-        text = "\n\n".join([f"# {title}", machine(), *done]) + "\n"
-        (RESULTS_DIR / f"{Path(file).stem}.md").write_text(text)
+        if not QUICK:
+            text = "\n\n".join([f"# {title}", machine(), *done]) + "\n"
+            (RESULTS_DIR / f"{Path(file).stem}.md").write_text(text)
         print(section + "\n", flush=True)
+
+
+def unit_times(out: Path) -> tuple[list[float], list[float]]:
+    """Return when the units of a folder started and when they ended, from its event logs."""
+    lines = [line for log in (out / "events").glob("*.jsonl") for line in log.open()]
+    events = [json.loads(line) for line in lines]
+    starts, ends = (
+        sorted(event["time"] for event in events if event["kind"] == kind)
+        for kind in ("start", "done")
+    )
+    return starts, ends
 
 
 def machine() -> str:

@@ -14,103 +14,51 @@ get the images from JPEG to what the model takes (media).
 
 from __future__ import annotations
 
-import io
 import os
-import random
-import sys
 import tempfile
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import measure
-from side_by_side import Contest, Work, save_report
-
-from shardmill.model.sample import Document, MediaSize, Sample, Segment
+from side_by_side import Contest, Work, save_report, sized
 
 CAPACITY = 32_768
 WORKERS = 2
 
 
-def make_chats(num: int) -> Iterator[tuple[Sample, dict[str, MediaSize]]]:
-    """Yield chats with smooth images, the same every time."""
-    rng = random.Random(0)
-    images = {size: jpeg(*size) for size in measure.SIZES}
-    for number in range(num):
-        media, sizes, segments = {}, {}, []
-        if rng.random() < 0.8:
-            size = rng.choice(measure.SIZES)
-            media["jpg"] = images[size]
-            sizes["jpg"] = MediaSize(width=size[0], height=size[1])
-            segments.append(Segment(kind="image", media="jpg", role="user"))
-        for turn, (role, longest) in enumerate((("user", 160), ("assistant", 900))):
-            start = rng.randrange(len(measure.PROSE) - longest)
-            text = measure.PROSE[start : start + rng.randint(20, longest)]
-            segments.append(Segment(kind="text", text=text, role=role, turn=turn))
-        yield Sample(key=f"{number:08d}", document=Document(tuple(segments)), media=media), sizes
-
-
-def jpeg(width: int, height: int) -> bytes:
-    """Return an image that is neither flat nor noise."""
-    import numpy as np
-    from PIL import Image
-
-    noise = np.random.default_rng(width).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).resize((width, height)).save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
 def make_inputs(folder: Path, num: int) -> None:
     """Write samples, the model folder, lengths and the plan."""
-    from sample_folder import write_sample_folder
+    import shardmill as sm
 
-    from shardmill.model.plan import PackSpec
-    from shardmill.packing.plan import plan_packs
-    from shardmill.running.runner import run_stage
-    from shardmill.shards.plans import write_plan
-    from shardmill.stages.measure import Measure, merge_lengths
-    from shardmill.tokens.visual.pretrained import rule_of_folder
-
-    write_sample_folder(folder / "samples", [list(make_chats(num))])
+    shards = measure.make_chats(folder, num, 1)
     measure.make_model(folder / "model")
-    rule = rule_of_folder(folder / "model")
-    stage = Measure(input_dir=folder / "samples", rule=rule, tokenizer=folder / "model")
-    run_stage(stage, folder / "lengths", workers=0)
-    table = merge_lengths(folder / "lengths")
-    write_plan(folder / "packs.plan", plan_packs(table, PackSpec(capacity=CAPACITY)))
+    lengths = sm.measure(shards, folder / "lengths", model=folder / "model", workers=0)
+    sm.plan(lengths, folder / "packs.plan", capacity=CAPACITY)
 
 
 def _open(folder: str) -> Any:
     from hf_processors import transformers
 
+    import shardmill as sm
+
     transformers().logging.set_verbosity_error()
-    from shardmill.train.dataset import PackedDataset
-    from shardmill.train.pixels import PixelReader
-
-    root = Path(folder)
-    reader = PixelReader.open(root / "samples", root / "model")
-    lengths = root / "lengths" / "lengths.bin"
-    return PackedDataset(root / "packs.plan", reader, lengths=lengths, max_faults=0)
-
-
-def _drawn(dataset: Any, sampler: Any) -> Work:
-    from shardmill.train.collate import Collate
-    from shardmill.train.loader import StepLoader
-
-    collate = Collate(length=CAPACITY)
-
-    def work() -> int:
-        loader = StepLoader(dataset, sampler, num_workers=WORKERS, collate_fn=collate)
-        return sum(len(batch["input_ids"]) for batch in loader)
-
-    return work
+    return sm.PackedDataset(
+        f"{folder}/packs.plan",
+        f"{folder}/shards",
+        processor=f"{folder}/model",
+        lengths=f"{folder}/lengths",
+        max_faults=0,
+    )
 
 
 def lazy(folder: str) -> Work:
-    """Packs made in the workers."""
+    """Packs made in the workers of the loader."""
+    import shardmill as sm
+
     packs = _open(folder)
-    return _drawn(packs, packs.sampler())
+    loader = sm.loader(packs, workers=WORKERS, collate=sm.Collate(length=CAPACITY))
+    return lambda: sum(len(batch["input_ids"]) for batch in loader)
 
 
 class Built:
@@ -118,33 +66,42 @@ class Built:
 
     def __init__(self, packs: Any) -> None:
         self.reader = packs.reader
-        self.packs = [packs[number].pack for number in range(len(packs))]
+        self.packs = [packs[number] for number in range(len(packs))]
 
     def __getitem__(self, number: int) -> Any:
-        from shardmill.train.documents import TrainPack
-
-        pack = self.packs[number]
-        return TrainPack(number, pack, process(self.reader, pack.samples.tolist()))
+        found = self.packs[number]
+        tensors = process(self.reader, found.pack.samples.tolist())
+        return replace(found, tensors=tensors)
 
 
 def built(folder: str) -> Work:
     """Packs made beforehand."""
-    packs = _open(folder)
-    return _drawn(Built(packs), packs.sampler())
+    from torch.utils.data import DataLoader
+
+    import shardmill as sm
+
+    packs, collate = _open(folder), sm.Collate(length=CAPACITY)
+    made = Built(packs)
+
+    def work() -> int:
+        order = packs.sampler()
+        loader = DataLoader(made, batch_sampler=order, num_workers=WORKERS, collate_fn=collate)
+        return sum(len(batch["input_ids"]) for batch in loader)
+
+    return work
 
 
 def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[str, Any]:
     """Return the tensors of the images of these samples, an image at a time as they come."""
+    import simplejpeg
     import torch
     from PIL import Image
-
-    from shardmill.media.image import decode_image
 
     made = []
     for sample in reader.reader.views(rows):
         if "jpg" not in sample.members:
             continue
-        pixels = decode_image(sample.members["jpg"])
+        pixels = simplejpeg.decode_jpeg(sample.members["jpg"])
         if not decode_only:
             image = Image.fromarray(pixels)
             made.append(reader.processor.image_processor(images=[image], return_tensors="pt"))
@@ -195,7 +152,6 @@ def section(folder: Path, num: int, rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
-        parts = [section(Path(name), 150 if quick else 600, 2 if quick else 5)]
+        parts = [section(Path(name), sized(600, 60), sized(5, 1))]
     save_report(__file__, "Building packs in the loader", parts)

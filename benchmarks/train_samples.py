@@ -11,15 +11,14 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from made_samples import make_samples
-from made_tars import made_shards, open_tars, write_tars
-from side_by_side import Contest, Work, save_report
+from made_data import make_samples, make_shards, write_tars
+from peers import let_torchvision_load
+from side_by_side import Contest, Work, save_report, sized
 
 NUM_SHARDS = 20
 BATCH = 32
@@ -44,11 +43,10 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 def shardmill(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """SampleStream: without threads each member is copied to bytes, since views cost nothing."""
-    from shardmill import SampleStream
+    import shardmill as sm
 
-    stream = SampleStream(
-        open_tars(folder, num, NUM_SHARDS), batch_size=BATCH, threads=workers, copy=not workers
-    )
+    index = f"{folder}/index"
+    stream = sm.SampleStream(index, batch_size=BATCH, threads=workers, copy=not workers)
     return _epoch(lambda: stream, num, lambda batch: [s.members["jpg"] for s in batch])
 
 
@@ -119,7 +117,7 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     kinds = {"key": Value("string"), "jpg": Value("binary"), "json": Value("binary")}
     paths = [Path(folder) / f"{number:05d}.arrow" for number in range(NUM_SHARDS)]
     if not paths[-1].exists():
-        for path, shard in zip(paths, made_shards(num, mean_bytes, NUM_SHARDS)):
+        for path, shard in zip(paths, make_shards(num, mean_bytes, NUM_SHARDS)):
             with ArrowWriter(path=str(path), features=Features(kinds)) as out:
                 for key, image, text in shard:
                     out.write({"key": key, "jpg": image, "json": text})
@@ -134,7 +132,7 @@ def hf_arrow(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
 
 def streaming(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """MosaicML StreamingDataset."""
-    _let_torchvision_load()
+    let_torchvision_load()
     from streaming import MDSWriter, StreamingDataset
     from torch.utils.data import DataLoader
 
@@ -153,7 +151,7 @@ def streaming(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
 
 def litdata(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
     """litdata's StreamingDataset and StreamingDataLoader."""
-    _let_torchvision_load()
+    let_torchvision_load()
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming.writer import BinaryWriter
 
@@ -168,16 +166,6 @@ def litdata(folder: str, num: int, mean_bytes: int, workers: int) -> Work:
         return StreamingDataLoader(data, batch_size=BATCH, num_workers=workers, collate_fn=_as_is)
 
     return _epoch(batches, num, lambda batch: [sample["jpg"] for sample in batch])
-
-
-def _let_torchvision_load() -> None:
-    # The wheel of torchvision has no operators for a torch without CUDA, and says so on import.
-    import torch
-
-    global library
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 CONTESTANTS = (
@@ -201,15 +189,14 @@ def section(folder: Path, num: int, mean_bytes: int, workers: int, rounds: int) 
         if not place.exists():
             place.mkdir(parents=True)
             if peer is None:
-                write_tars(str(place), num, mean_bytes, NUM_SHARDS)
+                write_tars(place, num, mean_bytes, NUM_SHARDS)
         contest.add(name, __file__, function, peer=peer, note=note, **data)
     contest.run(rounds)
     return f"## {title}\n\n{contest.table(than='shardmill')}"
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
-    count, rounds = (2_000, 2) if quick else (20_000, 4)
+    count, rounds = sized(20_000, 800), sized(4, 1)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         sections = [section(Path(name), count, 60_000, workers, rounds) for workers in (0, 2)]
     save_report(__file__, "Serving raw samples", sections)

@@ -2,25 +2,27 @@
 
 8,000 packs of int32, read at random, page cache warm. Goals: within 20 % of a bare memmap, and
 ahead of every peer. Then packs of 32k of 40 documents: built when asked for and collated, only
-collated, and the images of such a pack decoded. Goal: building costs under 10 % of decoding.
+collated, and the images of such a pack decoded. Goal: building costs under 10 % of decoding. Last,
+how many bytes a token takes on disk, for pairs of a caption and an image of codes.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from side_by_side import Contest, Work, save_report
+from made_data import write_tokens
+from peers import let_torchvision_load
+from side_by_side import Contest, Work, save_report, sized
 
 LENGTH = 8192
 VOCABULARY = 150_000
-CAPACITY, NUM_PACKS, IMAGES = 32_768, 40, 24
+CAPACITY, NUM_PACKS, IMAGES = 32_768, sized(40, 4), 24
 
 
 def _reading(num: int, read: Callable[[int], Any]) -> Work:
@@ -38,39 +40,13 @@ def _packs(num: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, VOCABULARY, (num, LENGTH), np.int32)
 
 
-def _shard_entry(folder: Path, name: str, num: int):
-    from shardmill.model.manifest import FileEntry, ShardEntry
-    from shardmill.shards.tokens.shard import ROLES
-
-    return ShardEntry(name, num, {role: FileEntry(f"{name}.{role}", 0, "") for role in ROLES})
-
-
-def _write_rows(folder: Path, rows: Any) -> int:
-    from shardmill.model.space import TokenSpace
-    from shardmill.shards.tokens.shard import ROLES
-    from shardmill.shards.tokens.write import TokenWriter
-
-    files = {role: folder / f"a.{role}" for role in ROLES}
-    with TokenWriter(files.__getitem__, TokenSpace(text_size=VOCABULARY)) as writer:
-        for row in rows:
-            writer.append(row)
-    return writer.num_rows
-
-
-def _token_set(folder: Path, num: int):
-    from shardmill.shards.tokens.shard import TokenDataset
-
-    return TokenDataset(folder, (_shard_entry(folder, "a", num),))
-
-
 def shardmill(folder: str, num: int) -> Work:
     """RowDataset, each row a pack."""
-    from shardmill.model.tokenrow import TokenRow
-    from shardmill.train.dataset import RowDataset
+    import shardmill as sm
 
-    rows = (TokenRow(key=f"{n:08d}", ids=ids) for n, ids in enumerate(_packs(num)))
-    _write_rows(Path(folder), rows)
-    return _reading(num, RowDataset(_token_set(Path(folder), num)).__getitem__)
+    rows = ({"key": f"{n:08d}", "ids": ids} for n, ids in enumerate(_packs(num)))
+    write_tokens(Path(folder) / "tokens", [rows], text_size=VOCABULARY)
+    return _reading(num, sm.RowDataset(f"{folder}/tokens").__getitem__)
 
 
 def memmap(folder: str, num: int) -> Work:
@@ -107,7 +83,7 @@ def streaming(folder: str, num: int) -> Work:
     """MDS with an ndarray column."""
     import torch
 
-    _let_torchvision_load()
+    let_torchvision_load()
     from streaming import LocalDataset, MDSWriter
 
     with MDSWriter(out=folder, columns={"ids": f"ndarray:int32:{LENGTH}"}, exist_ok=True) as out:
@@ -121,7 +97,7 @@ def litdata(folder: str, num: int) -> Work:
     """litdata's TokensLoader."""
     import torch
 
-    _let_torchvision_load()
+    let_torchvision_load()
     from litdata import StreamingDataset, TokensLoader
     from litdata.streaming.writer import BinaryWriter
 
@@ -135,21 +111,11 @@ def litdata(folder: str, num: int) -> Work:
     return _reading(num, lambda number: data[number].clone())
 
 
-def _let_torchvision_load() -> None:
-    # The wheel of torchvision has no operators for a torch without CUDA, and says so on import.
-    import torch
-
-    global library
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def lazy_packs(folder: str) -> Work:
     """Packs that are read, laid out and collated."""
-    from shardmill.train.collate import Collate
+    import shardmill as sm
 
-    packs, collate = _open_packs(folder), Collate(length=CAPACITY)
+    packs, collate = _open_packs(folder), sm.Collate(length=CAPACITY)
 
     def work() -> int:
         for number in range(len(packs)):
@@ -161,9 +127,9 @@ def lazy_packs(folder: str) -> Work:
 
 def built_packs(folder: str) -> Work:
     """Packs that wait in memory and are only collated."""
-    from shardmill.train.collate import Collate
+    import shardmill as sm
 
-    packs, collate = _open_packs(folder), Collate(length=CAPACITY)
+    packs, collate = _open_packs(folder), sm.Collate(length=CAPACITY)
     built = [packs[number] for number in range(len(packs))]
 
     def work() -> int:
@@ -175,34 +141,28 @@ def built_packs(folder: str) -> Work:
 
 
 def _open_packs(folder: str) -> Any:
-    from shardmill.model.plan import PackSpec, length_table
-    from shardmill.model.tokenrow import MediaSpan, TokenRow
-    from shardmill.packing.plan import plan_packs
-    from shardmill.train.dataset import PackedDataset
-    from shardmill.train.documents import TokenReader
+    import shardmill as sm
 
     rng = np.random.default_rng(3)
     lengths = rng.integers(600, 1040, NUM_PACKS * CAPACITY // 820)
-    media = (MediaSpan(name="jpg", kind="image", position=8, num_tokens=576, grid=(1, 48, 48)),)
+    image = {"name": "jpg", "kind": "image", "position": 8, "num_tokens": 576, "grid": (1, 48, 48)}
     rows = (
-        TokenRow(
-            key=f"{n:08d}",
-            ids=rng.integers(0, VOCABULARY, length),
-            loss=np.array([[590, length - 590]]),
-            media=media if n % 5 < 3 else (),
-        )
+        {
+            "key": f"{n:08d}",
+            "ids": rng.integers(0, VOCABULARY, length),
+            "loss": np.array([[590, length - 590]]),
+            "media": (image,) if n % 5 < 3 else (),
+        }
         for n, length in enumerate(lengths.tolist())
     )
-    num = _write_rows(Path(folder), rows)
-    plan = plan_packs(length_table(lengths), PackSpec(capacity=CAPACITY))
-    return PackedDataset(plan, TokenReader(_token_set(Path(folder), num)))
+    tokens = write_tokens(Path(folder) / "tokens", [rows], text_size=VOCABULARY)
+    return sm.PackedDataset(sm.plan(tokens, f"{folder}/packs.plan", capacity=CAPACITY), tokens)
 
 
 def decoding(folder: str) -> Work:
     """The images of such a pack, decoded: 24 JPEGs of 640 x 480."""
+    import simplejpeg
     from PIL import Image
-
-    from shardmill.media.image import decode_image
 
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     image = Image.fromarray(noise).resize((640, 480))
@@ -211,7 +171,7 @@ def decoding(folder: str) -> Work:
 
     def work() -> int:
         for _ in range(10 * IMAGES):
-            decode_image(file.getvalue())
+            simplejpeg.decode_jpeg(file.getvalue())
         return 10
 
     return work
@@ -253,11 +213,39 @@ def building(folder: Path, rounds: int) -> str:
     return f"## {contest.title}\n\n{contest.table(than=decode)}\n\n{text}"
 
 
+def on_disk(folder: Path) -> str:
+    """Return the table of bytes a token."""
+    import shardmill as sm
+
+    lines = ["| codes an image | bytes a token, all files |", "|---:|---:|"]
+    for num_codes in (256, 1024, 4096):
+        place = folder / f"codes-{num_codes}"
+        write_tokens(place, [_pairs(num_codes)], text_size=32_768, num_codes=16_384)
+        tokens = sm.open(place)
+        num_tokens = sum(len(row.ids) for row in tokens)
+        lines.append(f"| {num_codes} | {tokens.manifest.num_bytes / num_tokens:.3f} |")
+    return "## On disk\n\n" + "\n".join(lines)
+
+
+def _pairs(num_codes: int) -> Iterator[dict[str, Any]]:
+    side, rng = int(num_codes**0.5), np.random.default_rng(2)
+    for number in range(sized(2000, 200)):
+        num_text = int(rng.integers(8, 80))
+        image = {"name": "jpg", "kind": "image", "position": num_text + 1, "num_tokens": num_codes}
+        image |= {"grid": (1, side, side), "before": 1, "after": 1}
+        yield {
+            "key": f"cc12m-{number:08d}",
+            "ids": np.zeros(num_text + num_codes + 3, np.uint16),
+            "loss": np.array([[num_text + 1, num_codes + 2]]),
+            "media": (image,),
+        }
+
+
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         sections = [
-            access(Path(name), 1_000 if quick else 8_000, 2 if quick else 7),
-            building(Path(name), 2 if quick else 7),
+            access(Path(name), sized(8_000, 100), sized(7, 1)),
+            building(Path(name), sized(7, 1)),
+            on_disk(Path(name)),
         ]
     save_report(__file__, "Serving tokens", sections)

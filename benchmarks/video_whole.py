@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from made_videos import minute_clip
-from side_by_side import Contest, Work, save_report
+from made_data import minute_clip
+from side_by_side import Contest, Work, save_report, sized
 
-NUM_CLIPS = 40
+NUM_CLIPS = sized(40, 2)
 MEGABYTE = 1 << 20
 
 
@@ -73,38 +70,26 @@ def webdataset(table: str, out: str) -> Work:
 
 def ingest(table: str, out: str) -> Work:
     """Ingest the table."""
-    return _running(table, out, _ingest)
+    import shardmill as sm
+
+    def work() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        return sm.ingest(table, out, workers=0, max_skip_rate=0).manifest.num_bytes // MEGABYTE
+
+    return work
 
 
 def frames(table: str, out: str, check: bool) -> Work:
     """Pass shards of whole videos through the frames stage."""
-    from shardmill.media.samplers import WholeVideo
-    from shardmill.running.runner import run_stage
-    from shardmill.stages.frames import SampleFrames
+    import shardmill as sm
 
-    shards = Path(f"{out}-in")
-    run_stage(_ingest(table), shards, workers=0)
-    sampler = WholeVideo(check=check)
-    return _running(table, out, lambda _: SampleFrames(input_dir=shards, sampler=sampler))
-
-
-def _ingest(table: str) -> Any:
-    from shardmill.sources.guess import shape_of, source_from_input
-    from shardmill.stages.ingest import Ingest
-
-    source = source_from_input([table])
-    return Ingest(source=source, shape=shape_of(source))
-
-
-def _running(table: str, out: str, make_stage: Callable[[str], Any]) -> Work:
-    from shardmill.running.runner import run_stage
-
-    num_bytes = sum(path.stat().st_size for path in Path(table).parent.glob("*.mp4"))
+    shards = sm.ingest(table, f"{out}-in", workers=0)
+    sampler = {"kind": "whole", "check": check}
 
     def work() -> int:
         shutil.rmtree(out, ignore_errors=True)
-        assert run_stage(make_stage(table), out, workers=0, max_skip_rate=0.0).complete
-        return num_bytes // MEGABYTE
+        made = sm.frames(shards, out, sampler=sampler, workers=0, max_skip_rate=0)
+        return made.manifest.num_bytes // MEGABYTE
 
     return work
 
@@ -144,5 +129,4 @@ def section(rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    rounds = 2 if "--quick" in sys.argv else 5
-    save_report(__file__, "Packing whole videos", [section(rounds)])
+    save_report(__file__, "Packing whole videos", [section(sized(5, 1))])

@@ -1,10 +1,11 @@
-"""The page over a folder of 10 million samples: python benchmarks/view_scale.py [SAMPLES]
+"""The page over a folder of 10 million samples: python benchmarks/view_scale.py
 
 A pipeline is made: samples in shards of 10,000 with indexes of their own (all tars are links to one
 file of the same content, which no answer but the sample itself reads), tokens of the same rows, a
 table of 10 million lengths and its plan. Then one context is asked what a person clicks on, one
 request after the other, with nothing asked before. The goals: an answer in under a second, except
-for the first plots of a plan, and memory far below the data.
+for the first plots of a plan, and memory far below the data. The folders are made up and the page
+is asked through internal modules: no browser and no server come between.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from side_by_side import save_report
+from side_by_side import save_report, sized
 
-PER_SHARD = 10_000
+PER_SHARD = sized(10_000, 100)
 CAPACITY = 8192
 Arrays = dict[str, Any]
 
@@ -225,7 +226,7 @@ def main() -> None:
         title = f"The page over {num_rows:,} samples"
         save_report(__file__, title, measure(folder, num_rows))
         return
-    num_rows = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    num_rows = sized(10_000_000, 1_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_samples(folder / "samples", num_rows // PER_SHARD)
