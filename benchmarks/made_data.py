@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from side_by_side import QUICK, sized
+
 if TYPE_CHECKING:
     from shardmill.model.stage import Draft, Tally, Unit, Work
 
@@ -30,7 +32,7 @@ NUM_DISTINCT = 2000  # 120 MB, more than any cache
 SENTENCE = "a photo of two small birds on the old bridge near green water with people in red"
 WORDS = SENTENCE.split()
 NUM_PHOTOS = 8
-FRAMES_EACH = 225
+FRAMES_EACH = sized(225, 15)
 
 MadeSample = tuple[str, bytes, bytes]
 
@@ -95,12 +97,12 @@ def write_tokens(folder: Path, shards: Iterable[Iterable[Mapping[str, Any]]], **
 
 
 def minute_clip() -> Path:
-    """Return a minute of 720p H.264 at 30 frames a second, making it on first use.
+    """Return a minute (in a quick run 4 s) of 720p H.264, 30 frames/s, making it on first use.
 
     Eight photos of the demo in a slow zoom with some grain, encoded by libx264 as it comes: a key
     frame at each cut, and the others up to 250 frames away.
     """
-    path = VIDEOS_DIR / "minute.mp4"
+    path = VIDEOS_DIR / ("quick.mp4" if QUICK else "minute.mp4")
     if not path.exists():
         inputs: list[str] = []
         filters = []
@@ -119,7 +121,7 @@ def minute_clip() -> Path:
 
 def long_clip(minutes: int) -> Path:
     """Return the minute again and again, without a new encoding."""
-    path = VIDEOS_DIR / f"minutes-{minutes}.mp4"
+    path = minute_clip().with_name(f"{minute_clip().stem}-{minutes}.mp4")
     if not path.exists():
         loop = ["-stream_loop", str(minutes - 1), "-i", str(minute_clip())]
         _ffmpeg(path, *loop, "-c", "copy")

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from made_data import minute_clip
+from made_data import FRAMES_EACH, NUM_PHOTOS, minute_clip
 from side_by_side import Contest, Work, save_report, sized
 
-NUM_FRAMES, COUNT = 1800, 16
+NUM_FRAMES, COUNT = NUM_PHOTOS * FRAMES_EACH, 16
 UNIFORM = [(2 * i + 1) * NUM_FRAMES // (2 * COUNT) for i in range(COUNT)]
 THUMB = slice(None, None, 16)
 
@@ -68,7 +68,7 @@ def two_passes(clip: str) -> Work:
 
 def chosen_pass(clip: str) -> Work:
     """A kinder way: ffprobe, then one pass of ffmpeg that writes the 24 frames alone."""
-    chosen = "+".join(f"eq(n\\,{number})" for number in range(0, NUM_FRAMES, 75))
+    chosen = "+".join(f"eq(n\\,{number})" for number in range(0, NUM_FRAMES, NUM_FRAMES // 24))
 
     def work() -> int:
         folder = Path(tempfile.mkdtemp())
@@ -85,8 +85,8 @@ def chosen_pass(clip: str) -> Work:
 
 def frames_by_shardmill(clip: str) -> np.ndarray:
     """Return our 16 frames."""
-    from shardmill.media.video.frames import read_frames
-    from shardmill.media.video.samplers import Uniform
+    from shardmill.media.frames import read_frames
+    from shardmill.media.samplers import Uniform
 
     return np.stack([frame.pixels for frame in read_frames(clip, Uniform(count=COUNT))])
 
