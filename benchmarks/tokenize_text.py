@@ -65,7 +65,7 @@ def hugging_face(tokenizer: str, parts: list[str], out: str) -> Callable[[], int
     from shardmill.model.sample import Origin
     from shardmill.model.space import TokenSpace
     from shardmill.shards.tokens.write import TokenWriter
-    from shardmill.stages.tokenize_text import surround
+    from shardmill.stages.tokenize import surround
     from shardmill.tokens.text.tokenizer import ragged
 
     library = tokenizers.Tokenizer.from_file(str(json_path(tokenizer)))
