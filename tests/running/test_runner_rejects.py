@@ -16,9 +16,9 @@ from make_media import image
 
 from shardmill.running.runner import retry_rejects, run_stage
 from shardmill.shards.ledger import Ledger, open_manifest
-from shardmill.sources.media.download import Patience
-from shardmill.sources.shapes.plain import PairShape
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.download import Patience
+from shardmill.sources.shapes.general import PairShape
+from shardmill.sources.tables import TableSource
 from shardmill.stages.ingest import Ingest
 
 NUM_ROWS = 40

@@ -9,7 +9,7 @@ import pytest
 from shardmill.errors import ConfigError
 from shardmill.model.codec import canonical, digest
 from shardmill.sources.folder import FolderSource
-from shardmill.sources.part import Row
+from shardmill.sources.source import Row
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from shardmill.errors import ConfigError
 from shardmill.sources.folder import FolderSource
 from shardmill.sources.guess import guess_shape, shape_of, source_from_input
 from shardmill.sources.nemo import NemoSource
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.tables import TableSource
 from shardmill.sources.tars import TarSource
 
 

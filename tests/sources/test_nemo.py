@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.sources.nemo import NemoSource, copies_for, is_meta, load_meta, mixed, seed_of
-from shardmill.sources.part import Row
-from shardmill.sources.shapes.messages import MessagesShape
+from shardmill.sources.shapes.general import MessagesShape
+from shardmill.sources.source import Row
 
 
 def chat(number: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from web_server import serving
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.sources.part import Row
+from shardmill.sources.source import Row
 from shardmill.sources.tars import TarSource, row_fields, tar_stem
 
 

@@ -15,7 +15,7 @@ from shardmill.shards.codes import open_codes
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import open_tokens
 from shardmill.sources.guess import source_from_input
-from shardmill.sources.shapes.adapters.documents import LiquidShape
+from shardmill.sources.shapes.datasets import LiquidShape
 from shardmill.stages.adopt import AdoptCodes
 from shardmill.stages.ingest import Ingest
 from shardmill.tokens.codes import FieldCodes

@@ -16,8 +16,8 @@ from shardmill.model.manifest import Manifest
 from shardmill.running.runner import run_stage
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
-from shardmill.sources.shapes.plain import PairShape
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.shapes.general import PairShape
+from shardmill.sources.tables import TableSource
 from shardmill.stages.filter import FilterSamples, _later_and_first
 from shardmill.stages.ingest import Ingest
 

@@ -29,8 +29,8 @@ from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
-from shardmill.sources.shapes.plain import PairShape
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.shapes.general import PairShape
+from shardmill.sources.tables import TableSource
 from shardmill.stages.ingest import Ingest, ShardNames, open_earlier
 
 
@@ -390,7 +390,7 @@ def test_a_huge_line_does_not_fill_the_memory(tmp_path: Path) -> None:
         file.write(b'"}\n{"text": "after"}\n')
     program = (
         "import resource, sys\n"
-        "from shardmill.sources.tables.table import TableSource\n"
+        "from shardmill.sources.tables import TableSource\n"
         "source = TableSource(files=(sys.argv[1],), max_row_bytes=1 << 20)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "with source.open() as read:\n"

@@ -16,10 +16,10 @@ from shardmill.model.codec import build
 from shardmill.model.sample import Origin
 from shardmill.plugins import SHAPES
 from shardmill.shards.samples import parse_sample, sample_members
-from shardmill.sources.media.fetch import Fetcher
-from shardmill.sources.part import Row
-from shardmill.sources.shapes.plain import DocumentShape, PairShape
+from shardmill.sources.fetch import Fetcher
+from shardmill.sources.shapes.general import DocumentShape, PairShape
 from shardmill.sources.shapes.shape import Shape
+from shardmill.sources.source import Row
 from shardmill.stages.ingest import Assembler, jsonable
 
 

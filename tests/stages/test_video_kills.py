@@ -22,8 +22,8 @@ from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import token_lengths
-from shardmill.sources.shapes.video import VideoShape
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.shapes.general import VideoShape
+from shardmill.sources.tables import TableSource
 from shardmill.stages.frames import SampleFrames
 from shardmill.stages.ingest import Ingest
 from shardmill.stages.pack import Materialize

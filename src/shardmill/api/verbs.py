@@ -88,8 +88,8 @@ def ingest(
         sm.ingest("pairs.jsonl", "shards", filter="aspect_ratio,max_ratio=2", workers=8)
     """
     from shardmill.running.runner import retry_rejects as retry
+    from shardmill.sources.download import PER_HOST_VARIABLE
     from shardmill.sources.guess import shape_of, source_from_input
-    from shardmill.sources.media.download import PER_HOST_VARIABLE
     from shardmill.stages.ingest import Ingest
 
     inputs = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -22,18 +22,19 @@ import xxhash
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.sources.listing import Entry, walk
-from shardmill.sources.media.fetch import read_file, read_object
-from shardmill.sources.part import (
+from shardmill.sources.fetch import read_file, read_object
+from shardmill.sources.source import (
     ROWS_PER_PART,
+    Entry,
     Read,
     Row,
     SourcePart,
     media_kind,
     name_from_path,
     unique,
+    walk,
 )
-from shardmill.sources.tables.text import json_object
+from shardmill.sources.text import decode_text, json_object
 from shardmill.storage.path import as_path, is_remote
 
 CAPTIONS = (".txt", ".caption", ".json")
@@ -81,16 +82,13 @@ class FolderSource:
         # A folder is renamed where its safe name is taken, so keys of different folders differ.
         folders: set[str] = set()
         for folder, entries in self._walk():
-            groups = _group(entries)
-            if not groups:
-                continue
-            prefix = unique(name_from_path(_decoded(folder)), folders) if folder else ""
+            rows = list(_group(entries))
+            prefix = unique(name_from_path(_decoded(folder)), folders) if folder and rows else ""
             stems: set[str] = set()
-            for group in groups:
-                for stem, files in group.rows():
-                    key = unique(name_from_path(f"{prefix}/{_decoded(stem)}"), stems)
-                    stamps = {_path(folder, file): _size_and_time(file) for file in files}
-                    yield {"key": key, "files": stamps}  # type: ignore[dict-item]
+            for stem, files in rows:
+                key = unique(name_from_path(f"{prefix}/{_decoded(stem)}"), stems)
+                stamps = {_path(folder, file): _size_and_time(file) for file in files}
+                yield {"key": key, "files": stamps}  # type: ignore[dict-item]
 
     def _read(self, part: Mapping[str, Any]) -> Iterator[Row]:
         for entry in part["rows"]:
@@ -111,33 +109,21 @@ class FolderSource:
             )
 
 
-@dataclass(slots=True)
-class _Group:
-    """The files of a folder that share a stem."""
-
-    stem: str
-    media: list[Entry] = field(default_factory=list)
-    captions: list[Entry] = field(default_factory=list)
-
-    def rows(self) -> Iterator[tuple[str, list[Entry]]]:
-        """Yield (stem, files) of each row: a medium with all the captions."""
-        for medium in self.media:
-            stem = self.stem if len(self.media) == 1 else medium.name
-            yield stem, [medium, *self.captions]
-        if not self.media:
-            yield self.stem, self.captions
-
-
-def _group(entries: list[Entry]) -> list[_Group]:
-    groups: dict[str, _Group] = {}
+def _group(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield (stem, files) of each row: a medium with all captions that share its stem."""
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
         path = PurePath(entry.name)
-        is_medium = media_kind(entry.name) is not None
-        if entry.name.startswith(".") or not (is_medium or path.suffix.lower() in CAPTIONS):
-            continue
-        group = groups.setdefault(path.stem, _Group(path.stem))
-        (group.media if is_medium else group.captions).append(entry)
-    return list(groups.values())
+        is_wanted = media_kind(entry.name) is not None or path.suffix.lower() in CAPTIONS
+        if is_wanted and not entry.name.startswith("."):
+            groups.setdefault(path.stem, []).append(entry)
+    for stem, files in groups.items():
+        media = [file for file in files if media_kind(file.name) is not None]
+        captions = [file for file in files if media_kind(file.name) is None]
+        for medium in media:
+            yield stem if len(media) == 1 else medium.name, [medium, *captions]
+        if not media:
+            yield stem, captions
 
 
 def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
@@ -151,7 +137,7 @@ def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
         elif path.lower().endswith(".json"):
             fields = {**json_object(_read_sidecar(dir, path), path), **fields}
         else:
-            fields["text"] = _decode_caption(_read_sidecar(dir, path), path)
+            fields["text"] = decode_text(_read_sidecar(dir, path), path).strip("\r\n")
     if media_kind(paths[0]) is None:
         raise SampleError("caption without medium", paths[0])
     return fields
@@ -160,13 +146,6 @@ def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
 def _read_sidecar(dir: str, path: str) -> bytes:
     place = f"{dir}/{path}"
     return (read_object if is_remote(dir) else read_file)(place, MAX_CAPTION_BYTES)
-
-
-def _decode_caption(content: bytes, path: str) -> str:
-    try:
-        return content.decode("utf-8-sig").strip("\r\n")
-    except UnicodeDecodeError as error:
-        raise SampleError("not UTF-8", f"{path}: byte {error.start}: {error.reason}") from error
 
 
 def _path(folder: str, entry: Entry) -> str:

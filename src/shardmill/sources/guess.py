@@ -18,11 +18,8 @@ import orjson
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, load_class
 from shardmill.plugins import SHAPES, SOURCES, resolve
-from shardmill.sources.listing import walk
-from shardmill.sources.nemo import NemoSource, is_meta
-from shardmill.sources.part import Source, media_kind, name_from_path
-from shardmill.sources.shapes.messages import MessagesShape
-from shardmill.sources.shapes.plain import (
+from shardmill.sources.nemo import is_meta
+from shardmill.sources.shapes.general import (
     AUDIO_FIELDS,
     IMAGE_FIELDS,
     TEXT_FIELDS,
@@ -30,7 +27,8 @@ from shardmill.sources.shapes.plain import (
     TextShape,
 )
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
-from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.source import Source, media_kind, name_from_path, walk
+from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
 from shardmill.storage.path import as_path, expand_braces, is_remote
 
@@ -57,9 +55,15 @@ def source_from_input(inputs: Sequence[str], *, kind: str | None = None, **optio
 
 
 def shape_of(source: Source) -> Shape:
-    """Return the shape of a source's first rows; a source without good rows is a `ConfigError`."""
-    if isinstance(source, NemoSource):
-        return MessagesShape()
+    """Return the shape that a source names, or that of its first rows.
+
+    A source whose rows all have one shape names it in a class attribute `shape`. One without good
+    rows is a `ConfigError`.
+    """
+    kind = getattr(source, "shape", None)
+    if kind is not None:
+        named: Shape = build(SHAPES, {"kind": kind})
+        return named
     with source.open() as read:
         for part in source.parts(LOOK_AT_ROWS):
             rows = [row.fields for row in islice(read(part.input), LOOK_AT_ROWS) if not row.problem]

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -33,9 +33,16 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import digest
 from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
-from shardmill.sources.listing import size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart, name_from_path, unique
-from shardmill.sources.tables.table import TableSource
+from shardmill.sources.source import (
+    ROWS_PER_PART,
+    Read,
+    Row,
+    SourcePart,
+    name_from_path,
+    size_and_time,
+    unique,
+)
+from shardmill.sources.tables import TableSource
 
 COLUMNS = ("messages", "images", "videos")
 ROLE_TAGS = {"user_tag": "user", "assistant_tag": "assistant", "system_tag": "system"}
@@ -49,6 +56,8 @@ DIGIT_MASK = np.uint64((1 << DIGIT_BITS) - 1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NemoSource:
     """The data sets of a meta file, or those that `datasets` names."""
+
+    shape: ClassVar[str] = "messages"
 
     meta: str
     datasets: tuple[str, ...] = ()
@@ -272,6 +281,7 @@ def _nth_smallest(seed: int, num_rows: int, count: int) -> int:
         return -1
     prefix, left = 0, count
     for shift in range(64 - DIGIT_BITS, -1, -DIGIT_BITS):
+        # How many of the numbers that begin with `prefix` go on with each digit.
         histogram = np.zeros(1 << DIGIT_BITS, np.int64)
         for numbers in _chunks(seed, num_rows):
             if shift + DIGIT_BITS < 64:

@@ -22,20 +22,30 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.errors import FormatError, SampleError
+from shardmill.errors import SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.shards.samples import SampleShard, open_foreign
-from shardmill.sources.listing import list_files, size_and_time
-from shardmill.sources.part import Read, Row, SourcePart, media_kind, name_from_path
-from shardmill.sources.tables.text import json_object
+from shardmill.sources.source import (
+    Listed,
+    Read,
+    Row,
+    SourcePart,
+    check_unchanged,
+    fingerprint,
+    list_files,
+    media_kind,
+    name_from_path,
+    size_and_time,
+)
+from shardmill.sources.text import decode_text, json_object
 from shardmill.storage.path import as_path
 
 TEXTS = ("txt", "caption", "text")
 NUMBERS = ("cls", "cls2", "index", "inx", "id")
 OTHER_TEXTS = ("html", "htm", "md", "prompt", "url", "key", "lang", "transcript")
 MAX_SAMPLE_BYTES = 1 << 31
-ROWS_AHEAD = 32
+ROWS_AHEAD = 32  # fetched together, where a tar is remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +70,17 @@ class TarSource:
         """Yield a part for each tar; with `per_shard` their headers are walked and they are cut."""
         for tar in self._listed():
             whole: dict[str, Plain] = {
-                "url": tar.url,
+                "url": str(tar.path),
                 "relative": tar.relative,
                 "name": tar.name,
-                "stamp": [*_stamp(tar.url)],
+                "stamp": [*size_and_time(tar.path)],
             }
             if per_shard is None:
                 yield SourcePart(input=whole, num_rows=None)
                 continue
-            num_rows = _count(tar.url, self.interleaved)
+            shard, grouped = open_foreign(str(tar.path), interleaved=self.interleaved)
+            shard.close()
+            num_rows = grouped.num_samples
             for first in range(0, num_rows, per_shard):
                 count = min(per_shard, num_rows - first)
                 yield SourcePart(input={**whole, "first": first, "num_rows": count}, num_rows=count)
@@ -81,25 +93,16 @@ class TarSource:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each tar, the size alone of a remote one."""
-        return {tar.url: _stamp(tar.url) for tar in self._listed()}
+        return fingerprint(tar.path for tar in self._listed())
 
-    def _listed(self) -> Iterator[_Listed]:
-        places = [tar.removeprefix("file://") for tar in self.tars]
-        for file in list_files(places, tar_stem):
-            yield _Listed(str(file.path), file.relative, file.name)
+    def _listed(self) -> Iterator[Listed]:
+        return list_files([tar.removeprefix("file://") for tar in self.tars], tar_stem)
 
 
 def tar_stem(file_name: str) -> str | None:
     """Return a tar's name without its suffix, None for other files."""
     is_tar = file_name.lower().endswith(".tar") and not file_name.startswith(".")
     return file_name[:-4] if is_tar else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    url: str
-    relative: str
-    name: str
 
 
 @dataclass(slots=True)
@@ -113,8 +116,7 @@ class _Reader:
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
         shard, bad = self._open(part["url"])
-        if _stamp(part["url"]) != part["stamp"]:
-            raise FormatError("was changed after it was listed", path=part["url"])
+        check_unchanged(as_path(part["url"]), part["stamp"])
         first = part.get("first", 0)
         num_rows = part.get("num_rows", len(shard) + len(bad))
         for number in range(first, first + num_rows):
@@ -168,16 +170,6 @@ class _Reader:
         )
 
 
-def _count(url: str, interleaved: bool) -> int:
-    shard, grouped = open_foreign(url, interleaved=interleaved)
-    shard.close()
-    return grouped.num_samples
-
-
-def _stamp(url: str) -> list[int]:
-    return size_and_time(as_path(url))
-
-
 def row_fields(
     key: str, members: Mapping[str, memoryview]
 ) -> tuple[dict[str, Any], dict[str, memoryview]]:
@@ -200,23 +192,17 @@ def row_fields(
 
 
 def _add_field(fields: dict[str, Any], ext: str, content: bytes) -> None:
-    if ext in TEXTS:
-        fields["text"] = _decode(ext, content).strip("\r\n")
-    elif ext in NUMBERS:
-        text = _decode(ext, content).strip()
-        fields[ext] = int(text) if text.removeprefix("-").isdecimal() else text
-    elif ext in OTHER_TEXTS:
-        fields[ext] = _decode(ext, content)
-    else:
+    if ext not in (*TEXTS, *NUMBERS, *OTHER_TEXTS):
         fields.setdefault("other_members", []).append(ext)
-
-
-def _decode(ext: str, content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        detail = f"member {ext!r}: byte {error.start}: {error.reason}"
-        raise SampleError("not UTF-8", detail) from error
+        return
+    text = decode_text(content, f"member {ext!r}")
+    if ext in TEXTS:
+        fields["text"] = text.strip("\r\n")
+    elif ext in NUMBERS:
+        number = text.strip()
+        fields[ext] = int(number) if number.removeprefix("-").isdecimal() else number
+    else:
+        fields[ext] = text
 
 
 def _by_every_name(key: str, media: dict[str, memoryview]) -> dict[str, memoryview]:

@@ -19,7 +19,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
-from shardmill.sources.part import media_kind
+from shardmill.sources.source import media_kind
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.path import expand, is_remote
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -29,18 +29,17 @@ from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
 from shardmill.shards.tar.header import Layout
-from shardmill.sources.filters import Filter
-from shardmill.sources.media.download import downloads_a_host
-from shardmill.sources.media.fetch import (
+from shardmill.sources.download import downloads_a_host
+from shardmill.sources.fetch import (
     LOCATIONS,
     MAX_MEDIA_BYTES,
     Content,
     Fetcher,
     describe,
-    open_fetcher,
 )
-from shardmill.sources.part import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
+from shardmill.sources.filters import Filter
 from shardmill.sources.shapes.shape import RowDocument, Shape
+from shardmill.sources.source import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
 from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
 
 LOW_HALF = (1 << 64) - 1
@@ -101,7 +100,7 @@ class Ingest:
     @contextmanager
     def open(self) -> Iterator[Work]:
         """Open the source and what fetches media, once a process."""
-        fetching = open_fetcher(self.max_media_bytes, downloads_a_host())
+        fetching = closing(Fetcher(self.max_media_bytes, downloads_a_host()))
         with self.source.open() as read, fetching as fetcher:
             assembler = Assembler(self.shape, fetcher, self.key)
 

@@ -34,7 +34,7 @@ from shardmill.shards.samples import SampleShard
 from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
-from shardmill.sources.part import media_kind
+from shardmill.sources.source import media_kind
 from shardmill.storage.blob import open_blob
 from shardmill.storage.path import as_path
 

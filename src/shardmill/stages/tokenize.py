@@ -33,8 +33,8 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import Overlong, TokenRow
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.sources.listing import Listed, list_files, size_and_time
-from shardmill.sources.tables.stream import (
+from shardmill.sources.source import Listed, list_files, size_and_time
+from shardmill.sources.stream import (
     ByteReader,
     Span,
     Streams,
@@ -43,8 +43,8 @@ from shardmill.sources.tables.stream import (
     cut,
     open_stream,
 )
-from shardmill.sources.tables.table import SUFFIXES, split_suffixes, table_stem
-from shardmill.sources.tables.text import json_fields, line_records
+from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
+from shardmill.sources.text import json_fields, line_records
 from shardmill.stages.inputs import (
     OverSamples,
     check_numbers,

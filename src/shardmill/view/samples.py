@@ -10,7 +10,7 @@ from shardmill.errors import FormatError, SampleError
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.shards.samples import Members, SampleDataset, entry_index, parse_sample
 from shardmill.shards.tar.index import TarIndex
-from shardmill.sources.part import media_kind
+from shardmill.sources.source import media_kind
 from shardmill.view.folder import Folder
 from shardmill.view.items import Item, NotHere
 from shardmill.view.query import Budget

@@ -17,7 +17,7 @@ from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment, sample_from_plain, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
-from shardmill.sources.shapes.messages import MessagesShape
+from shardmill.sources.shapes.general import MessagesShape
 from shardmill.tokens.assemble import assemble, prepare
 from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.chat import Chat

@@ -1,7 +1,7 @@
 """What a shape is: it says what the fields of a row mean, as a document; nothing is read.
 
 A `RowSegment` is a segment of the document before its medium was fetched: `media` is what the row
-says of it, a path, a url, bytes or a mapping that holds one of them (see `sources.media.fetch`).
+says of it, a path, a url, bytes or a mapping that holds one of them (see `sources.fetch`).
 `<image>` and `<video>` in a text stand for media, which are taken in order and each exactly once;
 too many or too few placeholders are a `SampleError`, because a guess would train on the wrong
 image.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from shardmill.errors import SampleError
@@ -137,3 +138,47 @@ def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], s
 def count_placeholders(text: str) -> int:
     """Return how many placeholders a text holds."""
     return len(PLACEHOLDER.findall(text))
+
+
+def seconds_of(value: Any) -> float:
+    """Return a time in seconds: 19.8, "19.8", "00:19.8" and "00:00:19.8" are all the same."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        seconds = 0.0
+        for part in value.split(":") if isinstance(value, str) else [value]:
+            seconds = 60 * seconds + float(part)
+    except (ValueError, OverflowError) as error:
+        raise SampleError("bad time", f"{value!r:.60} is neither seconds nor hh:mm:ss") from error
+    if not isfinite(seconds) or seconds < 0:
+        raise SampleError("bad time", f"{value!r:.60} is no time in a video")
+    return seconds
+
+
+def clip_of(start: Any, end: Any) -> tuple[float, float]:
+    """Return a clip as (start, end) in seconds; one that does not end after its start is bad."""
+    clip = seconds_of(start), seconds_of(end)
+    if not clip[0] < clip[1]:
+        raise SampleError("bad clip", f"it ends at {clip[1]:g} s and starts at {clip[0]:g} s")
+    return clip
+
+
+def clip_in(
+    fields: Mapping[str, Any], pair: str, start: str, end: str
+) -> tuple[float, float] | None:
+    """Return the clip that a row names by a field with a pair or by two fields, or None."""
+    if not is_missing(fields.get(pair)):
+        value = fields[pair]
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise SampleError("bad clip", f"{pair!r} holds {value!r:.60}, not [start, end]")
+        return clip_of(*value)
+    if is_missing(fields.get(start)) or is_missing(fields.get(end)):
+        return None
+    return clip_of(fields[start], fields[end])
+
+
+def in_clip(segments: list[RowSegment], clip: tuple[float, float] | None) -> list[RowSegment]:
+    """Return the segments with this clip meant of every video."""
+    if clip is None:
+        return segments
+    return [replace(p, time_s=clip) if p.kind == "video" else p for p in segments]

@@ -40,8 +40,8 @@ from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import Members, entry_index, open_entry
 from shardmill.shards.tar.index import TarIndex
 from shardmill.shards.tokens.shard import ROLES, open_token_shard
-from shardmill.sources.part import MEDIA_KINDS, media_kind
 from shardmill.sources.shapes.shape import is_missing
+from shardmill.sources.source import MEDIA_KINDS, media_kind
 from shardmill.sources.tars import row_fields
 from shardmill.stages.check.tokens import (
     ContentFault,

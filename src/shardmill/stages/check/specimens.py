@@ -30,7 +30,7 @@ from shardmill.packing.build import num_stored_packs, stored_rows
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, SampleDataset, open_entry, open_samples, parse_sample
 from shardmill.shards.tokens.shard import open_tokens
-from shardmill.sources.part import media_kind, name_from_path
+from shardmill.sources.source import media_kind, name_from_path
 from shardmill.stages.check.content import fields_of
 from shardmill.stages.inputs import samples_behind, space_of, stored_as, tokens_behind
 from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
-from shardmill.sources.tables import stream
-from shardmill.sources.tables.stream import (
+from shardmill.sources import stream
+from shardmill.sources.stream import (
     Span,
     Streams,
     TableRecord,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
-from shardmill.sources.tables import jsonscan
-from shardmill.sources.tables.jsonscan import Elements
-from shardmill.sources.tables.stream import Span, TableRecord, cut
+from shardmill.sources import text as jsonscan
+from shardmill.sources.stream import Span, TableRecord, cut
+from shardmill.sources.text import Elements
 
 PATH = Path("rows.json")
 values = st.recursive(

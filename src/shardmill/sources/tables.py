@@ -1,9 +1,12 @@
 """Tables as a source: jsonl, json arrays, csv, tsv, text lines, parquet and Arrow files.
 
 Text tables may be compressed (.gz, .zst). Listing streams each text table once and stores, for
-every slice, its bytes and their checksum; parquet and Arrow files are cut by row numbers and
-identified by size and time. `NestedSource` is for tables whose rows hold lists of rows,
-`ColumnsSource` for JSON files that are objects of columns.
+every slice, its bytes and their checksum; parquet and Arrow files (the IPC file and the IPC stream
+format, of which Hugging Face writes the latter) are cut by row numbers and identified by size and
+time. Whoever reads parts in order decodes each page once.
+
+`NestedSource` is for tables whose rows hold lists of rows, `ColumnsSource` for JSON files that are
+objects of columns.
 """
 
 from __future__ import annotations
@@ -11,21 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
-from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError, need
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
-from shardmill.sources.listing import Listed, fingerprint, list_files, size_and_time
-from shardmill.sources.part import ROWS_PER_PART, Read, Row, SourcePart
-from shardmill.sources.tables.arrow import Cursors, count_rows
-from shardmill.sources.tables.jsonscan import Cell, Elements
-from shardmill.sources.tables.stream import COMPRESSIONS, Span, Streams, TableSlice, open_stream
-from shardmill.sources.tables.text import TextTable, open_table
-from shardmill.storage.path import as_path
+from shardmill.sources.source import (
+    ROWS_PER_PART,
+    Listed,
+    Read,
+    Row,
+    SourcePart,
+    check_unchanged,
+    fingerprint,
+    list_files,
+    size_and_time,
+)
+from shardmill.sources.stream import COMPRESSIONS, Span, Streams, TableSlice, open_stream
+from shardmill.sources.text import Cell, Elements, TextTable, open_table
+from shardmill.storage.path import UrlPath, as_path
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -41,6 +52,8 @@ SUFFIXES = {
 # What Hugging Face stores beside its Arrow files.
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
+Rows: TypeAlias = Iterator[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,8 +324,7 @@ def _stamp(path: Path) -> dict[str, Plain]:
 def _unchanged(part: Mapping[str, Any]) -> Path:
     """Return the path of a part whose file is still the one that was listed."""
     path = as_path(part["path"])
-    if size_and_time(path) != [part["size"], part["mtime_ns"]]:
-        raise FormatError("was changed after it was listed", path=path)
+    check_unchanged(path, [part["size"], part["mtime_ns"]])
     return path
 
 
@@ -341,3 +353,95 @@ def split_suffixes(file_name: str) -> tuple[str, str]:
     if path.suffix in COMPRESSIONS:
         return PurePath(path.stem).suffix, path.suffix
     return path.suffix, ""
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of rows, from the footer or from the headers of the batches."""
+    with _arrow_errors(path):
+        if _is_parquet(path):
+            parquet = need("pyarrow.parquet", extra="tables")
+            return int(parquet.read_metadata(_source(path)).num_rows)
+        return sum(batch.num_rows for batch in _ipc_batches(path))
+
+
+def rows_from(path: Path, first: int) -> Rows:
+    """Yield the rows of a file beginning with row `first`."""
+    batches, start = _parquet_batches(path, first) if _is_parquet(path) else (_ipc_batches(path), 0)
+    with _arrow_errors(path):
+        for batch in batches:
+            skip = min(max(first - start, 0), batch.num_rows)
+            start += batch.num_rows
+            for at in range(skip, batch.num_rows, BATCH_ROWS):
+                yield from batch.slice(at, BATCH_ROWS).to_pylist()
+
+
+@dataclass(slots=True)
+class Cursors:
+    """The rows of one file, kept where the last part ended."""
+
+    path: Path | None = None
+    next_row: int = 0
+    rows: Rows | None = None
+
+    def at(self, path: Path, first: int, num_rows: int) -> Rows:
+        """Yield `num_rows` rows beginning with row `first`."""
+        if self.rows is None or path != self.path or self.next_row != first:
+            self.close()
+            self.path, self.next_row, self.rows = path, first, rows_from(path, first)
+        for fields in islice(self.rows, num_rows):
+            self.next_row += 1
+            yield fields
+        if self.next_row != first + num_rows:
+            raise FormatError(f"has no row {self.next_row}: it was changed", path=path)
+
+    def close(self) -> None:
+        """Forget the open file, if there is one."""
+        self.path = self.rows = None
+
+
+def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
+    """Return the batches from the row group that holds row `first`, and where that begins."""
+    with _arrow_errors(path):
+        file = need("pyarrow.parquet", extra="tables").ParquetFile(_source(path))
+    start = group = 0
+    while group < file.num_row_groups:
+        num_rows = file.metadata.row_group(group).num_rows
+        if start + num_rows > first:
+            break
+        start, group = start + num_rows, group + 1
+    groups = list(range(group, file.num_row_groups))
+    return file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False), start
+
+
+def _ipc_batches(path: Path) -> Iterator[Any]:
+    pa = need("pyarrow", extra="tables")
+    remote = isinstance(path, UrlPath)
+    with pa.PythonFile(path.open("rb")) if remote else pa.memory_map(str(path)) as file:
+        magic = file.read(6)
+        file.seek(0)
+        if magic == b"ARROW1":
+            reader = pa.ipc.open_file(file)
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+        else:
+            yield from pa.ipc.open_stream(file)
+
+
+def _source(path: Path) -> Any:
+    return path.open("rb") if isinstance(path, UrlPath) else path
+
+
+def _is_parquet(path: Path) -> bool:
+    with open_stream(path) as file:
+        return file.read(4) == b"PAR1"
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    pa = need("pyarrow", extra="tables")
+    try:
+        yield
+    except (pa.lib.ArrowException, OSError) as error:
+        # Arrow raises OSError, without a number, for data that is cut off; a disk gives a number.
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise FormatError(f"cannot be read: {error}", path=path) from error

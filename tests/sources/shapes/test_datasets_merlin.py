@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardmill.errors import SampleError
 from shardmill.media.header import probe
 from shardmill.media.image import decode_image
-from shardmill.sources.shapes.adapters.merlin import MerlinShape, black_frame
+from shardmill.sources.shapes.datasets import MerlinShape, black_frame
 
 TEXT = (
     "<image><image>#0.0-4.5# A man opens a box. <image>#4.5-9# He takes a saw. "

@@ -31,16 +31,16 @@ from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError, StoreError, need
 from shardmill.shards.tar.read import walk_tar
-from shardmill.sources.media.download import PER_HOST, Downloads, Patience, download
-from shardmill.sources.part import Row
+from shardmill.sources.download import PER_HOST, Downloads, Patience, download
+from shardmill.sources.source import Row
 from shardmill.storage.blob import Blob, RemoteBlob, open_blob
 from shardmill.storage.path import WEB_SCHEMES, is_remote, plain_url
 
 Content: TypeAlias = bytes | memoryview
 MAX_MEDIA_BYTES = 1 << 30
-MIN_MAPPED_BYTES = 1 << 20
+MIN_MAPPED_BYTES = 1 << 20  # below it, reading is cheaper than page faults
 MAX_OPEN = 8
-MAX_URL = 8192
+MAX_URL = 8192  # what is longer is base64
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
 MIN_BASE64 = 256
@@ -49,71 +49,90 @@ GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, 
 CLOSED = frozenset((errno.EACCES, errno.EPERM))
 
 
+class _LastOpened:
+    """The containers that were used last, kept open for the rows to come.
+
+    One that cannot be opened is remembered too, so that each of its rows is rejected at once.
+    """
+
+    def __init__(self) -> None:
+        self.opened: OrderedDict[str, Any] = OrderedDict()
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self.opened:
+            self._drop_oldest()
+
+    def _get(self, place: str) -> Any:
+        if place not in self.opened:
+            if len(self.opened) >= MAX_OPEN:
+                self._drop_oldest()
+            try:
+                self.opened[place] = self._open(place)
+            except SampleError as error:
+                self.opened[place] = error
+        self.opened.move_to_end(place)
+        found = self.opened[place]
+        if isinstance(found, SampleError):
+            raise SampleError(found.reason, found.detail)
+        return found
+
+    def _open(self, place: str) -> Any:
+        raise NotImplementedError
+
+    def _drop_oldest(self) -> None:
+        _, found = self.opened.popitem(last=False)
+        if not isinstance(found, SampleError):
+            found.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _OpenTar:
     blob: Blob
     members: dict[str, tuple[int, int]]
     links: dict[str, str]
 
+    def close(self) -> None:
+        self.blob.close()
 
-@dataclass(slots=True)
-class TarMembers:
-    """Reads members by name; a tar's headers are walked once while it stays open.
 
-    A tar that cannot be walked is remembered too, so that each of its rows is rejected at once.
-    """
-
-    tars: OrderedDict[str, _OpenTar | SampleError] = field(default_factory=OrderedDict)
+class TarMembers(_LastOpened):
+    """Reads members by name; a tar's headers are walked once while it stays open."""
 
     def read(self, url: str, member: str, max_bytes: int) -> bytes:
         """Return the content of a member."""
-        tar = self._tar(url)
+        tar = self._get(url)
         if member not in tar.members:
             raise SampleError("missing file", f"{url} has no member {member!r:.200}")
         if member in tar.links:
             raise SampleError("link", f"{url}: {tar.links[member]}")
         offset, size = tar.members[member]
-        if size > max_bytes:
-            detail = f"{url}::{member}: {size} bytes, the limit is {max_bytes}"
-            raise SampleError("too large", detail)
-        return tar.blob.read(offset, size)
+        _check_bytes(f"{url}::{member}", size, max_bytes)
+        content: bytes = tar.blob.read(offset, size)
+        return content
 
-    def close(self) -> None:
-        """Close all tars."""
-        while self.tars:
-            self._drop_oldest()
-
-    def _tar(self, url: str) -> _OpenTar:
-        if url not in self.tars:
-            if len(self.tars) >= MAX_OPEN:
-                self._drop_oldest()
-            self.tars[url] = _open_tar(url)
-        self.tars.move_to_end(url)
-        tar = self.tars[url]
-        if isinstance(tar, SampleError):
-            raise SampleError(tar.reason, tar.detail)
-        return tar
-
-    def _drop_oldest(self) -> None:
-        _, tar = self.tars.popitem(last=False)
-        if isinstance(tar, _OpenTar):
-            tar.blob.close()
+    def _open(self, place: str) -> _OpenTar:
+        if not is_remote(place) and not os.path.lexists(place):
+            raise SampleError("missing file", place)
+        try:
+            blob = open_blob(place)
+            walk = walk_tar(blob)
+        except FormatError as error:
+            raise SampleError("unreadable tar", str(error)) from error
+        # The last member of a name counts, be it a link or not.
+        last = {name: number for number, name in enumerate(walk.names)} if walk.links else {}
+        links = {walk.names[n]: text for n, text in walk.links.items() if last[walk.names[n]] == n}
+        return _OpenTar(blob, dict(zip(walk.names, zip(walk.offsets, walk.sizes))), links)
 
 
-@dataclass(slots=True)
-class LmdbValues:
+class LmdbValues(_LastOpened):
     """Reads values by key from databases that are opened read-only and without a lock."""
-
-    databases: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     def read(self, path: str, key: str) -> bytes:
         """Return the value of a key."""
         lmdb = need("lmdb", extra="lmdb")
-        if path not in self.databases:
-            self._open(lmdb, path)
-        self.databases.move_to_end(path)
         try:
-            with self.databases[path].begin() as transaction:
+            with self._get(path).begin() as transaction:
                 value = transaction.get(key.encode("utf-8", "surrogatepass"))
         except lmdb.Error as error:
             raise SampleError("unreadable database", f"{path}: {error}") from error
@@ -121,37 +140,17 @@ class LmdbValues:
             raise SampleError("missing file", f"{path} has no key {key!r:.200}")
         return bytes(value)
 
-    def close(self) -> None:
-        """Close all databases."""
-        while self.databases:
-            self.databases.popitem()[1].close()
-
-    def _open(self, lmdb: Any, path: str) -> None:
-        if len(self.databases) >= MAX_OPEN:
-            self.databases.popitem(last=False)[1].close()
-        if not os.path.lexists(path):
-            raise SampleError("missing file", path)
+    def _open(self, place: str) -> Any:
+        lmdb = need("lmdb", extra="lmdb")
+        if not os.path.lexists(place):
+            raise SampleError("missing file", place)
         try:
-            self.databases[path] = lmdb.open(
-                path, readonly=True, lock=False, readahead=False, subdir=Path(path).is_dir()
+            # Without a lock, so that a database on a read-only disk can be opened.
+            return lmdb.open(
+                place, readonly=True, lock=False, readahead=False, subdir=Path(place).is_dir()
             )
         except lmdb.Error as error:
-            raise SampleError("unreadable database", f"{path}: {error}") from error
-
-
-def _open_tar(url: str) -> _OpenTar | SampleError:
-    if not is_remote(url) and not os.path.lexists(url):
-        return SampleError("missing file", url)
-    try:
-        blob = open_blob(url)
-        walk = walk_tar(blob)
-    except FormatError as error:
-        return SampleError("unreadable tar", str(error))
-    places = zip(walk.offsets, walk.sizes)
-    # The last member of a name counts, be it a link or not.
-    last = {name: number for number, name in enumerate(walk.names)} if walk.links else {}
-    links = {walk.names[n]: text for n, text in walk.links.items() if last[walk.names[n]] == n}
-    return _OpenTar(blob, dict(zip(walk.names, places)), links)
+            raise SampleError("unreadable database", f"{place}: {error}") from error
 
 
 @dataclass(slots=True)
@@ -183,8 +182,7 @@ class Fetcher:
         content = self._fetch(reference, row)
         if not len(content):
             raise SampleError("empty file", describe(reference))
-        if len(content) > self.max_bytes:
-            raise self._too_large(describe(reference), len(content))
+        _check_bytes(describe(reference), len(content), self.max_bytes)
         return content
 
     def close(self) -> None:
@@ -232,19 +230,6 @@ class Fetcher:
             return download(url, self.max_bytes, self.patience)
         return read_object(url, self.max_bytes)
 
-    def _too_large(self, what: str, num_bytes: int) -> SampleError:
-        return SampleError("too large", f"{what}: {num_bytes} bytes, the limit is {self.max_bytes}")
-
-
-@contextmanager
-def open_fetcher(max_bytes: int, per_host: int = PER_HOST) -> Iterator[Fetcher]:
-    """Yield a fetcher and close what it opened."""
-    fetcher = Fetcher(max_bytes, per_host)
-    try:
-        yield fetcher
-    finally:
-        fetcher.close()
-
 
 def describe(reference: Any) -> str:
     """Return a reference as messages say it: a path as it is, bytes by their number."""
@@ -279,6 +264,7 @@ def map_file(path: str, max_bytes: int) -> Content:
 def _open_file(path: str, max_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield descriptor and size of a regular file that is not too large."""
     try:
+        # Without waiting: opening a pipe that nobody writes to would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:
         raise SampleError("missing file", f"{path!r:.300}: {error}") from error
@@ -288,9 +274,7 @@ def _open_file(path: str, max_bytes: int) -> Iterator[tuple[int, int]]:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             raise SampleError("not a file", path)
-        if info.st_size > max_bytes:
-            detail = f"{path}: {info.st_size} bytes, the limit is {max_bytes}"
-            raise SampleError("too large", detail)
+        _check_bytes(path, info.st_size, max_bytes)
         yield descriptor, info.st_size
     finally:
         os.close(descriptor)
@@ -305,9 +289,7 @@ def read_object(url: str, max_bytes: int) -> bytes:
     """Return the content of an object of a store."""
     try:
         blob = RemoteBlob(url)
-        if blob.num_bytes > max_bytes:
-            detail = f"{plain_url(url)}: {blob.num_bytes} bytes, the limit is {max_bytes}"
-            raise SampleError("too large", detail)
+        _check_bytes(plain_url(url), blob.num_bytes, max_bytes)
         return blob.read(0, blob.num_bytes)
     except FormatError as error:
         raise SampleError("no such object", str(error)) from error
@@ -316,6 +298,11 @@ def read_object(url: str, max_bytes: int) -> bytes:
         if error.passing:
             raise
         raise SampleError("no permission", str(error)) from error
+
+
+def _check_bytes(what: str, num_bytes: int, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise SampleError("too large", f"{what}: {num_bytes} bytes, the limit is {max_bytes}")
 
 
 def _reject_or_fail(error: OSError, path: str) -> Exception:
@@ -327,23 +314,22 @@ def _reject_or_fail(error: OSError, path: str) -> Exception:
 
 
 def _place(path: str, row: Row) -> str:
-    """Return where a path of a row leads; one that climbs out of its folder is refused."""
+    """Return where a path or url of a row leads; one that climbs out of its folder is refused.
+
+    All that rows name comes through here, so that what they may read is decided in one place.
+    """
     if path.startswith("/"):
         return path
     if "://" in path or path.startswith("pipe:"):
-        return _known_url(path).removeprefix("file://")
+        try:
+            is_remote(path)
+        except ConfigError as error:
+            raise SampleError("unknown scheme", f"{error}") from error
+        return path.removeprefix("file://")
     inside = os.path.normpath(path)
     if inside == ".." or inside.startswith("../"):
         raise SampleError("path outside its folder", f"{path} leaves {row.media_dir}")
     return f"{row.media_dir}/{inside}" if row.media_dir else inside
-
-
-def _known_url(url: str) -> str:
-    try:
-        is_remote(url)
-    except ConfigError as error:
-        raise SampleError("unknown scheme", f"{error}") from error
-    return url
 
 
 def _inside(reference: Mapping[str, Any]) -> Any:

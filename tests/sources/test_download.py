@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.sources.media.download import (
+from shardmill.sources.download import (
     PER_HOST_VARIABLE,
     Downloads,
     Patience,

@@ -1,13 +1,16 @@
-"""Conversations: role and content a turn, media by placeholder or as typed parts of the content.
+"""Shapes that many data sets share: text, media with a caption, conversations, videos.
 
+    {"text": "Once upon a time"}                                                    text
+    {"image": "a.jpg", "caption": "A cat."}                                         pair
     {"messages": [{"role": "user", "content": "<image>What?"}, ...], "images": ["a.jpg"]}
     {"conversations": [{"from": "human", "value": "<image>What?"}, ...], "image": "a.jpg"}
-    [{"i": "Look.", "q": "What?", "a": "A cat."}]    "a" answers, everything else asks
+    {"video": "a.mp4", "caption": "A cat.", "clip": [3.5, 9]}                       video
 
-Placeholders count in every turn but the assistant's, where `<image>` is as likely to be a word of
-the answer; `assistant_media` lets them count there too, for models that answer with images. Tool
-calls, and which call a tool answers, stay with their turn (see `model.sample`); such a turn stands
-in the document even if it says nothing.
+In conversations, media come by placeholder or as typed parts of the content. Placeholders count in
+every turn but the assistant's, where `<image>` is as likely to be a word of the answer;
+`assistant_media` lets them count there too, for models that answer with images. Tool calls, and
+which call a tool answers, stay with their turn (see `model.sample`); such a turn stands in the
+document even if it says nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +20,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.model.sample import EXTRA_NAME, SegmentKind, as_written, kept_fields, stored_fields
+from shardmill.model.sample import (
+    EXTRA_NAME,
+    SegmentKind,
+    as_written,
+    kept_fields,
+    sample_from_plain,
+    stored_fields,
+)
 from shardmill.sources.shapes.shape import (
     MediaQueue,
     RowDocument,
     RowSegment,
+    clip_in,
     count_placeholders,
+    first_of,
+    in_clip,
     is_missing,
     media_list,
     split_placeholders,
+    text_of,
     unused,
 )
 
@@ -50,6 +64,87 @@ SPEAKERS = {
     "tool": "tool",
     "observation": "tool",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextShape:
+    """The text is the first of these fields that holds something."""
+
+    text: tuple[str, ...] = ("text", "content", "raw_content")
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        """Return the document of a text."""
+        name = first_of(fields, self.text)
+        if name is None:
+            raise SampleError("missing field", f"none of {', '.join(self.text)} holds anything")
+        segment = RowSegment(kind="text", text=text_of(fields, name))
+        return RowDocument(segments=(segment,), extra=unused(fields, {name}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentShape:
+    """`segments`, `origin` and `extra` as a sample shard stores them; the first origin stays."""
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        """Return the document as it was stored."""
+        sample = sample_from_plain("", dict(fields))
+        segments = tuple(
+            RowSegment(
+                kind=s.kind,
+                text=s.text,
+                media=s.media or None,
+                role=s.role,
+                turn=s.turn,
+                time_s=s.time_s,
+            )
+            for s in sample.document.segments
+        )
+        return RowDocument(segments=segments, extra=sample.extra, origin=sample.origin)
+
+
+IMAGE_FIELDS = ("image", "images", "image_path", "img_path", "image_url", "url")
+VIDEO_FIELDS = ("video", "videos", "video_path", "video_url")
+AUDIO_FIELDS = ("audio", "audio_path")
+TEXT_FIELDS = ("text", "caption", "text_prompt", "captions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairShape:
+    """Media first, then the text; each is the first of these fields that holds something.
+
+    A row without text is an image without caption, which is kept; one without media is not a
+    pair. Of a list of captions the first is taken, the others stay in the row's other fields.
+    """
+
+    image: tuple[str, ...] = IMAGE_FIELDS
+    video: tuple[str, ...] = VIDEO_FIELDS
+    audio: tuple[str, ...] = AUDIO_FIELDS
+    text: tuple[str, ...] = TEXT_FIELDS
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        """Return the document of a caption pair."""
+        videos, used = media_list(fields, self.video)
+        audios, used_audio = media_list(fields, self.audio)
+        # A `url` beside a video is where it came from, not an image.
+        is_only = not videos and not audios
+        images, used_image = media_list(fields, [n for n in self.image if is_only or n != "url"])
+        if not images and not videos and not audios:
+            wanted = ", ".join((*self.image, *self.video, *self.audio))
+            raise SampleError("missing field", f"no medium: none of {wanted} holds anything")
+        text = first_of(fields, self.text)
+        segments = [RowSegment(kind="image", media=media) for media in images]
+        segments += [RowSegment(kind="video", media=media) for media in videos]
+        segments += [RowSegment(kind="audio", media=media) for media in audios]
+        used = used | used_audio | used_image
+        if text is not None:
+            segments.append(RowSegment(kind="text", text=_caption(fields, text)))
+            used |= set() if isinstance(fields[text], list) else {text}
+        return RowDocument(segments=tuple(segments), extra=unused(fields, used))
+
+
+def _caption(fields: Mapping[str, Any], name: str) -> str:
+    value = fields[name]
+    return text_of({name: value[0]}, name) if isinstance(value, list) else text_of(fields, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,3 +299,55 @@ def _question(qa: dict[str, Any], number: int) -> list[dict[str, Any]]:
     if not isinstance(answer, str) or not all(isinstance(text, str) for text in asked):
         raise SampleError("missing field", f"question {number} has no text or answer: {qa!r:.100}")
     return [{"from": "human", "value": " ".join(asked)}, {"from": "gpt", "value": answer}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoShape:
+    """The video is the first of its fields that holds something, and so is what is said.
+
+    `path` makes the path from fields instead: "{YoutubeID}.mp4". A row may mean only a part of its
+    video: `clip` names a field with [start, end], `start` and `end` two fields.
+    """
+
+    video: tuple[str, ...] = ("video_path", "video", "videos")
+    text: tuple[str, ...] = ("value", "caption", "text")
+    path: str = ""
+    clip: str = "clip"
+    start: str = "start"
+    end: str = "end"
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        """Return the document of a video."""
+        videos, used = self.videos(fields)
+        name = first_of(fields, self.text)
+        if name is None:
+            wanted = ", ".join(self.text)
+            raise SampleError("missing caption", f"none of {wanted} holds anything")
+        if isinstance(fields[name], list):
+            segments = talk_segments(fields[name], [], videos)
+        else:
+            segments = [RowSegment(kind="video", media=video) for video in videos]
+            segments.append(RowSegment(kind="text", text=text_of(fields, name)))
+        clip = clip_in(fields, self.clip, self.start, self.end)
+        return RowDocument(
+            segments=tuple(in_clip(segments, clip)), extra=unused(fields, used | {name})
+        )
+
+    def videos(self, fields: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
+        """Return the videos of a row, and the fields that named them."""
+        if self.path:
+            return [path_from(self.path, fields)], set()
+        videos, used = media_list(fields, self.video)
+        if not videos:
+            wanted = ", ".join(self.video)
+            raise SampleError("missing field", f"no video: none of {wanted} holds anything")
+        return videos, used
+
+
+def path_from(pattern: str, fields: Mapping[str, Any]) -> str:
+    """Return the path that a pattern makes of the fields of a row."""
+    try:
+        known = {name: value for name, value in fields.items() if not is_missing(value)}
+        return pattern.format_map(known)
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        raise SampleError("missing field", f"{pattern!r} needs {error} of the row") from error

@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,23 @@ from web_server import serving
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import Origin
-from shardmill.sources.media import fetch
-from shardmill.sources.media.fetch import (
+from shardmill.sources import fetch
+from shardmill.sources.fetch import (
     MIN_MAPPED_BYTES,
     Fetcher,
     LmdbValues,
     TarMembers,
     describe,
     map_file,
-    open_fetcher,
 )
-from shardmill.sources.part import Row
+from shardmill.sources.source import Row
 
 PHOTO = image("PNG", 90, 70)
 
 
 @pytest.fixture
 def fetcher() -> Iterator[Fetcher]:
-    with open_fetcher(1 << 20) as found:
+    with closing(Fetcher(1 << 20)) as found:
         yield found
 
 
@@ -231,7 +231,7 @@ def test_only_a_few_tars_stay_open(tmp_path: Path) -> None:
     tars = TarMembers()
     for _ in range(2):
         assert [tars.read(path, "a", 10) for path in paths] == [bytes([n]) for n in range(20)]
-    assert len(tars.tars) == fetch.MAX_OPEN
+    assert len(tars.opened) == fetch.MAX_OPEN
     tars.close()
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import FormatError, SampleError
-from shardmill.sources.tables.stream import Span, TableRecord, cut
-from shardmill.sources.tables.text import (
+from shardmill.sources.stream import Span, TableRecord, cut
+from shardmill.sources.text import (
     TextTable,
     delimited_fields,
     delimited_records,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shardmill.errors import FormatError
 from shardmill.sources.guess import source_from_input
-from shardmill.sources.part import Row
-from shardmill.sources.tables.table import ColumnsSource
+from shardmill.sources.source import Row
+from shardmill.sources.tables import ColumnsSource
 
 WEBVID = {
     "image": {str(n): f"000001_000050/{n}.mp4" for n in range(7)},

@@ -1,1 +1,0 @@
-"""The bytes of media that rows refer to: files, members, values, objects and downloads."""

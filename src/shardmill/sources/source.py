@@ -1,0 +1,285 @@
+"""The contract of a source: it lists its parts without reading the data, and reads one part.
+
+A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
+identifies the slice (a file, a range, a checksum or size and time). A row is one sample as the
+source stores it, before a shape makes a document of it. Memory is bounded by a part.
+
+Keys of rows are made from paths or columns: no dot, no climbing, nothing that a tar cannot hold.
+
+Files come in an order that no filesystem decides: folders walked by name, globs sorted. A folder of
+an object store is listed in one go, and comes in the same order as a local one. Symbolic links are
+followed; a link to a folder that is being walked already is left out, so that a loop ends. A folder
+that cannot be listed is an error, because what it holds would be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path, PurePath
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import xxhash
+
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.model.codec import Plain
+from shardmill.model.sample import Origin, SegmentKind
+from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
+from shardmill.storage.objects import ObjectInfo, list_all
+from shardmill.storage.path import UrlPath, as_path, expand, is_remote
+
+ROWS_PER_PART = 1000
+WILD = frozenset("*?[{")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePart:
+    """A slice of a source; `num_rows` counts what reading it yields, or is None if unknown."""
+
+    input: Mapping[str, Plain]
+    num_rows: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: its fields as stored, and what is needed to find its media.
+
+    `media` holds bytes that came with the row, by name (members of a tar); `media_dir` is where
+    relative paths in the fields begin. A row that cannot be read carries its `problem` instead.
+    """
+
+    key: str
+    origin: Origin
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    media_dir: str = ""
+    problem: SampleError | None = None
+
+
+Read: TypeAlias = Callable[[Mapping[str, Any]], Iterator[Row]]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A frozen dataclass that lists parts in an order that no filesystem decides."""
+
+    def places(self) -> tuple[str, ...]:
+        """Return the folders, files and urls that it was given."""
+
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
+        """Yield the parts, of `per_shard` rows each; None means the source's own way to cut."""
+
+    def open(self) -> AbstractContextManager[Read]:
+        """Open what reading needs, once a process, and yield `read(part.input)`."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return a cheap fingerprint of the input: path -> [size, mtime_ns]."""
+
+
+MEDIA_KINDS: dict[str, SegmentKind] = {
+    **dict.fromkeys(("jpg", "jpeg", "jfif", "png", "gif", "webp", "bmp"), "image"),
+    **dict.fromkeys(("tif", "tiff", "avif"), "image"),
+    **dict.fromkeys(("mp4", "m4v", "mov", "webm", "mkv", "avi", "mpg", "mpeg"), "video"),
+    **dict.fromkeys(("ts", "flv", "wmv", "ogv"), "video"),
+    **dict.fromkeys(("wav", "mp3", "flac", "ogg", "m4a", "opus"), "audio"),
+}
+
+
+def media_kind(name: str) -> SegmentKind | None:
+    """Return the kind that the last suffix of a name promises, or None; the bytes decide later."""
+    return MEDIA_KINDS.get(name.rpartition(".")[2].lower())
+
+
+UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# A row number or "~2" may follow a name.
+MAX_NAME_BYTES = MAX_KEY_BYTES - 24
+
+
+def name_from_path(path: str) -> str:
+    """Return a relative path as a name: unsafe characters become `_`, a long one ends in a hash.
+
+    Different paths may give one name ("a.b" and "a_b"); `unique` tells them apart.
+    """
+    parts = [UNSAFE.sub("_", part) for part in path.split("/") if part not in ("", ".")]
+    name = "".join(c if c.isprintable() else "_" for c in "/".join(parts))
+    if is_note(f"{name}-0"):
+        # A folder such as __pycache__: stock readers of tars would pass over what it holds.
+        name = f"_{name.lstrip('_')}"
+    raw = name.encode()
+    if len(raw) <= MAX_NAME_BYTES:
+        return name
+    head = raw[: MAX_NAME_BYTES - 17].decode(errors="ignore").rstrip("/")
+    return f"{head}~{xxhash.xxh3_64_hexdigest(raw)}"
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return `name`, or `name~2`, `name~3`, ... if it is taken, and take it."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}~{number}"
+    taken.add(found)
+    return found
+
+
+def key_from_value(value: object) -> str:
+    """Return a user's own key; only its dots change, anything unsafe is a `SampleError`."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise SampleError("bad key", f"a key must be text or a whole number, got {value!r:.100}")
+    key = str(value).replace(".", "_")
+    check_key(key)
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file: its path, its path below the input that named it, and a name of its own."""
+
+    path: Path
+    relative: str
+    name: str
+
+
+class Entry(Protocol):
+    """A file of a folder that is walked: an `os.DirEntry`, or an object of a store."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder."""
+
+    def stat(self) -> os.stat_result:
+        """Return its size and time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    name: str
+    info: ObjectInfo
+
+    def stat(self) -> os.stat_result:
+        return self.info.stat()
+
+
+def list_files(inputs: Iterable[str], wanted: Callable[[str], str | None]) -> Iterator[Listed]:
+    """Yield each file of the inputs once; `wanted` gives the stem of a file name, or None.
+
+    An input is a file, a folder (all wanted files below it) or a glob. A file that is named
+    itself is taken even if its suffix says nothing.
+    """
+    taken: set[str] = set()
+    seen: set[str] = set()
+    for given in inputs:
+        for root, relative, is_named in _expand(given, wanted):
+            path = _joined(root, relative)
+            if path in seen:
+                continue
+            seen.add(path)
+            file = PurePath(relative)
+            stem = wanted(file.name) or (file.stem if is_named else None)
+            if stem is not None:
+                name = unique(name_from_path(f"{file.parent}/{stem}"), taken)
+                yield Listed(as_path(path), relative, name)
+
+
+def walk(root: Path) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield (relative folder, its files sorted by name) for a folder and all below it."""
+    return _walk_remote(root) if isinstance(root, UrlPath) else _walk_local(root)
+
+
+def _walk_remote(root: Path) -> Iterator[tuple[str, list[Entry]]]:
+    folders: dict[tuple[str, ...], list[Entry]] = {(): []}
+    for info in list_all(str(root)):
+        *above, name = info.path.split("/")
+        if not any(part.startswith(".") for part in above):
+            folders.setdefault(tuple(above), []).append(_Object(name, info))
+    for folder in sorted(folders):
+        yield "/".join(folder), sorted(folders[folder], key=lambda entry: entry.name)
+
+
+def _walk_local(root: Path) -> Iterator[tuple[str, list[Entry]]]:
+    info = root.stat()
+    # (relative path, the folders on the way to it), the next one at the end
+    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ((info.st_dev, info.st_ino),))]
+    while waiting:
+        relative, above = waiting.pop()
+        entries = _sorted_entries(root / relative)
+        yield relative, [entry for entry in entries if not _is_folder(entry)]
+        for entry in reversed(entries):
+            if _is_folder(entry) and not entry.name.startswith("."):
+                info = entry.stat()
+                here = (info.st_dev, info.st_ino)
+                if here not in above:
+                    below = f"{relative}/{entry.name}" if relative else entry.name
+                    waiting.append((below, (*above, here)))
+
+
+def fingerprint(paths: Iterable[Path]) -> dict[str, list[int]]:
+    """Return path -> [size, mtime_ns] of each file."""
+    return {str(path): size_and_time(path) for path in paths}
+
+
+def size_and_time(path: Path) -> list[int]:
+    """Return [size, mtime_ns] of a file."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
+    return [info.st_size, info.st_mtime_ns]
+
+
+def check_unchanged(path: Path, size_and_mtime: list[int]) -> None:
+    """Raise `FormatError` unless a file has the size and time that it was listed with."""
+    if size_and_time(path) != size_and_mtime:
+        raise FormatError("was changed after it was listed", path=path)
+
+
+def _expand(given: str, wanted: Callable[[str], str | None]) -> Iterator[tuple[str, str, bool]]:
+    """Yield (root, path below it, whether the file itself was named) of the files of one input."""
+    path = as_path(given)
+    if path.is_dir():
+        for folder, entries in walk(path):
+            for entry in entries:
+                if wanted(entry.name) is not None:
+                    yield given, f"{folder}/{entry.name}" if folder else entry.name, False
+        return
+    if not is_remote(given) and os.path.lexists(given):
+        yield str(path.parent), path.name, True
+        return
+    # The folders before the first wildcard or brace are no part of a file's name.
+    root = os.path.dirname("".join(takewhile(lambda c: c not in WILD, given)))  # noqa: PTH120
+    for place in expand(given):
+        found = as_path(place)
+        if is_remote(given):
+            relative, is_there = place[len(root) + 1 :], found.is_file()
+        elif found.is_dir():
+            yield from _expand(place, wanted)
+            continue
+        else:
+            relative, is_there = str(found.relative_to(root)), found.exists()
+        if not is_there:
+            raise ConfigError(f"{place!r} does not exist: give a file, folder or glob")
+        yield root or ".", relative, True
+
+
+def _joined(root: str, relative: str) -> str:
+    return f"{root}/{relative}" if is_remote(root) else os.path.normpath(f"{root}/{relative}")
+
+
+def _sorted_entries(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as scan:
+            return sorted(scan, key=lambda entry: entry.name)
+    except OSError as error:
+        raise FormatError(f"cannot be listed: {error.strerror}", path=path) from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISDIR(entry.stat().st_mode) if entry.is_symlink() else entry.is_dir()
+    except OSError:
+        return False

@@ -1,1 +1,0 @@
-"""Tables as sources: text tables, JSON, parquet and Arrow."""
