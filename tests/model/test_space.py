@@ -35,15 +35,10 @@ def test_the_dtype_is_the_smallest_that_holds_the_last_id() -> None:
 
 def test_published_layouts() -> None:
     unidisc = TokenSpace(text_size=32_001, specials={"image": 811}, num_codes=16_384)
-    assert unidisc.exports()["unidisc"] == {
-        "text_vocab_size": 32_001,
-        "img_token_shift": 32_001,
-        "image_vocab_size": 16_384,
-    }
-    assert unidisc.size == 48_385
+    assert (unidisc.code_offset, unidisc.size) == (32_001, 48_385)
     liquid = TokenSpace(text_size=256_000, specials={"boi": 7, "eoi": 8}, num_codes=8192)
-    assert liquid.exports()["liquid"] == {"vocab_size": 256_000, "num_add_token": 8192}
-    assert (liquid.size, liquid.dtype) == (264_192, np.dtype("<i4"))
+    assert (liquid.code_offset, liquid.size) == (256_000, 264_192)
+    assert liquid.dtype == np.dtype("<i4")
     video = TokenSpace(text_size=32_000, added=("im_patch", "im_start", "im_end"))
     assert [video.special(n) for n in video.added] == [32_000, 32_001, 32_002]
     emu3 = TokenSpace(text_size=151_854, codes_at=151_854, num_codes=32_768)
@@ -62,12 +57,8 @@ def test_a_code_outside_the_codebook_is_refused_and_code_0_is_not() -> None:
 def test_readers_are_checked() -> None:
     space = TokenSpace(text_size=1000, num_codes=24)
     space.check_tokenizer(1000)
-    space.check_model(1024)
     with pytest.raises(ConfigError, match="1001 ids"):
         space.check_tokenizer(1001)
-    with pytest.raises(ConfigError, match="padded_size = 1280"):
-        space.check_model(1280)
-    TokenSpace(text_size=1000, num_codes=24, padded_size=1280).check_model(1280)
     with pytest.raises(ConfigError, match="num_codes: 24 -> 25"):
         space.check_same(TokenSpace(text_size=1000, num_codes=25))
     space.check_same(TokenSpace(text_size=1000, num_codes=24))

@@ -60,12 +60,12 @@ def test_table_survives_its_file(
 @pytest.mark.parametrize(
     ("arrays", "meta", "message"),
     [
-        ({"num_tokens": np.ones(3, np.int64)}, {}, "must be flat <i4 with 3 rows"),
-        ({"num_visual": np.ones(2, np.int32)}, {}, "'num_visual' must be flat <i4 with 3 rows"),
+        ({"num_tokens": np.ones(3, np.int64)}, {}, r"not int32\[3\]"),
+        ({"num_visual": np.ones(2, np.int32)}, {}, r"'num_visual' .* not int32\[3\]"),
         (
             {"shard_starts": np.zeros(2, np.int64)},
             {},
-            "'shard_starts' must be flat <i8 with 1 rows",
+            r"'shard_starts' .* not int64\[1\]",
         ),
         ({}, {"source_names": [1]}, "'source_names' must be a list"),
         ({}, {"exact": "yes"}, "'exact' must be bool"),
@@ -158,7 +158,7 @@ def test_same_plan_gives_the_same_bytes(plan_path: Path, tmp_path: Path) -> None
         ({"balanced": np.array([7, 7], np.uint32)}, "a pack that is not there"),
         ({"balanced": np.array([0], np.uint32)}, "each pack once"),
         ({"dropped": np.empty(0, np.uint32)}, "do not fit their reasons"),
-        ({"members": np.array([1.0])}, "must be flat <u4"),
+        ({"members": np.array([1.0])}, r"not uint32\[any\]"),
         ({"meta": {"spec": {"capacity": -1}}}, "spec cannot be"),
         ({"meta": {"num_rows": "many"}}, "'num_rows' must be int"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from pathlib import Path
 
 import pytest
@@ -44,18 +43,6 @@ def test_keys_are_found_in_any_shard(tmp_path: Path) -> None:
     assert found.find("d/k17") == 17
     assert found.find("k17") is None
     assert found.find_all(["d/k22", "no", "d/k0"]).tolist() == [22, -1, 0]
-
-
-@pytest.mark.parametrize("look_ahead", [1, 4, 1000])
-def test_fetch_follows_the_given_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_ahead: int
-) -> None:
-    monkeypatch.setattr(samples_module, "LOOK_AHEAD", look_ahead)
-    make_set(tmp_path / "x")
-    order = [*range(23), 3, 3]
-    random.Random(0).shuffle(order)
-    fetched = open_samples(tmp_path / "x").fetch(order)
-    assert [bytes(raw["jpg"]) for raw in fetched] == [b"%d" % i for i in order]
 
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,32 +117,11 @@ class TokenSpace:
                 f"{self.text_size}: set space.text_size to the model's text vocabulary"
             )
 
-    def check_model(self, vocab_size: int) -> None:
-        """Raise `ConfigError` unless a model's embedding has exactly the rows of this space."""
-        if vocab_size != self.size:
-            raise ConfigError(
-                f"the data was made for an embedding of {self.size} rows, the model has "
-                f"{vocab_size}: resize the model, or declare space.padded_size = {vocab_size} "
-                "if the rest is padding"
-            )
-
     def check_same(self, other: TokenSpace) -> None:
         """Raise `ConfigError` that lists the differences to another space."""
         lines = differences(to_plain(self), to_plain(other))
         if lines:
             raise ConfigError(f"the token spaces differ: {'; '.join(lines)}")
-
-    def exports(self) -> dict[str, dict[str, int]]:
-        """Return the offsets under the names that UniDisc and Liquid give them."""
-        offset = self.code_offset
-        return {
-            "unidisc": {
-                "text_vocab_size": offset,
-                "img_token_shift": offset,
-                "image_vocab_size": self.num_codes,
-            },
-            "liquid": {"vocab_size": offset, "num_add_token": self.num_codes},
-        }
 
     def _used(self) -> int:
         ends = [self.text_size + len(self.added), 1 + max(self.specials.values(), default=0)]

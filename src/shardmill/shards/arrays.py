@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import prod
@@ -42,7 +42,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 import xxhash
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from shardmill.errors import FormatError
 from shardmill.storage.cache import local_copy
@@ -71,6 +71,21 @@ class Arrays(Mapping[str, NDArray[Any]]):
             raise FormatError(
                 f"has no array {name!r}, only {sorted(self.arrays)}", path=self.path
             ) from None
+
+    def checked(self, name: str, dtype: DTypeLike, *shape: int | None) -> NDArray[Any]:
+        """Return an array that must have this dtype and shape; None stands for any length."""
+        found = self[name]
+        is_like = len(shape) == found.ndim and all(
+            wanted in (None, length) for wanted, length in zip(shape, found.shape)
+        )
+        if found.dtype != dtype or not is_like:
+            wanted = ", ".join("any" if length is None else str(length) for length in shape)
+            raise FormatError(
+                f"array {name!r} is {found.dtype}{list(found.shape)}, not "
+                f"{np.dtype(dtype)}[{wanted}]",
+                path=self.path,
+            )
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self.arrays
@@ -190,7 +205,7 @@ def _view(data: mmap.mmap, entry: Any, size: int, name: str, path: Path) -> NDAr
             and isinstance(offset, int)
             and offset >= 0
             and offset % ALIGN == 0
-            and len(shape) <= 8
+            and 1 <= len(shape) <= 8
             and all(isinstance(n, int) and 0 <= n <= size for n in shape)
         )
     except (TypeError, KeyError):
@@ -303,30 +318,58 @@ def pack_strings(name: str, texts: Iterable[bytes]) -> dict[str, NDArray[Any]]:
 
 def open_strings(arrays: Arrays, name: str) -> Strings:
     """Return the texts of this name, after checking that their bounds rise inside the bytes."""
-    data, bounds = arrays[f"{name}_bytes"], arrays[f"{name}_bounds"]
-    check_bounds(arrays, f"{name}_bounds", len(data))
-    if data.dtype != np.uint8 or data.ndim != 1:
-        raise FormatError(f"array '{name}_bytes' is not flat bytes", path=arrays.path)
-    return Strings(data.data, bounds.data)
+    data = arrays.checked(f"{name}_bytes", np.uint8, None)
+    return Strings(data.data, check_bounds(arrays, f"{name}_bounds", len(data)).data)
 
 
-def check_bounds(arrays: Arrays, name: str, end: int) -> None:
-    """Raise `FormatError` unless the array rises from 0 to `end`."""
-    bounds = arrays[name]
-    if (
-        bounds.ndim != 1
-        or bounds.dtype != np.uint64
-        or len(bounds) == 0
-        or bounds[0] != 0
-        or bounds[-1] != end
-        or bool((bounds[1:] < bounds[:-1]).any())
-    ):
+def check_bounds(
+    arrays: Arrays, name: str, end: int, num_rows: int | None = None
+) -> NDArray[np.uint64]:
+    """Return an array that must rise from 0 to `end`, in `num_rows` steps if given."""
+    bounds = arrays.checked(name, np.uint64, None if num_rows is None else num_rows + 1)
+    if not len(bounds) or bounds[0] != 0 or bounds[-1] != end or (bounds[1:] < bounds[:-1]).any():
         raise FormatError(f"array {name!r} does not rise from 0 to {end}", path=arrays.path)
+    return bounds
+
+
+def encoded(text: str) -> bytes:
+    """Return the bytes of a text, also of a name that was not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def hash_keys(keys: Sequence[bytes]) -> NDArray[np.uint64]:
     """Return the xxh3-64 of each key."""
     return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
+
+
+def hash_columns(keys: Sequence[bytes]) -> dict[str, NDArray[Any]]:
+    """Return the arrays `hash`, the hashes of the keys, rising, and `hash_order`, their rows."""
+    hashes = hash_keys(keys)
+    order = np.argsort(hashes, kind="stable")
+    return {"hash": hashes[order], "hash_order": order.astype(np.uint32)}
+
+
+def find_keys(
+    wanted: Sequence[str],
+    hashes: NDArray[np.uint64],
+    rows: NDArray[Any],
+    key_of: Callable[[int], bytes | memoryview],
+) -> NDArray[np.int64]:
+    """Return the row of each key, -1 for one that is not there.
+
+    `hashes` rise, `rows` are the rows that they belong to, and `key_of` gives the key of a row.
+    """
+    keys = [encoded(key) for key in wanted]
+    wanted_hashes = hash_keys(keys)
+    found = np.full(len(keys), -1, np.int64)
+    for i, place in enumerate(np.searchsorted(hashes, wanted_hashes).tolist()):
+        # Different keys may have the same hash, so the key itself decides.
+        while place < len(hashes) and hashes[place] == wanted_hashes[i]:
+            if key_of(int(rows[place])) == keys[i]:
+                found[i] = rows[place]
+                break
+            place += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -412,7 +455,7 @@ class KeyList:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of these keys."""
-        texts = [text.encode("utf-8", "surrogateescape") for text, _ in self._prefixes]
+        texts = [encoded(text) for text, _ in self._prefixes]
         return {
             "key_prefix": narrow_column(np.array(self._prefix, np.int64)),
             "key_number": narrow_column(np.array(self._number, np.int64)),
@@ -431,11 +474,10 @@ def split_key(key: str) -> tuple[str, int, int]:
 
 def open_keys(arrays: Arrays, num_rows: int) -> KeyColumn:
     """Return the keys of a shard of `num_rows` rows, checked."""
-    prefixes, widths = open_strings(arrays, "key_text"), arrays["key_width"]
+    prefixes = open_strings(arrays, "key_text")
+    widths = arrays.checked("key_width", np.uint8, len(prefixes))
     prefix = wide_column(arrays, "key_prefix", num_rows)
     number = wide_column(arrays, "key_number", num_rows)
-    if widths.shape != (len(prefixes),) or widths.dtype != np.uint8:
-        raise FormatError("its key_width does not fit its prefixes", path=arrays.path)
-    if num_rows and (int(prefix.max()) >= len(prefixes) or int(widths.max()) > 18):
+    if num_rows and (int(prefix.max()) >= len(prefixes) or int(widths.max()) > MAX_DIGITS):
         raise FormatError("its keys have prefixes that are not there", path=arrays.path)
     return KeyColumn(prefixes, widths, prefix, number)

@@ -34,7 +34,9 @@ from shardmill.shards.arrays import (
     Arrays,
     Strings,
     check_bounds,
-    hash_keys,
+    encoded,
+    find_keys,
+    hash_columns,
     open_arrays,
     open_strings,
     pack_strings,
@@ -46,15 +48,6 @@ FORMAT = "codes"
 ROLE = "codes"
 # Shards are mapped, so an open one takes little; keys are looked for in all of them.
 MAX_OPEN = 256
-DTYPES = {
-    "first": np.uint64,
-    "medium": np.uint16,
-    "height": np.uint16,
-    "width": np.uint16,
-    "start": np.uint64,
-    "hash": np.uint64,
-    "hash_order": np.uint32,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,15 +97,9 @@ class CodeShard:
 
     def find(self, key: str) -> int | None:
         """Return the number of the sample with this key, or None."""
-        raw = key.encode("utf-8", "surrogateescape")
         hashes, order = self.arrays["hash"], self.arrays["hash_order"]
-        wanted = hash_keys([raw])[0]
-        row = int(np.searchsorted(hashes, wanted))
-        while row < len(hashes) and hashes[row] == wanted:
-            if self.keys.raw(int(order[row])) == raw:
-                return int(order[row])
-            row += 1
-        return None
+        row = int(find_keys([key], hashes, order, self.keys.raw)[0])
+        return None if row < 0 else row
 
     def images(self, number: int) -> list[ImageCodes]:
         """Return the images of a sample in the order of its document."""
@@ -145,14 +132,15 @@ def write_codes(
     keys, counts, media, shapes, codes = [], [0], [], [], []
     names: dict[str, int] = {}
     for key, images in samples:
-        keys.append(key.encode("utf-8", "surrogateescape"))
+        keys.append(encoded(key))
         counts.append(len(images))
         for image in images:
             media.append(names.setdefault(image.medium, len(names)))
             shapes.append(image.codes.shape)
             codes.append(image.codes.reshape(-1))
     arrays = {
-        **_key_columns(keys),
+        **pack_strings("key", keys),
+        **hash_columns(keys),
         **pack_strings("medium", [name.encode() for name in names]),
         "first": np.cumsum(counts, dtype=np.uint64),
         "medium": np.array(media, np.uint16),
@@ -275,38 +263,18 @@ def without_codes(reject: Reject) -> SampleError:
     return kind("no image codes", f"{reject.reason} ({reject.detail}) when codes were made")
 
 
-def _key_columns(keys: list[bytes]) -> dict[str, NDArray[Any]]:
-    hashes = hash_keys(keys)
-    order = np.argsort(hashes, kind="stable")
-    return {
-        **pack_strings("key", keys),
-        "hash": hashes[order],
-        "hash_order": order.astype(np.uint32),
-    }
-
-
 def _check(arrays: Arrays, num_samples: int, num_names: int, num_codes: int) -> None:
-    num_images = len(arrays["medium"])
-    lengths = {"first": num_samples + 1, "start": num_images + 1}
-    lengths |= dict.fromkeys(("hash", "hash_order"), num_samples)
-    lengths |= dict.fromkeys(("medium", "height", "width"), num_images)
-    for name, length in lengths.items():
-        found = arrays[name]
-        if found.shape != (length,) or found.dtype != DTYPES[name]:
-            raise FormatError(
-                f"array {name!r} is {found.dtype}{list(found.shape)}, not {length} numbers",
-                path=arrays.path,
-            )
-    codes, start = arrays["codes"], arrays["start"]
-    check_bounds(arrays, "first", num_images)
-    check_bounds(arrays, "start", codes.size)
-    area = arrays["height"].astype(np.uint64) * arrays["width"]
+    medium = arrays.checked("medium", np.uint16, None)
+    arrays.checked("hash", np.uint64, num_samples)
+    hash_order = arrays.checked("hash_order", np.uint32, num_samples)
+    height, width = (arrays.checked(n, np.uint16, len(medium)) for n in ("height", "width"))
+    codes = arrays.checked("codes", code_dtype(num_codes), None)
+    check_bounds(arrays, "first", len(medium), num_samples)
+    start = check_bounds(arrays, "start", len(codes), len(medium))
     good = (
-        codes.ndim == 1
-        and codes.dtype == code_dtype(num_codes)
-        and bool((start[1:] - start[:-1] == area).all())
-        and bool((arrays["medium"] < num_names).all())
-        and bool((arrays["hash_order"] < num_samples).all())
+        bool((start[1:] - start[:-1] == height.astype(np.uint64) * width).all())
+        and bool((medium < num_names).all())
+        and bool((hash_order < num_samples).all())
     )
     if not good:
         raise FormatError("its images do not match its codes", path=arrays.path)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain, to_plain
@@ -72,7 +71,7 @@ def open_lengths(path: Path) -> LengthTable:
     if size > MAX_SAMPLES:
         raise FormatError(f"has {size} rows, more than one plan can number", path=path)
     columns = {
-        name: _column(arrays, name, dtype, size)
+        name: arrays.checked(name, dtype, size)
         if name in arrays
         else np.broadcast_to(np.zeros((), dtype), size)
         for name, dtype in LENGTH_DTYPES.items()
@@ -83,7 +82,7 @@ def open_lengths(path: Path) -> LengthTable:
         source_names=_names(arrays, "source_names"),
         reject_reasons=_names(arrays, "reject_reasons"),
         shard_names=shard_names,
-        shard_starts=_column(arrays, "shard_starts", "<i8", len(shard_names) + 1),
+        shard_starts=arrays.checked("shard_starts", "<i8", len(shard_names) + 1),
         exact=_meta(arrays, "exact", bool),
         digest=_meta(arrays, "digest", str),
     )
@@ -99,7 +98,7 @@ def write_plan(path: Path, plan: PackPlan) -> None:
 def open_plan(path: Path) -> PackPlan:
     """Map a plan; sizes, rows and packs are checked, so that a broken file cannot be served."""
     arrays = open_arrays(path, "plan")
-    values: dict[str, Any] = {n: _column(arrays, n, dtype) for n, dtype in PLAN_DTYPES.items()}
+    values: dict[str, Any] = {n: arrays.checked(n, dt, None) for n, dt in PLAN_DTYPES.items()}
     values |= {name: _meta(arrays, name, kind) for name, kind in PLAN_META.items()}
     try:
         spec = from_plain(arrays.meta.get("spec"), PackSpec, where="spec")
@@ -126,17 +125,6 @@ def _check(plan: PackPlan, path: Path) -> None:
             raise FormatError(f"array {name!r} names a row beyond {plan.num_rows}", path=path)
     if len(plan.balanced) and int(plan.balanced.max()) >= len(plan):
         raise FormatError("its order names a pack that is not there", path=path)
-
-
-def _column(arrays: Arrays, name: str, dtype: str, size: int | None = None) -> NDArray[Any]:
-    column = arrays[name]
-    if column.dtype.str != dtype or column.ndim != 1 or size not in (None, len(column)):
-        rows = "" if size is None else f" with {size} rows"
-        raise FormatError(
-            f"array {name!r} must be flat {dtype}{rows}, got {column.dtype.str} {column.shape}",
-            path=arrays.path,
-        )
-    return column
 
 
 def _names(arrays: Arrays, name: str) -> tuple[str, ...]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import resource
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -37,7 +36,7 @@ from shardmill.model.sample import (
     sample_to_plain,
 )
 from shardmill.model.stage import Draft
-from shardmill.shards.arrays import hash_keys
+from shardmill.shards.arrays import encoded, find_keys
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.header import END_OF_TAR, Layout
 from shardmill.shards.tar.index import IndexRows, TarIndex, index_of, open_tar_index
@@ -50,7 +49,6 @@ from shardmill.storage.path import as_path
 CHUNK_BYTES = 4 << 20
 MAX_OPEN = 1024
 FILES_A_SHARD = 3
-LOOK_AHEAD = 48
 NOT_MEDIA = ("json", "txt")
 
 # The members of a sample by extension.
@@ -87,28 +85,21 @@ class SampleShard:
 
     def raw(self, number: int) -> Members:
         """Return the members of a sample by extension, as they lie in the tar."""
-        if self._whole is None:
-            return self.raw_all([number])[0]
         if not 0 <= number < self._num_samples:
             raise self._absent(number)
-        return self._views(number, self._whole, 0)
+        if self._whole is not None:
+            return self._views(number, self._whole, 0)
+        start, end = self.index.span(number)
+        (chunk,) = self.blob.view_all([(start, end - start)])
+        return self._views(number, chunk, start)
 
     def copies(self, number: int) -> dict[str, bytes]:
         """Return the same as bytes, which hold on to nothing."""
         if self._whole is None:
-            return {ext: bytes(view) for ext, view in self.raw_all([number])[0].items()}
+            return {ext: bytes(view) for ext, view in self.raw(number).items()}
         if not 0 <= number < self._num_samples:
             raise self._absent(number)
         return self._copies(number, self._whole, 0)
-
-    def raw_all(self, numbers: Sequence[int]) -> list[Members]:
-        """Return the members of several samples; a remote tar is asked for all of them at once."""
-        spans = [self._span(number) for number in numbers]
-        views = self.blob.view_all([(start, end - start) for start, end in spans])
-        return [
-            self._views(number, view, start)
-            for number, view, (start, _) in zip(numbers, views, spans)
-        ]
 
     def iter_raw(self, first: int = 0, last: int | None = None) -> Iterator[tuple[str, Members]]:
         """Yield key and members of the samples first .. last in order, read in large chunks."""
@@ -131,7 +122,7 @@ class SampleShard:
 
     def prefetch(self, numbers: Sequence[int]) -> None:
         """Say that these samples will be read soon."""
-        spans = map(self._span, numbers)
+        spans = map(self.index.span, numbers)
         self.blob.prefetch([(start, end - start) for start, end in spans])
 
     def close(self) -> None:
@@ -150,11 +141,6 @@ class SampleShard:
                 stop += 1
             yield range(number, stop), (start, end - start)
             number = stop
-
-    def _span(self, number: int) -> tuple[int, int]:
-        if not 0 <= number < self._num_samples:
-            raise self._absent(number)
-        return self.index.span(number)
 
     def _absent(self, number: int) -> IndexError:
         return IndexError(f"sample {number} of {len(self)} in {self.blob.url}")
@@ -281,15 +267,6 @@ class SampleDataset:
         shard, inside = self.locate(number)
         return self.shard(shard).index.keys[inside]
 
-    def fetch(self, numbers: Iterable[int]) -> Iterator[Members]:
-        """Yield the members of samples in a known order, while the next ones are being read."""
-        order = iter(numbers)
-        batch = self._announce(order)
-        while batch:
-            coming = self._announce(order)
-            yield from self._read(batch)
-            batch = coming
-
     def find(self, key: str) -> int | None:
         """Return the number of the sample with this key, or None."""
         number = int(self.find_all([key])[0])
@@ -298,17 +275,7 @@ class SampleDataset:
     def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Return the numbers of the samples with these keys, -1 where there is none."""
         hashes, numbers = self._all_hashes()
-        wanted = hash_keys([key.encode("utf-8", "surrogateescape") for key in keys])
-        rows = np.searchsorted(hashes, wanted)
-        found = np.full(len(keys), -1, np.int64)
-        for i, row in enumerate(rows.tolist()):
-            # Different keys may have the same hash, so the key itself decides.
-            while row < len(hashes) and hashes[row] == wanted[i]:
-                if self.key(int(numbers[row])) == keys[i]:
-                    found[i] = numbers[row]
-                    break
-                row += 1
-        return found
+        return find_keys(keys, hashes, numbers, lambda number: encoded(self.key(number)))
 
     def shard(self, number: int) -> SampleShard:
         """Return an open shard."""
@@ -333,23 +300,6 @@ class SampleDataset:
         """Close all shards; they open again when they are needed."""
         while self._open:
             self._open.popitem()[1].close()
-
-    def _announce(self, order: Iterator[int]) -> list[tuple[int, int]]:
-        places = [self.locate(number) for number in islice(order, LOOK_AHEAD)]
-        for shard_number in dict.fromkeys(shard for shard, _ in places):
-            mine = [inside for shard, inside in places if shard == shard_number]
-            self.shard(shard_number).prefetch(mine)
-        return places
-
-    def _read(self, places: Sequence[tuple[int, int]]) -> list[Members]:
-        # Samples of one shard are asked for together, so that a remote store can join requests.
-        raws: list[Members] = [{} for _ in places]
-        for shard_number in dict.fromkeys(shard for shard, _ in places):
-            mine = [i for i, (shard, _) in enumerate(places) if shard == shard_number]
-            read = self.shard(shard_number).raw_all([places[i][1] for i in mine])
-            for i, raw in zip(mine, read):
-                raws[i] = raw
-        return raws
 
     def _all_hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if self._hashes is None:
@@ -428,12 +378,7 @@ class SampleWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._finish_shard()
         elif self._tar is not None:

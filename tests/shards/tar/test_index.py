@@ -47,8 +47,6 @@ def test_members_come_back_by_number_and_by_key(named: dict) -> None:
             assert [m.size for m in found] == [len(c) for c in members.values()]
             assert index.span(number) == (found[0].offset, found[-1].offset + found[-1].size)
         assert index.find_all([*named, "absent"]).tolist() == [*range(len(named)), -1]
-        expected = [sum(map(len, members.values())) for members in named.values()]
-        assert index.sample_bytes.tolist() == expected
 
 
 def test_columns_are_zero_where_nothing_is_known(tmp_path: Path) -> None:
@@ -155,7 +153,6 @@ def use_everything(index: TarIndex) -> None:
         for member in index.members(number):
             assert 0 <= member.offset <= member.offset + member.size <= index.num_bytes
         index.find(index.keys[number])
-    index.sample_bytes.sum()
 
 
 EXTS = ("json", "jpg", "0.png")

@@ -43,7 +43,9 @@ from shardmill.shards.arrays import (
     Arrays,
     Strings,
     check_bounds,
-    hash_keys,
+    encoded,
+    find_keys,
+    hash_columns,
     open_arrays,
     open_strings,
     pack_strings,
@@ -136,18 +138,7 @@ class TarIndex:
 
     def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Return the numbers of the samples with these keys, -1 for a key that is not here."""
-        raw = [key.encode("utf-8", "surrogateescape") for key in keys]
-        hashes = hash_keys(raw)
-        table, order = self.arrays["hash"], self.arrays["hash_order"]
-        rows = np.searchsorted(table, hashes)
-        found = np.full(len(raw), -1, np.int64)
-        for i, row in enumerate(rows.tolist()):
-            while row < len(table) and table[row] == hashes[i]:
-                if self.keys.raw(int(order[row])) == raw[i]:
-                    found[i] = order[row]
-                    break
-                row += 1
-        return found
+        return find_keys(keys, self.arrays["hash"], self.arrays["hash_order"], self.keys.raw)
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of members or samples; zeros if nothing is known."""
@@ -159,13 +150,6 @@ class TarIndex:
         if name in MEMBER_COLUMNS:
             return (self.num_members,), MEMBER_COLUMNS[name]
         return (len(self), 2) if name == "content" else (len(self),), SAMPLE_COLUMNS[name]
-
-    @property
-    def sample_bytes(self) -> NDArray[np.uint64]:
-        """The bytes of each sample's contents."""
-        if self.num_members == 0:
-            return np.zeros(len(self), np.uint64)
-        return np.add.reduceat(self.arrays["size"], self.arrays["first"][:-1].astype(np.intp))
 
 
 def open_tar_index(path: Path) -> TarIndex:
@@ -273,7 +257,7 @@ class IndexRows:
     ) -> None:
         """Append a sample whose first header is at `start`; its offsets count from there."""
         table = self.exts
-        self.keys.append(key.encode("utf-8", "surrogateescape"))
+        self.keys.append(encoded(key))
         self.start.append(start)
         self.ext += [table.setdefault(ext, len(table)) for ext in exts]
         self.offset += [start + offset for offset in offsets]
@@ -308,19 +292,16 @@ class IndexRows:
         return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
 
     def _places(self, end: int) -> dict[str, NDArray[Any]]:
-        hashes = hash_keys(self.keys)
-        order = np.argsort(hashes, kind="stable")
         return {
             "start": np.array([*self.start, end], np.uint64),
             "first": np.array(self.first, np.uint64),
             "offset": np.array(self.offset, np.uint64),
             "size": np.array(self.size, np.uint64),
             "ext": np.array(self.ext, np.uint16),
-            **pack_strings("ext", map(_encoded, self.exts)),
+            **pack_strings("ext", map(encoded, self.exts)),
             **pack_strings("key", self.keys),
-            **pack_strings("source", map(_encoded, self.sources or ("",))),
-            "hash": hashes[order],
-            "hash_order": order.astype(np.uint32),
+            **pack_strings("source", map(encoded, self.sources or ("",))),
+            **hash_columns(self.keys),
         }
 
     def _columns(self) -> dict[str, NDArray[Any]]:
@@ -398,13 +379,10 @@ def _cut_column(
 
 
 def _check_samples(arrays: Arrays, num_samples: int) -> None:
-    check_bounds(arrays, "first", len(arrays["offset"]))
-    first, start = arrays["first"], arrays["start"]
-    order = arrays["hash_order"]
-    _need(arrays, "start", (num_samples + 1,), np.uint64)
-    _need(arrays, "first", (num_samples + 1,), np.uint64)
-    _need(arrays, "hash", (num_samples,), np.uint64)
-    _need(arrays, "hash_order", (num_samples,), np.uint32)
+    first = check_bounds(arrays, "first", len(arrays["offset"]), num_samples)
+    start = arrays.checked("start", np.uint64, num_samples + 1)
+    arrays.checked("hash", np.uint64, num_samples)
+    order = arrays.checked("hash_order", np.uint32, num_samples)
     if (first[1:] == first[:-1]).any():
         raise FormatError("a sample has no members", path=arrays.path)
     if (start[1:] < start[:-1]).any() or (order >= num_samples).any():
@@ -412,13 +390,10 @@ def _check_samples(arrays: Arrays, num_samples: int) -> None:
 
 
 def _check_members(arrays: Arrays, num_exts: int, num_bytes: int) -> None:
-    offset, size = arrays["offset"], arrays["size"]
-    _need(arrays, "offset", (len(offset),), np.uint64)
-    _need(arrays, "size", (len(offset),), np.uint64)
-    _need(arrays, "ext", (len(offset),), np.uint16)
-    if len(offset) == 0:
-        return
-    if (arrays["ext"] >= num_exts).any():
+    offset = arrays.checked("offset", np.uint64, None)
+    size = arrays.checked("size", np.uint64, len(offset))
+    ext = arrays.checked("ext", np.uint16, len(offset))
+    if (ext >= num_exts).any():
         raise FormatError("a member has an extension that is not in its table", path=arrays.path)
     # size <= num_bytes - offset, written so that nothing can wrap around.
     outside = (offset > num_bytes) | (size > num_bytes - np.minimum(offset, num_bytes))
@@ -430,18 +405,8 @@ def _check_members(arrays: Arrays, num_exts: int, num_bytes: int) -> None:
 
 def _check_columns(index: TarIndex) -> None:
     for name in (*MEMBER_COLUMNS, *SAMPLE_COLUMNS):
-        if name in index.arrays.arrays:
-            _need(index.arrays, name, *index.shape_of(name))
+        if name in index.arrays:
+            shape, dtype = index.shape_of(name)
+            index.arrays.checked(name, dtype, *shape)
     if len(index) and int(index.column("source").max()) >= len(index.sources):
         raise FormatError("a sample has a source that is not in its table", path=index.arrays.path)
-
-
-def _need(arrays: Arrays, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    found = arrays[name]
-    if found.shape != shape or found.dtype != dtype:
-        is_, not_ = f"{found.dtype}{list(found.shape)}", f"{np.dtype(dtype)}{list(shape)}"
-        raise FormatError(f"array {name!r} is {is_}, not {not_}", path=arrays.path)
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

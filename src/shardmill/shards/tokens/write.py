@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +22,7 @@ from shardmill.model.tokenrow import MEDIA_COLUMNS, MODALITIES, MediaColumns, Me
 from shardmill.shards.arrays import (
     KeyList,
     NumberedKeys,
+    encoded,
     narrow_bounds,
     narrow_column,
     pack_strings,
@@ -80,12 +80,7 @@ class TokenWriter:
             link_or_copy(self.ids_file, self.file("bin"))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._bin is not None:
             self._bin.close()
         if kind is None:
@@ -176,7 +171,7 @@ class TokenWriter:
         self._origin_file.append(0 if origin is None else self._file_number(origin))
         row = 0 if origin is None else origin.row
         if isinstance(row, str) or row < 0:
-            self._origin_names[self.num_rows] = str(row).encode("utf-8", "surrogateescape")
+            self._origin_names[self.num_rows] = encoded(str(row))
             row = 0
         self._origin_row.append(row)
 
@@ -219,7 +214,7 @@ class TokenWriter:
             "loss_bounds": narrow_bounds(_int64(self._num_loss)),
             "media_bounds": narrow_bounds(_int64(self._num_media)),
             **self._keys.arrays(),
-            **pack_strings("origin_path", [_encoded(path) for _, path in self._files]),
+            **pack_strings("origin_path", [encoded(path) for _, path in self._files]),
             **pack_strings(
                 "origin_name", [names.get(i, b"") for i in range(self.num_rows if names else 0)]
             ),
@@ -243,7 +238,3 @@ class TokenWriter:
 
 def _int64(values: array[int]) -> NDArray[np.int64]:
     return np.frombuffer(values, np.int64) if len(values) else np.empty(0, np.int64)
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
