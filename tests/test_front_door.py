@@ -14,8 +14,7 @@ import pytest
 
 import shardmill as sm
 from shardmill.api import recipe
-from shardmill.api.running import RunOptions, run_settings
-from shardmill.api.values import to_part
+from shardmill.api.running import RUN_DEFAULTS, RunOptions
 from shardmill.cli.main import cli
 
 HEAVY = ("numpy", "torch", "ray", "transformers", "pyarrow", "av", "click", "rich")
@@ -112,7 +111,7 @@ def test_an_option_is_spelled_as_the_argument(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_function_has_the_defaults_of_its_command(verb: str) -> None:
     command = command_of(verb)
-    context = click.Context(command)
+    context = command.make_context(verb, [], resilient_parsing=True)
     defaults = {param.name: param.get_default(context) for param in command.params}
     for parameter in signature(getattr(sm, verb)).parameters.values():
         if parameter.kind is Parameter.KEYWORD_ONLY:
@@ -128,13 +127,5 @@ def test_the_verbs_of_recipes_are_those_of_the_front_door() -> None:
 
 
 def test_runs_have_the_defaults_of_the_commands() -> None:
-    command = command_of("ingest")
-    context = click.Context(command)
-    defaults = {param.name: param.get_default(context) for param in command.params}
-    settings = run_settings({})
-    assert settings == {
-        "workers": None,
-        "retries": defaults["retries"],
-        "max_skip_rate": defaults["max_skip_rate"],
-        "part": to_part(defaults["part"]),
-    }
+    params = command_of("ingest").make_context("ingest", [], resilient_parsing=True).params
+    assert {name: params[name] for name in RUN_DEFAULTS} == RUN_DEFAULTS

@@ -101,7 +101,10 @@ def _commands_page() -> str:
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
-        context = click.Context(command, info_name=f"shardmill {verb}", max_content_width=88)
+        # Not a bare Context, which would not know the defaults that the command was made with.
+        context = command.make_context(
+            f"shardmill {verb}", [], resilient_parsing=True, max_content_width=88
+        )
         text = click.unstyle(command.get_help(context))
         parts.append(f"## {verb}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shardmill.api.check import check, diff
     from shardmill.api.data import open
-    from shardmill.api.quote import quote
-    from shardmill.api.recipe import run
+    from shardmill.api.recipe import quote, run
     from shardmill.api.verbs import (
         codes,
         export,
@@ -50,7 +49,7 @@ _MODULES = {
     "check": "shardmill.api.check",
     "diff": "shardmill.api.check",
     "run": "shardmill.api.recipe",
-    "quote": "shardmill.api.quote",
+    "quote": "shardmill.api.recipe",
     "open": "shardmill.api.data",
     "loader": "shardmill.train.loader",
     "PackedDataset": "shardmill.train.dataset",

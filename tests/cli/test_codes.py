@@ -12,7 +12,7 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
 from shardmill.api.values import to_geometry
-from shardmill.cli.codes import codes
+from shardmill.cli.verbs import codes
 from shardmill.errors import ConfigError
 from shardmill.media.geometry import Buckets, Native, Square
 from shardmill.model.sample import Document, Sample, Segment

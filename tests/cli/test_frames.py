@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from numbered_video import numbered_clip, read_image
 from sample_folder import write_sample_folder
 
-from shardmill.cli.frames import frames
+from shardmill.cli.verbs import frames
 from shardmill.errors import ConfigError, StaleError
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.samples import open_samples

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from tars import tar_bytes
 
-from shardmill.cli.index import index
+from shardmill.cli.verbs import index
 
 
 def test_tars_get_an_index_and_the_lists_of_others(tmp_path: Path) -> None:

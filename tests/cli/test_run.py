@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from shardmill.api.quote import Estimate
+from shardmill.api.recipe import Estimate
 from shardmill.cli.main import cli
 from shardmill.cli.run import print_quote
 from shardmill.shards.ledger import open_manifest

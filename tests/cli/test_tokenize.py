@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardmill.cli.tokenize import tokenize
+from shardmill.cli.verbs import tokenize
 from shardmill.errors import ConfigError
 from shardmill.shards.ledger import open_manifest
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from shardmill import humanize
-from shardmill.api.data import Data
 from shardmill.api.values import Place, to_engine, to_part, to_path
 from shardmill.errors import ShardmillError
 from shardmill.model.stage import Stage
@@ -17,7 +16,6 @@ from shardmill.running.progress import RunReport, show_progress
 from shardmill.running.runner import run_stage
 
 MAX_LISTED = 5
-Made = TypeVar("Made", bound=Data[Any])
 
 
 @runtime_checkable
@@ -52,6 +50,16 @@ class RunOptions(TypedDict, total=False):
     progress: bool
 
 
+RUN_DEFAULTS: RunOptions = {
+    "on": "local",
+    "workers": None,
+    "retries": 1,
+    "max_skip_rate": 0.1,
+    "part": "1/1",
+    "wait": True,
+}
+
+
 class RunFailed(ShardmillError):
     """Some units failed; the others are done. `report` names each of them and why."""
 
@@ -66,11 +74,6 @@ class RunFailed(ShardmillError):
             + (f"\n  and {more:,} more" if more else "")
             + "\nThe tracebacks are in failures/; run it again to try those units"
         )
-
-
-def run_into(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
-    """Run a stage into a folder, and return what lies there."""
-    return made(out, run_report(stage, out, options))
 
 
 def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
@@ -102,9 +105,10 @@ def is_local(options: RunOptions) -> bool:
 
 def run_settings(options: RunOptions) -> dict[str, Any]:
     """Return the options that do not say where, each with its default."""
+    given: RunOptions = {**RUN_DEFAULTS, **options}
     return {
-        "workers": options.get("workers"),
-        "retries": options.get("retries", 1),
-        "max_skip_rate": options.get("max_skip_rate", 0.1),
-        "part": to_part(options.get("part", (1, 1))),
+        "workers": given["workers"],
+        "retries": given["retries"],
+        "max_skip_rate": given["max_skip_rate"],
+        "part": to_part(given["part"]),
     }

@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
-from shardmill.running.engine import Engine
 from shardmill.storage.path import as_path
 from shardmill.storage.text import read_toml
+
+if TYPE_CHECKING:
+    from shardmill.running.engine import Engine
 
 # A folder, a file or a url; data that a verb returned stands for its place.
 Place: TypeAlias = str | os.PathLike[str]

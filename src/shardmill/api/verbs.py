@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RunOptions, is_local, run_into
+from shardmill.api.running import RunOptions, is_local, run_report
 from shardmill.api.values import (
     Place,
     Plugin,
@@ -34,6 +34,8 @@ from shardmill.api.values import (
     to_texts,
 )
 from shardmill.errors import ConfigError, FormatError
+from shardmill.model.stage import Stage
+from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
     CODE_SOURCES,
     FILTERS,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from shardmill.model.plan import LengthTable, PackPlan, PackSpec
 
 Inputs = Place | Sequence[Place]
-Overlong = Literal["fail", "drop", "cut"]
+Made = TypeVar("Made", bound=Data[Any])
 
 
 def ingest(
@@ -116,7 +118,7 @@ def ingest(
         retry(to_path(out), stage, many(retry_rejects))
     # How fast workers ask is no part of the spec; they inherit the environment.
     with _environment({PER_HOST_VARIABLE: per_host}):
-        return run_into(Samples, stage, out, run)
+        return _run(Samples, stage, out, run)
 
 
 def index(
@@ -138,7 +140,7 @@ def index(
     from shardmill.stages.index import IndexTars
 
     stage = IndexTars(tars=tuple(to_texts(src)), media_sizes=media_sizes, interleaved=interleaved)
-    made = run_into(Samples, stage, out, run)
+    made = _run(Samples, stage, out, run)
     # A complete folder never changes, so its lists are made once, unless they are asked for anew.
     if made.complete and (md5 or name or not (made.path / PICKLE_NAME).exists()):
         write_wids_index(made.path, name=name or made.path.name, with_md5=md5)
@@ -162,7 +164,7 @@ def filter(
         filters=to_plugins(FILTERS, filter, where="filter"),
         drop_duplicates=drop_duplicates,
     )
-    return run_into(Samples, stage, out, run)
+    return _run(Samples, stage, out, run)
 
 
 def frames(
@@ -206,7 +208,7 @@ def frames(
         layout=layout,
         limit=limit,
     )
-    return run_into(Samples, stage, out, run)
+    return _run(Samples, stage, out, run)
 
 
 def codes(
@@ -241,7 +243,7 @@ def codes(
 
         source = FieldCodes(field=from_)
         stage = AdoptCodes(input_dir=to_path(src), codes=source, num_codes=num_codes, limit=limit)
-        return run_into(Codes, stage, out, run)
+        return _run(Codes, stage, out, run)
     if tokenizer is None:
         raise ConfigError("give a tokenizer to encode images, or the field that holds their codes")
     from shardmill.stages.codes import EncodeImages
@@ -261,7 +263,7 @@ def codes(
         )
         if run.get("workers") is None and is_local(run):
             run["workers"] = max(1, num_devices)
-        return run_into(Codes, stage, out, run)
+        return _run(Codes, stage, out, run)
 
 
 def tokenize(
@@ -317,7 +319,7 @@ def tokenize(
     }
     values = {} if recipe is None else read_toml(to_path(recipe))
     values |= {name: value for name, value in given.items() if value is not None}
-    return run_into(Tokens, tokenize_stage(values, to_texts(src)), out, run)
+    return _run(Tokens, tokenize_stage(values, to_texts(src)), out, run)
 
 
 def measure(
@@ -358,7 +360,7 @@ def measure(
         today=today,
         limit=limit,
     )
-    made = run_into(Lengths, stage, out, run)
+    made = _run(Lengths, stage, out, run)
     if made.complete:
         merge_lengths(made.path)
     return made
@@ -447,7 +449,7 @@ def pack(
         seed=seed,
         epoch=epoch,
     )
-    return run_into(Packs, stage, out, run)
+    return _run(Packs, stage, out, run)
 
 
 def export(
@@ -473,7 +475,7 @@ def export(
         codes_dir=None if codes is None else to_path(codes),
         num_shards=shards,
     )
-    return run_into(Export, stage, out, run)
+    return _run(Export, stage, out, run)
 
 
 def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) -> Data[Any]:
@@ -484,7 +486,12 @@ def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) ->
     from shardmill.stages.remove import RemoveSamples
 
     stage = RemoveSamples(input_dir=to_path(src), keys_path=to_path(keys))
-    return run_into(type(data.open(src)), stage, out, run)
+    return _run(type(data.open(src)), stage, out, run)
+
+
+def _run(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
+    """Run a stage into a folder, and return what lies there."""
+    return made(out, run_report(stage, out, options))
 
 
 def _refuse_inside(inputs: Sequence[str], out: Path) -> None:

@@ -18,7 +18,7 @@ from shardmill import humanize
 from shardmill.api.check import CheckReport, CodesReport
 from shardmill.cli import output
 from shardmill.cli.options import FOLDER, Option, all_of, folder_argument, run_options
-from shardmill.cli.report import call, print_run
+from shardmill.cli.report import call, defaults_of, print_run
 from shardmill.stages.same import ORDER, Comparison
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ content_options: Option = all_of(
         type=click.Path(file_okay=False, path_type=Path),
         help="Write a few samples or packs into this folder, as text and images.",
     ),
-    click.option("--dump-count", type=click.IntRange(1), default=8, show_default=True),
+    click.option("--dump-count", type=click.IntRange(1)),
     click.option(
         "--list-tars",
         is_flag=True,
@@ -55,15 +55,13 @@ content_options: Option = all_of(
 )
 
 
-@click.command()
+@click.command(context_settings=defaults_of(sm.check))
 @folder_argument("src", metavar="FOLDER")
 @click.option("--quick", is_flag=True, help="Compare sizes only, not every byte.")
 @click.option("--repair", is_flag=True, help="Do the broken units again.")
 @click.option(
     "--decode",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
     help="Decode so many images and name those of samples that are cut off or broken, those of "
     "codes that come out badly.",
 )

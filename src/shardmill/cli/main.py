@@ -20,28 +20,28 @@ from shardmill.errors import ShardmillError
 
 # verb -> (module:command, one line of help), in the order of the pipeline
 VERBS: dict[str, tuple[str, str]] = {
-    "ingest": ("shardmill.cli.ingest:ingest", "Turn raw folders, tables or tars into shards."),
-    "index": ("shardmill.cli.index:index", "Index existing tars where they lie."),
-    "filter": ("shardmill.cli.filter:filter_", "Keep the samples that pass; drop duplicates."),
-    "frames": ("shardmill.cli.frames:frames", "Turn videos into frames, or keep them whole."),
-    "codes": ("shardmill.cli.codes:codes", "Turn images into VQ codes, written once."),
+    "ingest": ("shardmill.cli.verbs:ingest", "Turn raw folders, tables or tars into shards."),
+    "index": ("shardmill.cli.verbs:index", "Index existing tars where they lie."),
+    "filter": ("shardmill.cli.verbs:filter_", "Keep the samples that pass; drop duplicates."),
+    "frames": ("shardmill.cli.verbs:frames", "Turn videos into frames, or keep them whole."),
+    "codes": ("shardmill.cli.verbs:codes", "Turn images into VQ codes, written once."),
     "tokenize": (
-        "shardmill.cli.tokenize:tokenize",
+        "shardmill.cli.verbs:tokenize",
         "Turn samples or plain text into token shards.",
     ),
     "measure": (
-        "shardmill.cli.measure:measure",
+        "shardmill.cli.verbs:measure",
         "Count the tokens of samples for a model that takes pixels.",
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
-    "pack": ("shardmill.cli.pack:pack", "Write the packs of a plan to disk."),
+    "pack": ("shardmill.cli.verbs:pack", "Write the packs of a plan to disk."),
     "run": ("shardmill.cli.run:run", "Run all steps of a recipe; --quote tells what they take."),
     "export": (
-        "shardmill.cli.export:export",
+        "shardmill.cli.verbs:export",
         "Write finished shards for the readers of other projects.",
     ),
     "remove": (
-        "shardmill.cli.remove:remove",
+        "shardmill.cli.verbs:remove",
         "Leave samples out by their keys, for those who opt out.",
     ),
     "diff": (

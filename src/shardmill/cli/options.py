@@ -84,8 +84,6 @@ allow_option: Option = click.option(
 run_options: Option = all_of(
     click.option(
         "--on",
-        default="local",
-        show_default=True,
         metavar="WHERE",
         help="Where to work: local, CLUSTER.toml, ray or ray://HOST:PORT.",
     ),
@@ -97,27 +95,21 @@ run_options: Option = all_of(
     click.option(
         "--retries",
         type=click.IntRange(0),
-        default=1,
-        show_default=True,
         help="How often a failed unit is tried again.",
     ),
     click.option(
         "--max-skip-rate",
         type=click.FloatRange(0, 1),
-        default=0.1,
-        show_default=True,
         help="Share of samples that may be broken, in a unit and in all; 0 allows none.",
     ),
     click.option(
         "--part",
-        default="1/1",
         metavar="I/N",
         help="Do only the Ith of N parts: for machines without a scheduler.",
     ),
     click.option(
         "--wait/--no-wait",
-        default=True,
-        help="Watch the tasks that --on submitted until all is done.  [default: wait]",
+        help="Watch the tasks that --on submitted until all is done.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
     json_option,

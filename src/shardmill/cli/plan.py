@@ -13,6 +13,7 @@ from shardmill import humanize
 from shardmill.api.data import Plan, Tokens
 from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
+from shardmill.cli.report import choice, defaults_of
 
 if TYPE_CHECKING:
     from shardmill.packing.report import PlanReport
@@ -21,22 +22,18 @@ COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled 
 METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 
 
-@click.command()
+@click.command(context_settings=defaults_of(sm.plan))
 @click.argument("lengths", type=PlaceType(exists=True))
 @click.argument("out", type=PlaceType(dir_okay=False), metavar="PLAN")
 @click.option("--capacity", type=click.IntRange(1), required=True, help="Tokens of a pack.")
 @click.option(
     "--alignment",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
     help="Each document takes a multiple of this; 2 x cp_size for context parallelism.",
 )
 @click.option(
     "--overlong",
-    type=click.Choice(["fail", "drop", "cut"]),
-    default="fail",
-    show_default=True,
+    type=choice(sm.plan, "overlong"),
     help="What happens to samples longer than a pack; cut takes text only, never media.",
 )
 @click.option("--max-documents", type=click.IntRange(1), help="Documents a pack, at most.")
@@ -44,38 +41,30 @@ METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 @click.option(
     "--headroom",
     type=float,
-    default=0.05,
-    show_default=True,
     help="Share of a pack left free when lengths are estimates.",
 )
 @click.option(
     "--method",
     metavar="KIND[,FIELD=VALUE]",
-    default="auto",
-    show_default=True,
     help="auto, window, histogram, or your own package.module:Class; auto takes what needs the "
     "fewest packs, and says why.",
 )
 @click.option(
     "--balance",
     metavar="KIND[,FIELD=VALUE]",
-    default="halving",
-    show_default=True,
     help="halving, shuffled, or your own package.module:Class.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
-    default=512,
-    show_default=True,
     help="Packs of like cost that stay together: at least the packs of a step.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--epoch", type=int, default=0, help="Another number gives other neighbours.")
+@click.option("--seed", type=int)
+@click.option("--epoch", type=int, help="Another number gives other neighbours.")
 @click.option(
     "--model",
     metavar="FIELD=VALUE,...",
-    default="",
+    show_default=False,
     help="Shape of the model for prices: layers, hidden, feed_forward, vision_layers, "
     "vision_hidden, patches_per_token.  [default: a 7B vision-language model]",
 )

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import click
 
 from shardmill import humanize
-from shardmill.api.data import Data
-from shardmill.api.running import RunFailed, RunOptions, run_settings
+from shardmill.api.data import Codes, Data, Lengths
+from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_settings
 from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.model.manifest import Manifest
@@ -74,10 +75,93 @@ def call(
     return made
 
 
+def defaults_of(verb: Callable[..., Any]) -> dict[str, Any]:
+    """Return context settings that give a command the defaults of the front door's function.
+
+    So they are written once, in its signature, and the help shows them.
+    """
+    parameters = signature(verb).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not Parameter.empty}
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        defaults |= RUN_DEFAULTS
+    return {"default_map": defaults, "show_default": True}
+
+
+def choice(verb: Callable[..., Any], name: str) -> click.Choice[str]:
+    """Return the choices of an option, which are the literals in the function's signature."""
+    hint = get_type_hints(verb)[name]
+    found = [value for one in (hint, *get_args(hint)) for value in get_args(one)]
+    return click.Choice([value for value in found if isinstance(value, str)])
+
+
 def print_data(made: Data[Any], as_json: bool) -> None:
     """Print the run that made a folder."""
     assert made.report is not None
     print_run(made.report, as_json)
+
+
+def print_codes(made: Codes, as_json: bool) -> None:
+    """Print the run, and which share of the codes was equal to those of fp32."""
+    from shardmill.stages.codes import COMPARED, EQUAL
+
+    print_data(made, as_json)
+    compared = made.manifest.stats.get(COMPARED, 0) if made.complete else 0
+    if compared and not as_json:
+        share = made.manifest.stats.get(EQUAL, 0) / compared
+        text = f"{100 * share:.2f} % of {humanize.count(compared)} codes are those of fp32"
+        output.facts([(made.spec.precision, text)])
+
+
+def print_lengths(made: Lengths, as_json: bool) -> None:
+    """Print the run, and how long the samples are."""
+    print_data(made, as_json)
+    if as_json or not made.complete or not made.counts.num_kept:
+        return
+    table = made.table
+    kept = table.num_tokens[table.reject == 0].astype("i8")
+    kept.sort()
+    visual = int(table.num_visual.sum(dtype="i8"))
+    median, late, longest = kept[len(kept) // 2], kept[len(kept) * 99 // 100], kept[-1]
+    tokens = f"{humanize.count(int(kept.sum()))}, {humanize.count(visual)} of them visual"
+    output.facts(
+        [
+            ("tokens", tokens),
+            ("length", f"median {median:,}, 99 % up to {late:,}, longest {longest:,}"),
+            ("counts", "exact" if table.exact else "estimates: the planner leaves headroom"),
+        ]
+    )
+
+
+def print_removal(made: Data[Any], as_json: bool) -> None:
+    """Print the run, what was rewritten, and which folders were made from the one that it read."""
+    from shardmill.stages.remove import SUMMARY_NAME
+    from shardmill.storage.text import read_json
+
+    print_data(made, as_json)
+    if as_json or not made.complete:
+        return
+    summary = read_json(made.path / SUMMARY_NAME)
+    rewritten, linked = summary["shards_rewritten"], summary["shards_linked"]
+    shards = f"{humanize.plural(rewritten, 'shard')} written again, {humanize.count(linked)} linked"
+    rows, missing = [("shards", shards)], summary["not_there"]
+    if missing:
+        listed = ", ".join(missing[:MAX_LISTED]) + (", ..." if len(missing) > MAX_LISTED else "")
+        rows.append(("not there", f"{humanize.plural(len(missing), 'key')}: {listed}"))
+    output.facts(rows)
+    _print_downstream(made.spec.input_dir, made.path)
+
+
+def _print_downstream(folder: Path, out: Path) -> None:
+    from shardmill.stages.remove import LEVELS_BELOW, MAX_FOLDERS, find_downstream
+
+    found = find_downstream(folder)
+    for path in found.folders:
+        if path != out.resolve():
+            name = path.relative_to(found.looked_in)
+            output.hint(f"{name} was made from {humanize.place(folder)}: remove them there too")
+    part = "" if found.saw_all else f", of which {MAX_FOLDERS:,} folders were seen"
+    where = f"{found.looked_in} and {LEVELS_BELOW} levels below{part}"
+    output.facts([("made from it", f"looked for in {where}; not elsewhere")])
 
 
 def print_run(report: RunReport, as_json: bool) -> None:

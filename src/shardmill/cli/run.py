@@ -9,18 +9,21 @@ from pathlib import Path
 import click
 
 from shardmill import humanize
-from shardmill.api.quote import NUM_UNITS, Estimate, quote_steps
-from shardmill.api.recipe import Recipe, opened_recipe
+from shardmill.api.recipe import NUM_UNITS, Estimate, Recipe, opened_recipe, quote_steps
 from shardmill.api.running import RunFailed
 from shardmill.cli import output
 from shardmill.cli.check import print_check
-from shardmill.cli.codes import print_codes
 from shardmill.cli.diff import print_diff
-from shardmill.cli.measure import print_lengths
 from shardmill.cli.options import FILE, json_lines_option
 from shardmill.cli.plan import print_plan
-from shardmill.cli.remove import print_removal
-from shardmill.cli.report import Print, print_data, print_run
+from shardmill.cli.report import (
+    Print,
+    print_codes,
+    print_data,
+    print_lengths,
+    print_removal,
+    print_run,
+)
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")
 # The reports of verbs that print more than their run.
