@@ -130,6 +130,7 @@ class _Worker:
             pin=on_gpu,
             allow_truncated=spec.allow_truncated,
         )
+        # A second copy of the weights, but a wrong driver or kernel shows in the first unit.
         if spec.precision != "fp32":
             self._reference = BatchEncoder(spec.tokenizer.load("fp32", device), device)
 
@@ -318,6 +319,7 @@ class ImageFlow:
     def give_back(self, batch: Batch) -> None:
         """Keep a batch's memory for the next one of its size."""
         _, height, width, _ = batch.pixels.shape
+        # With many sizes, memory for those that do not come again would pile up.
         if sum(map(len, self._free.values())) >= MAX_FREE:
             self._free.clear()
         self._free[width, height].append(batch.pixels)
@@ -325,6 +327,8 @@ class ImageFlow:
     def launch(self, batch: Batch) -> Launch:
         """Begin to encode a batch that is decoded; a small one goes without its empty places."""
         size = len(batch.pixels)
+        # Of 32 places, 5 images take 8: 2 would be too few. So few shapes reach the encoder, which
+        # records a graph for each.
         while -(-size // SHARE_OF_FULL) >= len(batch.numbers) and size > 1:
             size = -(-size // SHARE_OF_FULL)
         return self._encoder.launch(batch.pixels[:size])
@@ -385,6 +389,7 @@ class _Run:
     def _tell_first(self, batch: Batch) -> None:
         good = [i for i, n in enumerate(batch.numbers) if self._outcomes[n] is None]
         if good and self._on_first is not None:
+            # A copy: the batch is used again while the comparison may still be under way.
             self._on_first(batch.numbers[good[0]], batch.pixels[good[0]].clone())
             self._on_first = None
 
@@ -401,6 +406,7 @@ def _decode_into(
 ) -> SampleError | None:
     try:
         pixels = decode_image(content, allow_truncated=allow_truncated)
+        # The place in the batch was chosen by the header.
         if pixels.shape[:2] != size[::-1]:
             detail = f"{size} in its header, {pixels.shape[:2][::-1]} when decoded"
             return SampleError("broken image", detail)
@@ -486,6 +492,8 @@ def outliers(images: list[Reconstruction]) -> list[Reconstruction]:
         return []
     values = np.array([image.psnr for image in images])
     median = float(np.median(values))
+    # Medians, because outliers would widen a mean and a standard deviation until they fit in. Half
+    # a dB at least: of images that come back all alike, none is an outlier for a hair's breadth.
     spread = float(np.median(np.abs(values - median))) * MEDIAN_TO_DEVIATION
     limit = median - OUTLIER_DEVIATIONS * max(spread, 0.5)
     return sorted((p for p in images if p.psnr < limit), key=lambda image: image.psnr)

@@ -55,6 +55,7 @@ class ExportShards:
         places = self.format.plan(source, ranges)
         for number, (slices, place) in enumerate(zip(ranges, places, strict=True)):
             piece = Piece(f"{number:05d}", slices, place)
+            # The checksums of the input are in the unit's digest: other content is another unit.
             made_of = {**piece.to_plain(), "files": _files(source, slices), **codes}
             yield Unit(name=piece.name, input=made_of, num_samples=piece.num_rows)
 

@@ -49,7 +49,7 @@ from shardmill.stages.inputs import (
 from shardmill.storage.blob import Blob
 
 MARK_FIELDS = ("at", "time_s", "number", "type")
-MIN_FRAMES = 2  # that make a list
+MIN_FRAMES = 2  # that make a list: one image is an image
 THOUSANDTHS = 1000  # of a second, the ticks of a list
 NO_MEDIA = ("json", "txt")
 MAX_FRAMES = 1024
@@ -124,6 +124,7 @@ class SampleFrames(OverSamples):
         if not videos and not lists:
             return SizedSample(stored.with_media(), sizes)
         frames = {place: self._frames_of(stored, segments[place]) for place in videos}
+        # Videos were read piece by piece, and are not held in memory as a whole even now.
         sample = stored.with_media(without={segments[place].media for place in videos})
         for places in lists:
             frames |= self._chosen(stored, sample, sizes, places)
@@ -182,6 +183,7 @@ class StoredSample:
         """Read the document of a sample; one that has none is a `SampleError`."""
         members = shard.index.members(number)
         places = {m.ext: BlobPart(shard.blob, m.offset, m.size) for m in members}
+        # Only the document: a video of gigabytes may lie beside it in the same sample.
         json = places.get("json")
         raw = {}
         if json is not None:
@@ -330,6 +332,7 @@ class _Building:
         old = segment.media
         if old not in self._old.media:
             raise SampleError("missing media", f"{self._old.key!r} has no medium {old!r}")
+        # A medium that the document shows twice is stored once.
         if old not in self._names:
             size = self._old_sizes.get(old, MediaSize(num_frames=0))
             ext = old.rpartition(".")[2]
@@ -379,6 +382,7 @@ def list_table(segments: Sequence[Segment], fps: float) -> VideoTable:
     starts = [segment.time_s[0] for segment in segments if segment.time_s is not None]
     if len(starts) != len(segments):
         starts = [number / fps for number in range(len(segments))]
+    # Whole ticks, as a container has them, so that samplers meet lists and videos alike.
     pts = np.rint(np.array(starts) * THOUSANDTHS).astype(np.int64)
     if (np.diff(pts) <= 0).any():
         raise SampleError("broken timestamps", "the frames of a list are not in order of time")

@@ -23,7 +23,7 @@ from shardmill.sources.source import media_kind
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.path import expand, is_remote
 
-REMOTE_HEAD_BYTES = 256 << 10
+REMOTE_HEAD_BYTES = 256 << 10  # holds the headers of all but odd files, for one request each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ def _local_tars(path: Path) -> list[str]:
 
 
 def _stamp(url: str) -> list[Plain]:
+    # A web server need not tell a time, and stores tell that of the upload: there the size decides.
     blob = open_blob(url)
     blob.close()
     return [blob.num_bytes] if is_remote(url) else [blob.num_bytes, Path(url).stat().st_mtime_ns]

@@ -45,6 +45,7 @@ from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, me
 LOW_HALF = (1 << 64) - 1
 NAME_FIELDS = ("unit", "machine", "start", "end", "tar")
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
+# Enough to hide the latency of downloads; the bytes are a worker's share of memory.
 ROWS_AHEAD = 256
 BYTES_AHEAD = 256 << 20
 MAX_DEPTH = 64  # of a field that is stored
@@ -95,7 +96,7 @@ class Ingest:
         ):
             input = {**part.input, "start": start} if needs_range else part.input
             yield Unit(name=f"{number:06d}", input=input, num_samples=part.num_rows)
-            start += part.num_rows or 0
+            start += part.num_rows or 0  # only used where all rows are counted
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -149,7 +150,7 @@ class Ingest:
             ) as writer,
         ):
             for begun in assembler.begin_all(rows, find):
-                with tally.sample(begun.row.key):
+                with tally.sample(begun.row.key):  # a `SampleError` is a reject of this row
                     sample, sizes = assembler.complete(begun)
                     if sample.key in keys:
                         raise SampleError("duplicate key", f"{sample.key!r} is in this unit twice")

@@ -131,6 +131,7 @@ def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int | str]]:
 
 
 def _stamp(path: Path) -> list[int | str]:
+    # Read whole, which is cheap beside reading what it lists.
     if path.name == MANIFEST_NAME:
         content = path.read_bytes()
         return [len(content), xxhash.xxh3_64_hexdigest(content)]

@@ -46,7 +46,7 @@ from shardmill.tokens.text.tokenizer import files_checksum
 from shardmill.tokens.visual.rule import VisualRule
 
 ROLE = "lengths"
-BATCH_CHARS = 1 << 22
+BATCH_CHARS = 1 << 22  # what the tokenizer gets in one call
 NOTHING = TokenCount(0, 0, 0)
 
 
@@ -149,6 +149,7 @@ class Measure(OverSamples):
                     else:
                         rows.add_written(writer.write(sample, sizes))
                 except SampleError as error:
+                    # It keeps its row, so that row n of the table stays sample n of the shard.
                     rows.add_reject(error.reason)
                     raise
         return rows

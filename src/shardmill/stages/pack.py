@@ -79,6 +79,7 @@ class Materialize:
         plan = open_plan(self.plan_path)
         plan.check_table(token_lengths(self.tokens_dir))
         tokens = open_manifest(self.tokens_dir)
+        # Not of the plan's file: the same plan written again makes the same packs.
         state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
         for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
             state.update(np.ascontiguousarray(array).view(np.uint8).data)

@@ -89,6 +89,7 @@ def _records(
     """Return the records of both sides, cut into rows if they are grouped differently."""
     parts_a, parts_b = list(first.parts()), list(second.parts())
     count_a, count_b = (sum(part.num_records for part in parts) for parts in (parts_a, parts_b))
+    # Packs on one side and rows on the other: both know their documents, so these are compared.
     if count_a != count_b and {"tokens", "documents"} <= shared:
         return _rows(first, parts_a), _rows(second, parts_b)
     return _whole(first, parts_a), _whole(second, parts_b)

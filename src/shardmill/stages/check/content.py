@@ -229,6 +229,7 @@ def check_pack(
     except SampleError as error:
         findings.blame(key, str(error))
         return
+    # A pack of JSON is held against the very rules of token shards, as a shard of one row.
     for what in faults_of(_as_rows(row), space).values():
         findings.blame(key, what)
     findings.count("packs")

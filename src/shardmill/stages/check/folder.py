@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 20
 PLACES = ("start", "first", "offset", "size")
 NUM_THREADS = 8
 UNITS_AHEAD = 256
-MAX_REPEATED_KEYS = 100
+MAX_REPEATED_KEYS = 100  # of a key column that was ill chosen, all of them may repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
 
 def repair(verdict: Verdict) -> tuple[str, ...]:
     """Make the broken units pending, and return them; run the stage again to have them back."""
+    # Also without broken units: a manifest that does not fit the receipts is made again from them.
     if verdict.problems:
         Ledger(verdict.out_dir).forget(verdict.broken_units)
     return verdict.broken_units
