@@ -13,9 +13,13 @@ from drivers import children_of, is_alive, signal_quietly, start_driver
 from stages_for_tests import Lines, Unruly
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.model.codec import to_plain
 from shardmill.running.events import Event
+from shardmill.running.job import Job
+from shardmill.running.local import LOG_TAIL_BYTES, WorkerProcess, describe_exit
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import run_stage
+from shardmill.shards.ledger import Ledger
 
 
 def run_unruly(tmp_path: Path, deeds: dict[str, str], **options: int) -> RunReport:
@@ -157,3 +161,55 @@ def test_a_stop_signal_ends_the_run_politely(
     assert len(list((out / "receipts").iterdir())) == 3
     assert list((out / ".draft").iterdir()) == []
     assert list((out / "locks").iterdir()) == []
+
+
+def start(tmp_path: Path) -> WorkerProcess:
+    ledger = Ledger(tmp_path / "out", "run")
+    ledger.make_folders()
+    ledger.draft_dir.mkdir()
+    job = Job(
+        stage=to_plain(Lines()),
+        out_dir=str(ledger.out_dir),
+        token="run",
+        retries=0,
+        max_skip_rate=0.0,
+    )
+    return WorkerProcess.start(job, 0)
+
+
+def read_all(worker: WorkerProcess) -> list[str]:
+    kinds = []
+    while (messages := worker.read()) is not None:
+        kinds += [message["kind"] for message in messages]
+    return kinds
+
+
+def test_it_asks_and_ends_when_told(tmp_path: Path) -> None:
+    worker = start(tmp_path)
+    assert worker.read() == [{"kind": "ask", "count": 1}]
+    worker.send({"end": True})
+    assert read_all(worker) == []
+    assert worker.reap().cause == "ended with status 0"
+
+
+def test_a_killed_one_closes_its_pipe_and_says_how(tmp_path: Path) -> None:
+    worker = start(tmp_path)
+    worker.read()
+    worker.process.send_signal(signal.SIGKILL)
+    worker.process.wait()
+    worker.send({"unit": {}})
+    assert read_all(worker) == []
+    assert worker.reap().cause.startswith("was killed by SIGKILL")
+
+
+def test_the_end_of_a_long_log_is_kept(tmp_path: Path) -> None:
+    worker = start(tmp_path)
+    worker.process.kill()
+    worker.log_path.write_bytes(b"\xff" * 10_000 + b"\nlast words\n")
+    tail = worker.reap().log_tail
+    assert tail.endswith("last words") and len(tail) <= LOG_TAIL_BYTES
+
+
+def test_ends_are_described() -> None:
+    assert describe_exit(3) == "ended with status 3"
+    assert describe_exit(-signal.SIGSEGV) == "was killed by SIGSEGV"

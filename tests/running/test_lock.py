@@ -10,13 +10,28 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from other_tasks import write_lock
+from other_tasks import Clock, write_lock
 
 from shardmill.errors import LockedError
-from shardmill.running.lock import FolderLock, LockTiming, part_lock_name, read_locks, read_owner
+from shardmill.running.lock import (
+    LOCK_BYTES,
+    FolderLock,
+    HeartbeatWatch,
+    LockTiming,
+    describe_owner,
+    is_running,
+    owner_page,
+    parse_owner,
+    part_lock_name,
+    read_locks,
+    read_owner,
+    task_lock_name,
+    this_process,
+)
 from shardmill.storage import objects
 from shardmill.storage.path import as_path
 
@@ -277,3 +292,126 @@ def test_tasks_run_together_and_exclude_parts(tmp_path: Path) -> None:
         FolderLock(tmp_path, "part-2-of-3", "c", timing=quick).__enter__()
     with FolderLock(tmp_path, "part-2-of-3", "c", timing=quick), pytest.raises(LockedError):
         FolderLock(tmp_path, "task-a", "a", timing=quick).__enter__()
+
+
+def test_a_page_reads_back_and_has_one_length() -> None:
+    owner = this_process("token")
+    for beat in (0, 7, 10**12):
+        page = owner_page(replace(owner, beat=beat))
+        assert len(page) == LOCK_BYTES and parse_owner(page) == replace(owner, beat=beat)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b"\xff", owner_page(this_process("t")).replace(b":", b"::")],
+)
+def test_what_is_no_lock_is_nobody(tmp_path: Path, content: bytes) -> None:
+    assert parse_owner(content) is None
+    (tmp_path / "part-1-of-1.json").write_bytes(content)
+    assert read_owner(tmp_path / "part-1-of-1.json") is None
+    assert read_locks(tmp_path) == []
+
+
+@pytest.mark.parametrize("pid", [0, -1, "7", None])
+def test_a_process_id_that_is_none_is_nobody(pid: object) -> None:
+    assert parse_owner(owner_page(replace(this_process("t"), pid=pid))) is None  # type: ignore[arg-type]
+
+
+def test_this_process_lives_and_one_that_had_its_id_does_not() -> None:
+    assert is_running(this_process("t"))
+    assert not is_running(replace(this_process("t"), started="1"))
+
+
+def test_a_zombie_does_not_live() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    stat_path = Path(f"/proc/{process.pid}/stat")
+    while stat_path.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    started = stat_path.read_text().rpartition(")")[2].split()[19]
+    owner = replace(this_process("t"), pid=process.pid, started=started)
+    os.kill(process.pid, 0)
+    assert not is_running(owner)
+    process.wait()
+    assert not is_running(owner)
+
+
+def test_an_onlooker_is_told_who_and_how_long_ago(tmp_path: Path) -> None:
+    path = tmp_path / "part-1-of-1.json"
+    path.write_bytes(owner_page(this_process("t")))
+    os.utime(path, (time.time() - 100, time.time() - 100))
+    [state] = read_locks(tmp_path)
+    assert state.alive and 99 < state.age_s < 130
+    assert f"process {os.getpid()} on" in describe_owner(path, state.owner)
+    path.write_bytes(owner_page(replace(this_process("t"), place="elsewhere")))
+    os.utime(path, (time.time() - 100, time.time() - 100))
+    assert [state.alive for state in read_locks(tmp_path)] == [False]
+    assert "unknown run" in describe_owner(path, None)
+
+
+def make_watch(tmp_path: Path) -> tuple[HeartbeatWatch, Clock]:
+    clock = Clock()
+    return HeartbeatWatch(tmp_path, LockTiming(beat_s=3, stale_s=30), clock), clock
+
+
+def test_a_counter_that_moves_is_alive(tmp_path: Path) -> None:
+    watch, clock = make_watch(tmp_path)
+    for beat in range(20):
+        write_lock(tmp_path, "a", beat=beat)
+        clock.now_s += 29
+        watch.look(["a"])
+        assert not watch.is_dead("a")
+        assert watch.is_alive("a") == (beat > 0)
+
+
+def test_a_counter_that_stands_still_is_dead_and_stays_so(tmp_path: Path) -> None:
+    watch, clock = make_watch(tmp_path)
+    write_lock(tmp_path, "a", beat=7)
+    watch.look(["a"])
+    clock.now_s += 29
+    watch.look(["a"])
+    assert not watch.is_dead("a") and not watch.is_alive("a")
+    clock.now_s += 2
+    watch.look(["a"])
+    assert watch.is_dead("a")
+    write_lock(tmp_path, "a", beat=8)
+    watch.look(["a"])
+    assert watch.is_dead("a"), "its drafts are gone by now: it must not be believed again"
+
+
+def test_a_lock_that_is_not_there_is_dead_only_after_a_while(tmp_path: Path) -> None:
+    """A shared file system may show a new file late."""
+    watch, clock = make_watch(tmp_path)
+    watch.look(["a"])
+    assert not watch.is_dead("a")
+    write_lock(tmp_path, "a", beat=0)
+    clock.now_s += 31
+    watch.look(["a"])
+    assert not watch.is_dead("a")
+    (tmp_path / f"{task_lock_name('a')}.json").unlink()
+    watch.look(["a"])
+    clock.now_s += 31
+    watch.look(["a"])
+    assert watch.is_dead("a")
+
+
+def test_the_clocks_of_others_do_not_matter(tmp_path: Path) -> None:
+    """The file's time is of 1970, then of the far future."""
+    watch, clock = make_watch(tmp_path)
+    for beat, time_s in enumerate((0, 4_000_000_000, 5)):
+        write_lock(tmp_path, "a", beat=beat)
+        os.utime(tmp_path / f"{task_lock_name('a')}.json", (time_s, time_s))
+        clock.now_s += 20
+        watch.look(["a"])
+        assert not watch.is_dead("a")
+
+
+def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(tmp_path: Path) -> None:
+    watch, _ = make_watch(tmp_path)
+    here = this_process("a").place
+    write_lock(tmp_path, "a", beat=1, place=here)
+    watch.look(["a"])
+    assert not watch.is_dead("a")
+    owner = replace(this_process("b"), started="1")
+    (tmp_path / f"{task_lock_name('b')}.json").write_text(json.dumps(asdict(owner)))
+    watch.look(["b"])
+    assert watch.is_dead("b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -10,17 +11,32 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from drivers import signal_quietly, snapshot, start_driver
+from hypothesis import given
+from hypothesis import strategies as st
+from other_tasks import write_lock
 from stages_for_tests import Lines, Noise, Nothing, Unruly
 
 from shardmill.errors import ConfigError, LockedError, ShardmillError, StaleError
-from shardmill.running.events import Event
-from shardmill.running.lock import LockTiming
-from shardmill.running.runner import run_stage
-from shardmill.shards.ledger import open_manifest
+from shardmill.model.stage import Unit
+from shardmill.running.events import Event, read_log
+from shardmill.running.lock import LockTiming, this_process
+from shardmill.running.runner import (
+    StopSignals,
+    UnitTimes,
+    explain_refusals,
+    open_session,
+    remove_claims,
+    remove_dead_drafts,
+    run_stage,
+    spread,
+    try_units,
+)
+from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.stages.check.folder import check_folder
 
 
@@ -330,3 +346,135 @@ def test_a_number_is_the_same_spec_here_and_in_a_worker(tmp_path: Path) -> None:
     stage = Lines(num_units=2, sleep_s=0 * 30)
     assert run_stage(stage, tmp_path / "out", workers=1).complete
     assert run_stage(Lines(num_units=2, sleep_s=0.0), tmp_path / "out", workers=0).num_done == 0
+
+
+@given(st.integers(0, 50), st.integers(1, 60))
+def test_tried_units_differ_and_are_spread_evenly(num_units: int, count: int) -> None:
+    units = [Unit(name=str(n), input={}) for n in range(num_units)]
+    places = [units.index(unit) for unit in spread(units, count)]
+    assert len(places) == min(count, num_units)
+    steps = {after - before for before, after in pairwise(places)}
+    assert all(step >= 1 for step in steps)
+    assert max(steps, default=0) - min(steps, default=0) <= 1
+
+
+def test_a_trial_folder_holds_the_tried_units_and_is_complete(tmp_path: Path) -> None:
+    stage = Lines(num_units=9)
+    tried = try_units(stage, tmp_path / "out", num_units=3, workers=1, max_skip_rate=0.0)
+    assert (tried.num_units, tried.num_tried) == (9, 3)
+    ledger = Ledger(tmp_path / "out")
+    assert [unit.name for unit in ledger.read_units()] == ["00001", "00004", "00007"]
+    assert ledger.read_manifest() == tried.manifest
+
+
+def test_first_unit_of_a_process_counts_only_if_it_is_its_last() -> None:
+    times = UnitTimes()
+    for pid, seconds in ((1, 9.0), (1, 1.0), (1, 3.0), (2, 5.0)):
+        times(Event(kind="done", pid=pid, seconds=seconds, cpu_seconds=seconds / 2))
+    assert times.mean() == (3.0, 1.5)
+    assert UnitTimes().mean() == (0.0, 0.0)
+
+
+def test_our_own_events_are_logged_and_those_of_others_only_told(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "out", "run")
+    ledger.make_folders()
+    heard: list[Event] = []
+    with pytest.raises(ValueError, match="a bug"), open_session(ledger, [heard.append]) as tell:
+        assert ledger.draft_dir.is_dir()
+        tell(Event(kind="done", unit="mine"))
+        tell.relay(Event(kind="done", unit="theirs"))
+        raise ValueError("a bug")
+    assert [event.unit for event in heard if event.kind == "done"] == ["mine", "theirs"]
+    logged = [entry.event for entry in read_log(ledger.out_dir / "events" / "run.jsonl")]
+    assert [(event.kind, event.unit) for event in logged] == [("done", "mine"), ("end", "")]
+    assert not ledger.draft_dir.exists()
+
+
+def make_folder(tmp_path: Path) -> Ledger:
+    ledger = Ledger(tmp_path / "out", "me")
+    ledger.make_folders()
+    for token in ("me", "alive", "dead", "gone"):
+        (ledger.drafts_dir / token / "unit-1").mkdir(parents=True)
+    locks_dir = ledger.out_dir / "locks"
+    for token in ("me", "alive"):
+        write_lock(locks_dir, token, beat=1, place=this_process(token).place)
+    write_lock(locks_dir, "dead", beat=1)
+    os.utime(locks_dir / "task-dead.json", (0, 0))
+    return ledger
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_drafts_without_a_lock_are_removed(tmp_path: Path) -> None:
+    ledger = make_folder(tmp_path)
+    assert remove_dead_drafts(ledger) == {"alive", "dead"}
+    assert names(ledger.drafts_dir) == ["alive", "dead", "me"]
+
+
+def test_a_complete_folder_keeps_nothing_of_tasks_that_are_dead(tmp_path: Path) -> None:
+    ledger = make_folder(tmp_path)
+    remove_claims(ledger)
+    assert "dead" in names(ledger.drafts_dir), "without claims there were no tasks"
+    (ledger.out_dir / "claims").mkdir()
+    remove_claims(ledger)
+    assert names(ledger.out_dir / "locks") == ["task-alive.json", "task-me.json"]
+    assert names(ledger.drafts_dir) == ["alive", "me"]
+    assert not (ledger.out_dir / "claims").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "ours"),
+    [
+        (errno.EACCES, "out/receipts/x", True),
+        (errno.ENOSPC, "elsewhere", True),
+        (errno.EACCES, "elsewhere", False),
+    ],
+)
+def test_what_is_ours_is_named(tmp_path: Path, number: int, name: str, ours: bool) -> None:
+    error = OSError(number, "it will not do", str(tmp_path / name))
+    kind = ShardmillError if ours else OSError
+    with (
+        pytest.raises(kind, match="will not do") as caught,
+        explain_refusals(Ledger(tmp_path / "out")),
+    ):
+        raise error
+    assert ("cannot write to" in str(caught.value)) == ours
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_is_noted_the_second_raises(number: signal.Signals) -> None:
+    with StopSignals(raising=False) as signals:
+        assert signals.number == 0
+        signal.raise_signal(number)
+        assert signals.number == number
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+def test_when_asked_to_the_first_raises() -> None:
+    with StopSignals(raising=True) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert signals.number == signal.SIGTERM
+
+
+def test_afterwards_all_is_as_before() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopSignals(raising=False):
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_outside_the_main_thread_it_does_nothing() -> None:
+    seen = []
+
+    def enter() -> None:
+        with StopSignals(raising=False) as signals:
+            seen.append(signals.number)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [0]
