@@ -24,6 +24,7 @@ from shardmill.packing.plan import plan_packs
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan, write_plan
+from shardmill.shards.samples import open_samples
 from shardmill.shards.tokens.ids import open_megatron_index
 from shardmill.shards.tokens.shard import open_token_shard, open_tokens, token_lengths
 from shardmill.stages.pack import Materialize, NamedPacks, write_tar, write_tokens
@@ -176,3 +177,21 @@ def test_tar_counts_packs(tmp_path: Path) -> None:
     assert content["input_ids"] == [0, 1, 2, 0, 1, 2, 3]
     assert content["loss_mask"] == [0, 1, 0, 0, 1, 1, 0]
     assert (content["lengths"], content["keys"], content["image"]) == ([3, 4], ["k1", "k2"], [])
+
+
+def test_rows_get_the_images_of_their_own_samples(tmp_path: Path) -> None:
+    """A source tells equal names apart as "cat" and "cat~2"; "dog~1" is a block of a long "dog"."""
+    document = Document((Segment(kind="image", media="jpg"),))
+    samples = [
+        (Sample(key=key, document=document, media={"jpg": key.encode()}), {})
+        for key in ("cat", "cat~2", "dog")
+    ]
+    folder = write_sample_folder(tmp_path / "samples", [samples])
+    rows = [
+        TokenRow(key=key, ids=np.arange(8), loss=np.zeros((0, 2), np.int64), media=(IMAGE,))
+        for key in ("cat", "cat~2", "dog~1")
+    ]
+    write_tar([("000000040", rows)], open_samples(folder), UNIT, Draft(tmp_path), Tally())
+    with tarfile.open(tmp_path / "00007.tar") as tar:
+        images = [tar.extractfile(f"000000040-{n}.jpg").read() for n in range(3)]  # type: ignore[union-attr]
+    assert images == [b"cat", b"cat~2", b"dog"]

@@ -40,10 +40,9 @@ MISMATCH = "images and placeholders do not match"
 
 def read_media(fields: Mapping[str, Any], samples: SampleDataset) -> list[tuple[str, memoryview]]:
     """Return (extension, bytes) of each medium of a packed sample, from the folder of samples."""
-    # A row that was split off a longer one has its key with ~1, ~2 added.
-    owners = [fields["keys"][medium["document"]].partition("~")[0] for medium in fields["media"]]
+    owners = [fields["keys"][medium["document"]] for medium in fields["media"]]
     found = []
-    for medium, key, number in zip(fields["media"], owners, samples.find_all(owners).tolist()):
+    for medium, key, number in zip(fields["media"], owners, samples.find_behind(owners).tolist()):
         raw = {} if number < 0 else samples.raw(number)
         name = medium["name"]
         if name not in raw:

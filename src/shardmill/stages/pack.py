@@ -190,11 +190,10 @@ def _members(
 
 
 def _media(rows: Sequence[TokenRow], samples: SampleDataset) -> list[tuple[str, Content]]:
-    # A row that was split off a longer one has its key with ~1, ~2 added.
-    keys = [row.key.partition("~")[0] for row in rows if row.media]
-    numbers = samples.find_all(keys)
+    rows = [row for row in rows if row.media]
+    numbers = samples.find_behind([row.key for row in rows])
     found: list[tuple[str, Content]] = []
-    for row, number in zip((row for row in rows if row.media), numbers.tolist()):
+    for row, number in zip(rows, numbers.tolist()):
         if number < 0:
             raise ConfigError(f"sample {row.key!r} is not in {samples.folder}")
         raw = samples.raw(number)

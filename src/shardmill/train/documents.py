@@ -181,9 +181,8 @@ class ImageReader:
         found = self.tokens.read(row)
         if not found.row.media:
             return found
-        # A row that was split off a longer one has its key with ~1, ~2 added.
-        number = self.samples.find(found.row.key.partition("~")[0])
-        if number is None:
+        number = int(self.samples.find_behind([found.row.key])[0])
+        if number < 0:
             raise SampleError("no such sample", found.row.key)
         members = self.samples.raw(number)
         pixels = np.stack([self._pixels(span, members) for span in found.row.media])

@@ -128,10 +128,12 @@ def sample_place(
 ) -> dict[str, Any] | None:
     """Return id and number of the sample that a row or an image was made from, None if not here.
 
-    A row that was split off a longer one has its key with ~1, ~2 added.
+    A row that was split off a longer one has its key with ~1, ~2 added, unless a sample has that.
     """
     item, folder = samples
-    number = find_sample(folder, key.partition("~")[0], shard)
+    number = find_sample(folder, key, shard)
+    if number is None and "~" in key:
+        number = find_sample(folder, key.rpartition("~")[0], shard)
     return None if number is None else {"id": item.id, "number": number}
 
 

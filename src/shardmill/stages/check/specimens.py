@@ -105,7 +105,7 @@ class Collection:
     def _truth(self, rows: Sequence[TokenRow]) -> list[str]:
         if self.samples is None:
             return []
-        found = self.samples.find_all([_key_of(row) for row in rows]).tolist()
+        found = self.samples.find_behind([row.key for row in rows]).tolist()
         return [
             _told(self.samples[number]) if number >= 0 else f"{row.key} is not among the samples"
             for row, number in zip(rows, found)
@@ -114,10 +114,11 @@ class Collection:
     def _media(self, rows: Sequence[TokenRow]) -> dict[str, memoryview]:
         """Return the media of the rows, numbered in the order of the tokens."""
         media: dict[str, memoryview] = {}
-        for row in rows if self.samples is not None else ():
-            assert self.samples is not None
-            number = self.samples.find(_key_of(row)) if row.media else None
-            raw = {} if number is None else self.samples.raw(number)
+        if self.samples is None:
+            return media
+        numbers = self.samples.find_behind([row.key for row in rows]).tolist()
+        for row, number in zip(rows, numbers):
+            raw = self.samples.raw(number) if row.media and number >= 0 else {}
             for span in row.media:
                 if span.name in raw:
                     media[f"{len(media)}.{span.name.rpartition('.')[2]}"] = raw[span.name]
@@ -135,11 +136,6 @@ def open_collection(folder: Path, space: TokenSpace) -> Iterator[Collection]:
     finally:
         if samples is not None:
             samples.close()
-
-
-def _key_of(row: TokenRow) -> str:
-    # A row that was split off a longer one has its key with ~1, ~2 added.
-    return row.key.partition("~")[0]
 
 
 def _said(key: str, members: Members) -> str:
