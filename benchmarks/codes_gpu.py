@@ -38,8 +38,7 @@ from vq_checkpoints import random_tensors
 from shardmill.media.geometry import Square
 from shardmill.media.image import decode_image, resize_crop
 from shardmill.tokens.vq.encode import BatchEncoder
-from shardmill.tokens.vq.live import PlainTokenizer
-from shardmill.tokens.vq.network import PlainLayers, encode, nearest_codes
+from shardmill.tokens.vq.network import PlainLayers, PlainTokenizer, encode, nearest_codes
 from shardmill.tokens.vq.tokenizer import ChameleonVq
 from shardmill.tokens.vq.weights import VqShape, VqWeights, load_weights
 

@@ -76,15 +76,15 @@ TEXT_TOKENIZERS: Table = {
 }
 
 TEMPLATES: Table = {
-    "text": "shardmill.tokens.templates.text:PlainText",
+    "text": "shardmill.tokens.templates.template:PlainText",
     "chat": "shardmill.tokens.templates.chat:Chat",
-    "turns": "shardmill.tokens.templates.turns:Turns",
-    "captions": "shardmill.tokens.templates.turns:Captions",
+    "turns": "shardmill.tokens.templates.documents:Turns",
+    "captions": "shardmill.tokens.templates.documents:Captions",
     "t2i": "shardmill.tokens.templates.pairs:TextToImage",
     "i2t": "shardmill.tokens.templates.pairs:ImageToText",
     "mixed": "shardmill.tokens.templates.pairs:MixedPairs",
     "pair": "shardmill.tokens.templates.pairs:CaptionPair",
-    "interleaved": "shardmill.tokens.templates.interleaved:Interleaved",
+    "interleaved": "shardmill.tokens.templates.documents:Interleaved",
 }
 
 IMAGE_TOKENIZERS: Table = {
@@ -113,7 +113,7 @@ FRAME_SAMPLERS: Table = {
     "nearest": "shardmill.media.samplers:NearestKeyframes",
     "scenes": "shardmill.media.samplers:Scenes",
     "frames": "shardmill.media.samplers:Explicit",
-    "model": "shardmill.tokens.visual.pretrained:ModelFrames",
+    "model": "shardmill.tokens.visual.rule:ModelFrames",
 }
 
 VISUAL_RULES: Table = {
@@ -123,7 +123,7 @@ VISUAL_RULES: Table = {
     "llava": "shardmill.tokens.visual.llava:Llava",
     "gemma3": "shardmill.tokens.visual.gemma3:Gemma3",
     "internvl": "shardmill.tokens.visual.internvl:InternVL",
-    "function": "shardmill.tokens.visual.function:FunctionRule",
+    "function": "shardmill.tokens.visual.rule:FunctionRule",
 }
 
 FILTERS: Table = {

@@ -23,7 +23,7 @@ from shardmill.model.codec import (
 )
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import TABLES, TEMPLATES, resolve_stored
-from shardmill.tokens.templates.turns import Turns
+from shardmill.tokens.templates.documents import Turns
 
 TEXTS = st.text(max_size=8)
 INNERS = st.builds(Inner, size=st.integers(), name=TEXTS)

@@ -21,7 +21,8 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.plans import open_lengths
 from shardmill.stages import measure as lengthrows
 from shardmill.stages.measure import TABLE_NAME, LengthRows, Measure, count_written, merge_lengths
-from shardmill.tokens.count import TextCounter, TokenCount, Written
+from shardmill.tokens.count import TokenCount, Written
+from shardmill.tokens.text.huggingface import TextCounter
 from shardmill.tokens.text.tokenizer import Ragged, ragged
 from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos

@@ -24,9 +24,9 @@ from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import LAYOUTS
 from shardmill.tokens.templates.chat import Chat
+from shardmill.tokens.templates.documents import Turns
 from shardmill.tokens.templates.pairs import MixedPairs, TextToImage
-from shardmill.tokens.templates.text import PlainText
-from shardmill.tokens.templates.turns import Turns
+from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.visual.qwen import Qwen2VL
 

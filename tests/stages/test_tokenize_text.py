@@ -24,7 +24,7 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize, TokenizeText, surround
-from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import ragged
 

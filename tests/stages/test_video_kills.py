@@ -29,7 +29,7 @@ from shardmill.stages.ingest import Ingest
 from shardmill.stages.pack import Materialize
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.layout import LAYOUTS
-from shardmill.tokens.templates.turns import Captions
+from shardmill.tokens.templates.documents import Captions
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 
 NUM_ROWS = 24

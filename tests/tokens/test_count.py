@@ -20,7 +20,8 @@ from hf_processors import (
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
-from shardmill.tokens.count import ChatWriter, ChatWriting, TextCounter, Written, load_counter
+from shardmill.tokens.count import ChatWriter, ChatWriting, Written
+from shardmill.tokens.text.huggingface import TextCounter, load_counter
 from shardmill.tokens.visual.gemma3 import Gemma3
 from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import (

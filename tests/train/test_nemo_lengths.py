@@ -15,8 +15,8 @@ from shardmill.neat_packing import (
     _estimate_video_tokens,
 )
 from shardmill.tokens.count import estimate_medium
-from shardmill.tokens.visual.pretrained import rule_of_processor
 from shardmill.tokens.visual.qwen import Qwen3VL
+from shardmill.tokens.visual.rule import rule_of_processor
 from shardmill.train.nemo import rule_of, rule_of_configs
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")

@@ -21,7 +21,7 @@ from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.path import as_path
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
-from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.tokenizer import TextSpec, load_once
 
 FOR_ALL = ("max_length", "block_size", "limit")

@@ -342,7 +342,7 @@ def measure(
     folder or tokenizer.json whose chat template is used. `estimate` guesses without a tokenizer.
     """
     from shardmill.stages.measure import Measure, merge_lengths
-    from shardmill.tokens.visual.pretrained import rule_of_folder
+    from shardmill.tokens.visual.rule import rule_of_folder
 
     folder = Path(model) if isinstance(model, str | os.PathLike) and Path(model).is_dir() else None
     tokenizer = folder if tokenizer is None else tokenizer

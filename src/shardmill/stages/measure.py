@@ -35,13 +35,11 @@ from shardmill.stages.inputs import (
 from shardmill.tokens.count import (
     ChatWriter,
     ChatWriting,
-    TextCounter,
     TokenCount,
     Written,
-    counter_files,
     estimate_sample,
-    load_counter,
 )
+from shardmill.tokens.text.huggingface import TextCounter, load_counter, tokenizer_files
 from shardmill.tokens.text.tokenizer import files_checksum
 from shardmill.tokens.visual.rule import VisualRule
 
@@ -103,7 +101,7 @@ class Measure(OverSamples):
 
     def files_used(self) -> list[Path]:
         """Return the files of the tokenizer and of the template."""
-        files = [] if self.tokenizer is None else counter_files(self.tokenizer)
+        files = [] if self.tokenizer is None else tokenizer_files(self.tokenizer)
         if self.template is None:
             return files
         if not self.template.is_file():

@@ -68,8 +68,7 @@ from shardmill.tokens.assemble import (
 )
 from shardmill.tokens.codes import CodeReader, CodeSource
 from shardmill.tokens.layout import LAYOUTS, BoundLayout, ImageLayout, MediaBlock, bind_layout
-from shardmill.tokens.templates.template import Medium, Render, Template, control_ids
-from shardmill.tokens.templates.text import PlainText
+from shardmill.tokens.templates.template import Medium, PlainText, Render, Template, control_ids
 from shardmill.tokens.text.tokenizer import (
     Ragged,
     TextSpec,

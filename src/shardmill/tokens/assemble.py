@@ -175,7 +175,7 @@ def _part_ends(
             end = len(left)
         else:
             text = "".join(content for content, _ in piece.parts)
-            end = _token_at(position, tokenizer.offsets(text)[1], starts_learning=next_loss)
+            end = _token_at(position, tokenizer.starts(text), starts_learning=next_loss)
         ends.append((max(end, ends[-1][0] if ends else 0), loss))
     return [*ends, (len(ids), piece.parts[-1][1])]
 

@@ -1,10 +1,7 @@
 """How many tokens a sample has for a model that takes pixels, without looking at a pixel.
 
 Exact: `ChatWriter` writes a sample as the model's processor would. The chat template marks each
-medium, the visual rule says what the processor puts there, and `TextCounter` counts the text. A
-processor hands the whole rendered chat to its tokenizer, which finds control tokens by their text
-(those that stand in a user's text, too), and adds what its post-processor adds unless the template
-began with it. The ids are never needed, only how many.
+medium, the visual rule says what the processor puts there, and `TextCounter` counts the text.
 
 Estimated, and marked so, where there is no tokenizer: a third of the bytes, and 500 tokens for a
 medium of unknown size. Bytes of UTF-8 rather than characters, so that a Chinese character counts as
@@ -18,14 +15,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-import orjson
-from numpy.typing import NDArray
-
-from shardmill.errors import ConfigError, SampleError, need
+from shardmill.errors import ConfigError, SampleError
 from shardmill.model.frames import UnknownSize
 from shardmill.model.sample import (
     Document,
@@ -37,27 +29,18 @@ from shardmill.model.sample import (
     turn_fields,
 )
 from shardmill.tokens.templates.jinja import Messages, RenderChat, compile_chat
-from shardmill.tokens.templates.turns import conversation
-from shardmill.tokens.text.engines import json_engines
-from shardmill.tokens.text.huggingface import (
-    read_chat_template,
-    read_config,
-    read_specials,
-    token_text,
-)
-from shardmill.tokens.text.tokenizer import (
-    EncodeBatch,
-    Ragged,
-    check_text,
-    choose_engine,
-    ragged,
-)
+from shardmill.tokens.templates.template import conversation
+from shardmill.tokens.text.huggingface import TextCounter
+from shardmill.tokens.text.tokenizer import check_text
 from shardmill.tokens.visual.rule import Visual, VisualRule, replace_placeholders
 
 BYTES_PER_TOKEN = 3
 TOKENS_PER_MEDIUM = 500
 TOKENS_PER_TURN = 5  # role, delimiters and newlines of a chat template
 TOKENS_AROUND_MEDIUM = 2
+PROBE = "PROBE"
+
+Sizes: TypeAlias = Mapping[str, MediaSize]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,104 +120,6 @@ def _size_of_entry(kind: str, entry: Any) -> MediaSize | int | None:
         fps=float(fps) or (num_frames / duration_s if duration_s else 0.0),
         duration_s=float(duration_s),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TextCounter:
-    """A live tokenizer that only counts; `variables` are what the chat template may use."""
-
-    name: str
-    engine: str
-    encode_batch: EncodeBatch
-    num_added: int
-    specials: tuple[str, ...]
-    chat_template: str | None
-    variables: Mapping[str, str]
-
-    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of tokens of each text alone."""
-        return self.encode_batch(texts).lengths
-
-    def rendered_lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of tokens of rendered chats, with what the tokenizer adds."""
-        lengths = self.lengths(texts)
-        if self.num_added == 0:
-            return lengths
-        begun = self.variables.get("bos_token")
-        added = [0 if begun and text.startswith(begun) else self.num_added for text in texts]
-        return lengths + np.array(added, np.int64)
-
-
-def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> TextCounter:
-    """Return the counter of a tokenizer.json or of the model folder that holds it."""
-    file = counter_files(path)[0]
-    config = read_config(file.parent)
-    raw = as_transformers_loads(orjson.loads(file.read_bytes()), config)
-    library = need("tokenizers", extra="text")
-    num_added = _num_added(library.Tokenizer.from_str(orjson.dumps(raw).decode()))
-    raw.update(post_processor=None, truncation=None, padding=None)
-    bare_json = orjson.dumps(raw).decode()
-    reference = library.Tokenizer.from_str(bare_json)
-
-    def encode_batch(texts: Sequence[str]) -> Ragged:
-        found = reference.encode_batch_fast(list(texts), add_special_tokens=False)
-        return ragged(encoding.ids for encoding in found)
-
-    specials = tuple(read_specials(raw))
-    engines = json_engines(bare_json) if engine == "fast" else []
-    name, encode = choose_engine(str(path), encode_batch, engines, specials)
-    tokens = {key: token_text(config[key]) for key in config if key.endswith("_token")}
-    return TextCounter(
-        name=str(path),
-        engine=name,
-        encode_batch=encode,
-        num_added=num_added,
-        specials=specials,
-        chat_template=read_chat_template(file.parent, config),
-        variables={key: token for key, token in tokens.items() if token is not None},
-    )
-
-
-def counter_files(path: Path) -> list[Path]:
-    """Return the files that decide the counts, tokenizer.json first."""
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(
-            f"{file} does not exist: a tokenizer is a local model folder or its tokenizer.json; "
-            "nothing is downloaded"
-        )
-    beside = ("tokenizer_config.json", "chat_template.jinja", "chat_template.json")
-    return [file, *(file.with_name(name) for name in beside if file.with_name(name).is_file())]
-
-
-def as_transformers_loads(tokenizer: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer.json as transformers 5 takes it.
-
-    It builds Llama's tokenizers anew from vocabulary and merges: a space is put before the first
-    text of a chat (`legacy`: before each text between control tokens), whatever the file says.
-    """
-    if config.get("tokenizer_class") not in ("LlamaTokenizer", "LlamaTokenizerFast"):
-        return tokenizer
-    scheme = "always" if config.get("legacy") else "first"
-    if config.get("add_prefix_space") is False:
-        scheme = "never"
-    spaces = {
-        "type": "Metaspace",
-        "replacement": "\u2581",
-        "prepend_scheme": scheme,
-        "split": False,
-    }
-    return {**tokenizer, "normalizer": None, "pre_tokenizer": spaces}
-
-
-def _num_added(full: Any) -> int:
-    full.no_truncation()
-    full.no_padding()
-    return len(full.encode("a").ids) - len(full.encode("a", add_special_tokens=False).ids)
-
-
-Sizes: TypeAlias = Mapping[str, MediaSize]
-PROBE = "PROBE"
 
 
 @dataclass(frozen=True, slots=True)

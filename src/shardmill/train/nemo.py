@@ -22,9 +22,8 @@ from shardmill.model.plan import PackPlan, PackSpec, length_table
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
 from shardmill.tokens.count import estimate_medium, estimate_text, given_sizes
-from shardmill.tokens.visual.pretrained import rule_of_processor
 from shardmill.tokens.visual.qwen import Qwen3Images, Qwen3Videos, Qwen3VL
-from shardmill.tokens.visual.rule import VisualRule, given
+from shardmill.tokens.visual.rule import VisualRule, given, rule_of_processor
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,8 @@ from shardmill.model.sample import MediaSize, Sample, Segment, tools_of, turn_fi
 from shardmill.model.tokenrow import TokenRow, spans_of
 from shardmill.shards.samples import SampleDataset, open_samples, parse_sample
 from shardmill.tokens.templates.jinja import answer_spans
-from shardmill.tokens.templates.turns import conversation
-from shardmill.tokens.visual.pretrained import rule_of_folder, rule_of_processor
-from shardmill.tokens.visual.rule import Visual, VisualRule
+from shardmill.tokens.templates.template import conversation
+from shardmill.tokens.visual.rule import Visual, VisualRule, rule_of_folder, rule_of_processor
 from shardmill.train.documents import TrainRow
 from shardmill.train.processor import (
     ChatMedium,

@@ -31,7 +31,7 @@ from shardmill.stages.inputs import samples_behind, space_of, tokens_behind
 from shardmill.stages.pack import Materialize
 from shardmill.stages.tokenize import Tokenize
 from shardmill.tokens.layout import ImageLayout
-from shardmill.tokens.templates.turns import Captions
+from shardmill.tokens.templates.documents import Captions
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 
 

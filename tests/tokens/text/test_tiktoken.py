@@ -42,8 +42,8 @@ def test_the_fast_engine_gives_tiktokens_ids(
 def test_a_pattern_of_ones_own_runs_on_the_reference(ranks_path: Path) -> None:
     found = TiktokenText(path=ranks_path, pattern=r"\S+|\s+").load()
     assert found.engine == "reference"
-    ids, starts = found.offsets("the é")
-    assert ids.tolist() == found.encode("the é").tolist()
+    starts = found.starts("the é")
+    assert len(starts) == len(found.encode("the é"))
     assert starts[0] == 0 and starts[-1] == 4
 
 

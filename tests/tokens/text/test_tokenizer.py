@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.tokens.text.huggingface import HuggingFaceText
+from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.text.tokenizer import (
     PROBES,
     Ragged,
@@ -22,10 +25,10 @@ from shardmill.tokens.text.tokenizer import (
     TextTokenizer,
     check_text,
     choose_engine,
-    joined,
+    json_engines,
     load_once,
-    probe_texts,
     ragged,
+    without_specials,
 )
 
 
@@ -85,7 +88,7 @@ class Counted:
             vocab_size=1,
             engine="reference",
             encode_batch=lengths,
-            offsets=lambda text: (np.array([0]), [0]),
+            starts=lambda text: [0],
             decode=str,
         )
 
@@ -115,7 +118,6 @@ def test_the_probe_speaks_many_scripts() -> None:
     wanted = {"LATIN", "CYRILLIC", "GREEK", "HEBREW", "ARABIC", "DEVANAGARI", "THAI", "CJK"}
     assert wanted | {"HANGUL", "HIRAGANA", "KATAKANA", "GEORGIAN", "ETHIOPIC", "TAMIL"} <= names
     assert "" in PROBES and any("\x00" in text for text in PROBES)
-    assert any("<s><s>" in text for text in probe_texts(["<s>"]))
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=5), max_size=8))
@@ -126,5 +128,42 @@ def test_lists_come_back(lists: list[list[int]]) -> None:
     assert [found[i].tolist() for i in range(len(found))] == lists
     assert found.lengths.tolist() == [len(ids) for ids in lists]
     assert found.same(ragged(lists))
-    assert found.same(joined(found))
+    assert found.same(ragged(found))
     assert not found.same(ragged([*lists, []]))
+
+
+def test_control_tokens_and_post_processing_are_taken_out() -> None:
+    tokens = [{"content": "<s>", "special": True}, {"content": "<tool>", "special": False}]
+    plain = {"added_tokens": tokens, "post_processor": {"type": "x"}, "model": {}, "padding": 1}
+    assert orjson.loads(without_specials(orjson.dumps(plain))) == {
+        "added_tokens": [tokens[1]],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "model": {},
+    }
+
+
+def test_all_engines_agree_on_real_text(qwen_dir: Path, real_texts: list[str]) -> None:
+    plain = without_specials((qwen_dir / "tokenizer.json").read_bytes())
+    gigatoken, fastokens = (engine.build() for engine in json_engines(plain))
+    assert gigatoken(real_texts).same(fastokens(real_texts))
+    for encode in (gigatoken, fastokens):
+        assert encode([]).same(ragged([]))
+        assert encode(["", ""]).same(ragged([[], []]))
+
+
+def test_engines_agree_with_their_references_on_any_mix_of_the_vocabulary(
+    qwen: TextTokenizer, qwen_dir: Path, bundled: TextTokenizer
+) -> None:
+    # Random tokens one after the other: megabytes in every script that the vocabulary knows,
+    # with word breaks where no text would have them.
+    random = np.random.default_rng(0)
+    slow_qwen = HuggingFaceText(path=qwen_dir, engine="reference").load()
+    slow_bundled = SentencePieceText(path=Path("bundled"), engine="reference").load()
+    for fast, slow in ((qwen, slow_qwen), (bundled, slow_bundled)):
+        ids = random.integers(100, fast.vocab_size, (600, 400))
+        texts = [fast.decode(row.tolist()) for row in ids]
+        assert sum(len(text.encode()) for text in texts) > 1_000_000
+        assert fast.engine == "gigatoken"
+        assert fast.encode_batch(texts).same(slow.encode_batch(texts))

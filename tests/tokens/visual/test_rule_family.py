@@ -24,8 +24,15 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.packing.build import BuildSpec, build_pack
 from shardmill.running.runner import run_stage
 from shardmill.stages.measure import Measure, merge_lengths
-from shardmill.tokens.visual.pretrained import ModelFrames, rule_of_folder
-from shardmill.tokens.visual.rule import ModelFolder, Visual, VisualRule, need_size, refuse
+from shardmill.tokens.visual.rule import (
+    ModelFolder,
+    ModelFrames,
+    Visual,
+    VisualRule,
+    need_size,
+    refuse,
+    rule_of_folder,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ import torch
 from vq_checkpoints import random_tensors
 
 from shardmill.tokens.vq.encode import BatchEncoder
-from shardmill.tokens.vq.live import FusedTokenizer, PlainTokenizer
+from shardmill.tokens.vq.network import PlainTokenizer
 from shardmill.tokens.vq.weights import VqShape, VqWeights
 
-pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
+FusedTokenizer = pytest.importorskip("shardmill.tokens.vq.fused").FusedTokenizer
 
 CHAMELEON = VqShape(
     base_channels=64, multipliers=(1, 2, 4), z_channels=64, embed_dim=32, num_codes=300

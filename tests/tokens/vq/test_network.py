@@ -10,7 +10,7 @@ from hf_processors import transformers
 from vq_checkpoints import SMALL, SMALL_LLAMAGEN, random_tensors, write_llamagen, write_original
 
 from shardmill.errors import ConfigError
-from shardmill.tokens.vq.live import PlainTokenizer
+from shardmill.tokens.vq.network import PlainTokenizer
 from shardmill.tokens.vq.tokenizer import ChameleonVq, LlamaGenVq
 from shardmill.tokens.vq.weights import fingerprint, load_weights
 

@@ -28,8 +28,7 @@ from shardmill.tokens.templates.jinja import (
     compile_chat,
     generation_spans,
 )
-from shardmill.tokens.templates.template import Medium, Piece, Render, Text, Token
-from shardmill.tokens.templates.turns import conversation
+from shardmill.tokens.templates.template import Medium, Piece, Render, Text, Token, conversation
 from shardmill.tokens.text.tokenizer import Special, TextTokenizer, check_text
 
 # Private characters: control tokens that people wrote, then the media of the sample.

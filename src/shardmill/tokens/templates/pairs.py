@@ -19,13 +19,14 @@ from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import (
     Medium,
     Piece,
+    PlainText,
     Render,
     Text,
     Token,
     control_ids,
+    ends,
     text,
 )
-from shardmill.tokens.templates.text import PlainText
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 INSTRUCTIONS = (
@@ -61,10 +62,11 @@ class TextToImage:
 
     def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
         """Return the function that renders samples for this tokenizer and this space."""
-        find, plain = control_ids(tokenizer, space), self.plain.bind(tokenizer, space)
-        bos = [Token(find("bos"))] if self.bos else []
-        eos = [Token(find("eos"), True)] if self.eos else []
-        nothing = Token(find("unconditional")) if self.unconditional > 0 else None
+        plain = self.plain.bind(tokenizer, space)
+        bos, eos = ends(tokenizer, space, bos=self.bos, eos=self.eos)
+        nothing = None
+        if self.unconditional > 0:
+            nothing = Token(control_ids(tokenizer, space)("unconditional"))
 
         def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
@@ -91,9 +93,8 @@ class ImageToText:
 
     def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
         """Return the function that renders samples for this tokenizer and this space."""
-        find, plain = control_ids(tokenizer, space), self.plain.bind(tokenizer, space)
-        bos = [Token(find("bos"))] if self.bos else []
-        eos = [Token(find("eos"), True)] if self.eos else []
+        plain = self.plain.bind(tokenizer, space)
+        bos, eos = ends(tokenizer, space, bos=self.bos, eos=self.eos)
 
         def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
@@ -140,7 +141,7 @@ class CaptionPair:
 
     def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
         """Return the function that renders samples for this tokenizer and this space."""
-        bos, eos = PlainText(bos=self.bos, eos=self.eos).ends(tokenizer, space)
+        bos, eos = ends(tokenizer, space, bos=self.bos, eos=self.eos, learn_bos=True)
 
         def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)

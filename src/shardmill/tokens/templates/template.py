@@ -1,17 +1,20 @@
 """What a template returns: an ordered list of texts, control tokens and media, each with its loss.
 
 A template says what is said and what is learned; it knows no ids of text. Text that one `Text`
-holds is encoded in one go, so that words may merge across its parts.
+holds is encoded in one go, so that words may merge across its parts. `PlainText` is the simplest
+one, and an example for your own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from shardmill.errors import SampleError
 from shardmill.model.rng import SampleRng
-from shardmill.model.sample import Sample, Segment
+from shardmill.model.sample import ROLES, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
@@ -84,3 +87,65 @@ def control_ids(tokenizer: TextTokenizer, space: TokenSpace) -> Callable[[str], 
         return space.special(name)
 
     return find
+
+
+def ends(
+    tokenizer: TextTokenizer, space: TokenSpace, *, bos: bool, eos: bool, learn_bos: bool = False
+) -> tuple[list[Token], list[Token]]:
+    """Return the control tokens before and after a sample, as far as they are wanted.
+
+    The end is always learned; `learn_bos` is for templates that learn all of a sample.
+    """
+    find = control_ids(tokenizer, space)
+    return (
+        [Token(find("bos"), learn_bos)] if bos else [],
+        [Token(find("eos"), True)] if eos else [],
+    )
+
+
+def text_runs(segments: Iterable[Segment]) -> list[Segment | list[str]]:
+    """Return media as they are, and the texts that stand next to each other as one list."""
+    runs: list[Segment | list[str]] = []
+    for segment in segments:
+        if segment.kind != "text":
+            runs.append(segment)
+        elif runs and isinstance(runs[-1], list):
+            runs[-1].append(segment.text)
+        else:
+            runs.append([segment.text])
+    return runs
+
+
+def conversation(sample: Sample) -> list[tuple[str, list[Segment]]]:
+    """Return the turns of a sample as (role, segments); `SampleError` if it is no conversation."""
+    turns: list[tuple[str, list[Segment]]] = []
+    for (role, _), group in groupby(sample.document.segments, lambda s: (s.role, s.turn)):
+        if role is None:
+            detail = "a segment has no role, as in pairs and plain text: write it as chat messages"
+            raise SampleError("not a conversation", detail)
+        if role not in ROLES:
+            raise SampleError("unknown role", f"{role!r} is none of {', '.join(ROLES)}")
+        turns.append((role, list(group)))
+    if not turns:
+        raise SampleError("empty conversation")
+    return turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """[bos] text [eos]: all text of the document, learned; its segments are joined by newlines."""
+
+    bos: bool = False
+    eos: bool = True
+
+    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
+        """Return the function that renders samples for this tokenizer and this space."""
+        first, last = ends(tokenizer, space, bos=self.bos, eos=self.eos, learn_bos=True)
+
+        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
+            media = sample.document.media()
+            if media:
+                raise SampleError("media in plain text", f"{media[0].kind} {media[0].media!r}")
+            return [*first, text(sample.document.text, True), *last]
+
+        return render

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 from shardmill.errors import ConfigError, need
-from shardmill.tokens.text.engines import sentencepiece_engines
 from shardmill.tokens.text.tokenizer import (
     Ragged,
     Special,
     TextTokenizer,
     choose_engine,
-    narrow_offsets,
     ragged,
+    sentencepiece_engines,
 )
 
 BUNDLED = Path(__file__).with_name("bundled")
@@ -43,9 +40,9 @@ class SentencePieceText:
         def encode_batch(texts: Sequence[str]) -> Ragged:
             return ragged(model.encode(list(texts), num_threads=1) if texts else [])
 
-        def offsets(text: str) -> tuple[NDArray[Any], list[int]]:
+        def starts(text: str) -> list[int]:
             found = model.encode(text, return_type="offset_mapping")
-            return narrow_offsets([start for start, _ in found["offsets"]], found["ids"])
+            return [start for start, _ in found["offsets"]]
 
         size = model.vocab_size()
         specials = {model.id_to_piece(i): Special(i) for i in range(size) if model.is_control(i)}
@@ -64,7 +61,7 @@ class SentencePieceText:
             vocab_size=size,
             engine=name,
             encode_batch=encode,
-            offsets=offsets,
+            starts=starts,
             decode=lambda ids: _decode(model, specials, ids),
             specials=specials,
             roles={role: number for role, number in roles.items() if number >= 0},

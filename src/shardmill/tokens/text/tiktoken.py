@@ -9,17 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 from shardmill.errors import ConfigError, need
-from shardmill.tokens.text.engines import tiktoken_engines
 from shardmill.tokens.text.tokenizer import (
     Ragged,
     Special,
     TextTokenizer,
     choose_engine,
-    narrow_offsets,
     ragged,
+    tiktoken_engines,
 )
 
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -54,9 +51,8 @@ class TiktokenText:
         def encode_batch(texts: Sequence[str]) -> Ragged:
             return ragged(encoding.encode_ordinary_batch(list(texts), num_threads=1))
 
-        def offsets(text: str) -> tuple[NDArray[Any], list[int]]:
-            ids = encoding.encode_ordinary(text)
-            return narrow_offsets(encoding.decode_with_offsets(ids)[1], ids)
+        def starts(text: str) -> list[int]:
+            return list(encoding.decode_with_offsets(encoding.encode_ordinary(text))[1])
 
         known = self.engine == "fast" and self.pattern in PATTERNS
         engines = tiktoken_engines(self.path, self.pattern) if known else []
@@ -69,7 +65,7 @@ class TiktokenText:
             vocab_size=1 + max(*ranks.values(), *self.specials.values(), 0),
             engine=name,
             encode_batch=encode,
-            offsets=offsets,
+            starts=starts,
             decode=lambda ids: encoding.decode([int(i) for i in ids]),
             specials={text: Special(number) for text, number in self.specials.items()},
             roles={role: self.specials[text] for role, text in self.roles.items()},

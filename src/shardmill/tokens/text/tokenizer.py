@@ -1,10 +1,13 @@
 """Text tokenizers: a reference library decides the ids, a fast engine may stand in for it.
 
 User text never becomes a control token: it is encoded by encoders that do not know them. Control
-tokens come from templates only, by their name (`specials`). A fast engine is used after it gave the
-ids of the reference on the probe texts (many scripts, spaces, digits, emoji, control characters);
-if it does not, a warning says so and the reference encodes. No tokenizer is ever downloaded: a
+tokens come from templates only, by their name (`specials`). No tokenizer is ever downloaded: a
 tokenizer is a local path, or the bundled one.
+
+The fast engines are gigatoken (fastest once warm), then fastokens. One is used after it gave the
+ids of the reference on the probe texts (many scripts, spaces, digits, emoji, control characters);
+if it does not, a warning says so and the reference encodes. Both load a tokenizer.json from memory
+and run on the calling thread: parallelism is the number of workers.
 
 A batch of ids is `Ragged`: one flat array and its bounds, list i is ids[bounds[i] : bounds[i + 1]].
 """
@@ -12,13 +15,16 @@ A batch of ids is `Ragged`: one flat array and its bounds, list i is ids[bounds[
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import orjson
 import xxhash
 from numpy.typing import NDArray
 
@@ -51,12 +57,6 @@ PROBES: tuple[str, ...] = (
 )
 
 
-def probe_texts(tokens: Iterable[str]) -> list[str]:
-    """Return the probe texts, and texts in which these tokens of the tokenizer stand."""
-    marked = [f"a {token} b{token}{token}c\n{token}" for token in tokens]
-    return [*PROBES, "".join(PROBES), *marked]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
     """What a text encoder returns for a batch."""
@@ -84,20 +84,12 @@ class Ragged:
         return np.array_equal(self.bounds, other.bounds) and np.array_equal(self.ids, other.ids)
 
 
-def ragged(lists: Iterable[list[int]]) -> Ragged:
+def ragged(lists: Iterable[Sequence[int] | NDArray[Any]]) -> Ragged:
     """Return lists of ids as one flat array."""
     lists = list(lists)
     bounds = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(ids) for ids in lists], out=bounds[1:])
     return Ragged(np.fromiter(chain.from_iterable(lists), np.uint32, int(bounds[-1])), bounds)
-
-
-def joined(arrays: Iterable[NDArray[Any]]) -> Ragged:
-    """Return arrays of ids as one flat array."""
-    arrays = list(arrays)
-    bounds = np.zeros(len(arrays) + 1, np.int64)
-    np.cumsum([len(ids) for ids in arrays], out=bounds[1:])
-    return Ragged(np.concatenate([np.empty(0, np.uint32), *arrays]).astype(np.uint32), bounds)
 
 
 log = logging.getLogger(__name__)
@@ -130,8 +122,8 @@ class TextSpec(Protocol):
 class TextTokenizer:
     """A live tokenizer.
 
-    `offsets` returns the ids of a text by the reference, and for each id the first character that
-    it covers. `roles` names the ids of "bos", "eos", "pad" and "unk" as far as the tokenizer has
+    `starts` returns, for each id that the reference gives a text, the first character that it
+    covers. `roles` names the ids of "bos", "eos", "pad" and "unk" as far as the tokenizer has
     them. `variables` are what its chat template may use besides the messages.
     """
 
@@ -139,7 +131,7 @@ class TextTokenizer:
     vocab_size: int
     engine: str
     encode_batch: EncodeBatch
-    offsets: Callable[[str], tuple[NDArray[Any], list[int]]]
+    starts: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
     specials: Mapping[str, Special] = field(default_factory=dict)
     roles: Mapping[str, int] = field(default_factory=dict)
@@ -155,6 +147,7 @@ def load_once(spec: TextSpec) -> TextTokenizer:
     """Return the live tokenizer of a spec; a process loads it again only if its files changed."""
     key = digest([spec, files_checksum(spec.files())])
     if key not in _loaded:
+        # Only the last one stays: a vocabulary of 250k entries takes a lot of memory.
         _loaded.clear()
         _loaded[key] = spec.load()
     return _loaded[key]
@@ -186,7 +179,9 @@ def choose_engine(
 
     `tokens` are texts that either of them might take for a token of its own.
     """
-    probes = probe_texts(tokens)
+    # Joined into one text as well, so that scripts meet each other.
+    marked = [f"a {token} b{token}{token}c\n{token}" for token in tokens]
+    probes = [*PROBES, "".join(PROBES), *marked]
     expected = reference(probes)
     for engine in engines:
         tried = _try(engine, name, probes)
@@ -214,11 +209,6 @@ def check_text(text: str) -> str:
     return text
 
 
-def narrow_offsets(starts: Sequence[int], ids: Sequence[int]) -> tuple[NDArray[Any], list[int]]:
-    """Return ids and the character at which each begins, in the form of `offsets`."""
-    return np.asarray(ids, np.uint32), list(starts)
-
-
 def _try(engine: TextEngine, name: str, probes: Sequence[str]) -> tuple[EncodeBatch, Ragged] | None:
     """Return an engine's encoder and what it makes of the probes; None, loudly, if it fails.
 
@@ -232,3 +222,76 @@ def _try(engine: TextEngine, name: str, probes: Sequence[str]) -> tuple[EncodeBa
     except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, OSError) as error:
         log.warning("%s cannot load %s (%s): encoding will be slower", engine.name, name, error)
     return None
+
+
+def json_engines(plain_json: str) -> list[TextEngine]:
+    """Return the engines that can read a tokenizer.json."""
+    return [
+        TextEngine("gigatoken", lambda: _gigatoken("from_json", plain_json)),
+        TextEngine("fastokens", lambda: _fastokens(plain_json)),
+    ]
+
+
+def tiktoken_engines(path: Path, pattern: str) -> list[TextEngine]:
+    """Return the engines that can read tiktoken ranks with a pattern that they know by name."""
+    return [TextEngine("gigatoken", lambda: _gigatoken("from_tiktoken", str(path), pattern, {}))]
+
+
+def sentencepiece_engines(path: Path, reference: EncodeBatch) -> list[TextEngine]:
+    """Return the engines that can read a sentencepiece model."""
+    return [TextEngine("gigatoken", lambda: _gigatoken_sentencepiece(path, reference))]
+
+
+def without_specials(tokenizer_json: str | bytes) -> str:
+    """Return a tokenizer.json whose text encoder knows no control token and adds none."""
+    plain = orjson.loads(tokenizer_json)
+    plain["added_tokens"] = [t for t in plain.get("added_tokens") or () if not t.get("special")]
+    plain.update(post_processor=None, truncation=None, padding=None)
+    return orjson.dumps(plain).decode()
+
+
+def _gigatoken(make: str, *source: Any) -> EncodeBatch:
+    tokenizer = getattr(import_module("gigatoken").Tokenizer, make)(*source)
+
+    def encode_batch(texts: Sequence[str]) -> Ragged:
+        layout = tokenizer.encode_batch(list(texts), parallel=False).layout
+        bounds = np.asarray(layout.offsets.data, np.int64)
+        # The content of an awkward array may begin before its first list and end after its last.
+        return Ragged(np.asarray(layout.content.data)[bounds[0] : bounds[-1]], bounds - bounds[0])
+
+    return encode_batch
+
+
+def _fastokens(plain_json: str) -> EncodeBatch:
+    tokenizer = import_module("fastokens").Tokenizer.from_json_str(plain_json)
+
+    def encode_batch(texts: Sequence[str]) -> Ragged:
+        ids, bounds = tokenizer.encode_batch_flat(list(texts))
+        return Ragged(np.frombuffer(ids, np.uint32), np.frombuffer(bounds, np.uint64).astype("i8"))
+
+    return encode_batch
+
+
+def _gigatoken_sentencepiece(path: Path, reference: EncodeBatch) -> EncodeBatch:
+    library = import_module("gigatoken")
+    # By way of the tokenizer.json that it makes of the model, which can be rid of control pieces.
+    plain_json = without_specials(library.Tokenizer.from_sentencepiece(path.read_bytes())._hf_json)
+    encode = _gigatoken("from_json", plain_json)
+    # User-defined pieces that stand in a text: sentencepiece goes on after them without a space,
+    # which an added token cannot say. The reference encodes such texts.
+    pieces = [token["content"] for token in orjson.loads(plain_json)["added_tokens"]]
+    if not pieces:
+        return encode
+    pattern = re.compile("|".join(map(re.escape, pieces)))
+
+    def encode_batch(texts: Sequence[str]) -> Ragged:
+        found = encode(texts)
+        odd = [number for number, text in enumerate(texts) if pattern.search(text)]
+        if not odd:
+            return found
+        lists: list[Any] = list(found)
+        for number, ids in zip(odd, reference([texts[number] for number in odd])):
+            lists[number] = ids
+        return ragged(lists)
+
+    return encode_batch

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from math import ceil, floor, prod, sqrt
 from typing import Any, ClassVar, Self
 
@@ -29,8 +30,7 @@ from shardmill.model.frames import (
     stride_frames,
 )
 from shardmill.model.sample import MediaSize
-from shardmill.model.tokenrow import TokenRow
-from shardmill.tokens.visual.mrope import mrope_positions
+from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.tokens.visual.rule import (
     ModelFolder,
     Visual,
@@ -397,6 +397,63 @@ def patch_times_s(
     times = np.concatenate([frames, padding]) / video_fps
     middles = (times[::temporal_patch] + times[temporal_patch - 1 :: temporal_patch]) / 2
     return [float(time) for time in middles]
+
+
+def mrope_positions(
+    row: TokenRow,
+    *,
+    merge_size: int,
+    tokens_per_second: float | None = None,
+    seconds_per_grid: Sequence[float] = (),
+) -> NDArray[np.int64]:
+    """Return the (3, n) positions (time, height, width) of a document, as Qwen's models count them.
+
+    Text moves all three axes together. A medium starts where the text stopped and spreads its
+    tokens over its grid in patches (t, h, w); after it, text goes on at the start plus the longer
+    side of the grid. Two tokens of text, an image of 2 x 3 merged patches and one of text:
+
+        time     0 1  2 2 2 2 2 2  5
+        height   0 1  2 2 2 3 3 3  5
+        width    0 1  2 3 4 2 3 4  5
+
+    With `tokens_per_second`, the temporal patches of a video are spaced by its `seconds_per_grid`,
+    one value a video, 1.0 where there is none. A span that its grid does not fill is a
+    `SampleError`.
+    """
+    seconds = chain(seconds_per_grid, repeat(1.0))
+    parts = [np.empty((3, 0), np.int64)]
+    token = position = 0
+    for span in row.media:
+        parts.append(_text(position, span.position - token))
+        position += span.position - token
+        spacing = 1.0
+        if span.kind == "video" and tokens_per_second is not None:
+            spacing = tokens_per_second * float(next(seconds))
+        parts.append(_spread(span, merge_size, spacing) + position)
+        position += max(span.grid[1:]) // merge_size
+        token = span.position + span.num_tokens
+    parts.append(_text(position, len(row.ids) - token))
+    return np.concatenate(parts, axis=1)
+
+
+def _text(position: int, length: int) -> NDArray[np.int64]:
+    return np.broadcast_to(np.arange(position, position + length, dtype=np.int64), (3, length))
+
+
+def _spread(span: MediaSpan, merge_size: int, spacing: float) -> NDArray[np.int64]:
+    depth, tall, wide = span.grid[0], span.grid[1] // merge_size, span.grid[2] // merge_size
+    if depth * tall * wide != span.num_tokens:
+        raise SampleError(
+            "media tokens do not match their grid",
+            f"{span.num_tokens} tokens for a grid of {span.grid} merged by {merge_size}",
+        )
+    # The models multiply in single precision before they cut to whole positions.
+    times = (np.arange(depth, dtype=np.float32) * np.float32(spacing)).astype(np.int64)
+    spread = np.empty((3, depth, tall, wide), np.int64)
+    spread[0] = times[:, None, None]
+    spread[1] = np.arange(tall)[:, None]
+    spread[2] = np.arange(wide)
+    return spread.reshape(3, -1)
 
 
 def _limits(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,11 @@ tokens, which no tokenizer merges with anything, so
 
 holds to the token, even where delimiters are plain text that merges with its neighbors.
 
-One file is one family (`qwen`, `llava`, `gemma3`, `internvl`), listed in `plugins.VISUAL_RULES`.
+One file is one family (`qwen`, `llava`, `gemma3`, `internvl`), listed in `plugins.VISUAL_RULES`; a
+user's own function can be a rule too (`FunctionRule`). A model folder names its family. A setting
+that no file of the folder gives has the default of the processor's class, which is not always that
+of the published checkpoints.
+
 `measure`, the pixel reader, the frame sampler "model", the pack builder and `neat_packing` ask the
 rule and nothing else, so a family behaves alike in all of them.
 """
@@ -17,20 +21,25 @@ rule and nothing else, so a family behaves alike in all of them.
 from __future__ import annotations
 
 import re
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.model.codec import load_class
 from shardmill.model.frames import FrameNumbers, UnknownSize
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import TokenRow
+from shardmill.plugins import VISUAL_RULES
 
 # A video of which every frame is taken may have absurdly many runs; each is spelled out as text.
 MAX_RUNS = 1 << 16
@@ -162,6 +171,91 @@ class ModelFolder:
 def given(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return those of the named settings that have a value."""
     return {name: settings[name] for name in names if settings.get(name) is not None}
+
+
+def rule_of_folder(path: Path) -> VisualRule:
+    """Return the visual rule of the model in a folder.
+
+    The family is found by the `processor_class` of the folder among the `processors` of all
+    families in `plugins.VISUAL_RULES`; one that none of them names is a `ConfigError`.
+    """
+    folder = ModelFolder.read(path)
+    classes: list[type[VisualRule]] = [load_class(name) for name in VISUAL_RULES.values()]
+    families = {name: family for family in classes for name in family.processors}
+    name = str(folder.processor.get("processor_class"))
+    if name not in families:
+        raise ConfigError(
+            f"{path}: the rule of its processor {name} is not known: name one of the families, or "
+            f"your own rule; known processors are {', '.join(sorted(families))}"
+        )
+    try:
+        return families[name].from_folder(folder)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot read the settings of its {name}: {error!r}") from error
+
+
+def rule_of_processor(processor: Any) -> VisualRule:
+    """Return the visual rule of a live processor of transformers, by the files that it saves."""
+    if not hasattr(processor, "save_pretrained"):
+        raise ConfigError(f"{type(processor).__name__} is not a processor of transformers")
+    with tempfile.TemporaryDirectory() as folder:
+        processor.save_pretrained(folder)
+        return rule_of_folder(Path(folder))
+
+
+class _Video(Protocol):
+    """What a sampler sees of a video; see `media.samplers.VideoTable`."""
+
+    @property
+    def fps(self) -> float: ...
+    @property
+    def times_s(self) -> NDArray[np.float64]: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFrames:
+    """The frame sampler "model": the very frames at which a model's processor would look."""
+
+    rule: VisualRule
+
+    def times(self, video: _Video) -> NDArray[np.float64]:
+        return video.times_s[self.rule.frames(MediaSize(num_frames=len(video), fps=video.fps))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionRule(VisualRule):
+    """`path` is "package.module:function", called as f(kind, size) -> number of visual tokens.
+
+    `tokens` gives what the chat template writes for each kind; the processor repeats that token.
+    """
+
+    path: str
+    tokens: Mapping[str, str] = field(default_factory=lambda: {"image": "<image>"})
+
+    def placeholders(self) -> Mapping[str, str]:
+        return self.tokens
+
+    def count(self, kind: str, size: MediaSize) -> Visual:
+        if kind not in self.tokens:
+            raise refuse(self.path, kind)
+        num_tokens = load_function(self.path)(kind, size)
+        if not isinstance(num_tokens, int) or num_tokens < 1:
+            raise ConfigError(f"{self.path} must return a positive int, got {num_tokens!r}")
+        return Visual(self.tokens[kind], num_tokens)
+
+
+@cache
+def load_function(path: str) -> Callable[[str, MediaSize], object]:
+    """Return the function that 'package.module:function' names."""
+    module, colon, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name) if colon else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"cannot load {path!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{path!r} is not a function of the form 'package.module:function'")
+    return found  # type: ignore[no-any-return]
 
 
 def replace_placeholders(

@@ -1,4 +1,4 @@
-"""The layers by fused kernels on a GPU, channels last.
+"""The encoder by fused kernels on a GPU, channels last.
 
 A group norm reads the moments that the convolution before it left, so that norm and SiLU are one
 pass from the stream to the operand of the next convolution. Each level of the encoder has a
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from shardmill.tokens.vq import kernels
-from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape
+from shardmill.tokens.vq.network import PlainTokenizer, encode
+from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape, VqWeights
 
 Tensor = Any
 PITCH = 2  # zeros after each row
@@ -79,6 +80,37 @@ def can_fuse(shape: VqShape) -> bool:
     """Say whether the kernels take these widths: powers of two, at least 64 channels."""
     widths = (*shape.widths, shape.z_channels)
     return all(width >= MIN_CHANNELS and width & (width - 1) == 0 for width in widths)
+
+
+class FusedTokenizer:
+    """The encoder by fused kernels on a GPU, in tf32 or fp16; distances in fp32."""
+
+    can_replay = True
+
+    def __init__(self, weights: VqWeights, precision: str, device: Any) -> None:
+        self.shape = weights.shape
+        self.factor, self.num_codes = weights.shape.factor, weights.shape.num_codes
+        encoder = {n: t for n, t in weights.tensors.items() if not n.startswith("decoder.")}
+        self._layers = FusedLayers(encoder, FORMATS[precision], device)
+        self._codebook = prepare_codebook(
+            encoder["quantize.embedding.weight"], self.shape.normalised, device
+        )
+        self._plain = weights, device
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        with torch.inference_mode():
+            vectors = self.vectors(pixels)
+            if self.shape.normalised:
+                vectors = F.normalize(vectors, dim=-1)
+            return nearest_on_gpu(vectors, self._codebook)
+
+    def vectors(self, pixels: Tensor) -> Tensor:
+        """Return what is quantized, [batch, height, width, size]."""
+        with torch.inference_mode():
+            return encode(self._layers, self.shape, pixels).inner()[..., : self.shape.embed_dim]
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return PlainTokenizer(*self._plain).decode(codes)
 
 
 class FusedLayers:
@@ -285,22 +317,19 @@ def round_to_tf32(tensor: Tensor) -> Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-Precision = Literal["fp32", "tf32", "fp16"]
-PRECISIONS: tuple[str, ...] = get_args(Precision)
-
 HALF = LayerFormat(torch.float16, torch.float16)
 SINGLE = LayerFormat(torch.float32, torch.float32)
 HALF_TO_SINGLE = LayerFormat(torch.float16, torch.float32)
-
-
-def formats(precision: Precision) -> Callable[[str], LayerFormat]:
-    """Return the function that gives a layer's format by the layer's name."""
-    if precision == "tf32":
-        return lambda name: SINGLE
-    return _half
 
 
 def _half(name: str) -> LayerFormat:
     if name == "encoder.conv_out":
         return HALF_TO_SINGLE
     return SINGLE if name == "quant_conv" else HALF
+
+
+# By precision, the function that gives a layer's format by the layer's name.
+FORMATS: Mapping[str, Callable[[str], LayerFormat]] = {
+    "tf32": lambda name: SINGLE,
+    "fp16": _half,
+}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shardmill.errors import ConfigError, need
-from shardmill.tokens.vq.live import exact_fp32, to_bytes
+from shardmill.tokens.vq.network import exact_fp32, to_bytes
 from shardmill.tokens.vq.tokenizer import LiveTokenizer, check_fingerprint
 from shardmill.tokens.vq.weights import fingerprint
 

@@ -1,5 +1,7 @@
 """The network, written once: which layers follow which, over whatever computes them.
 
+`PlainTokenizer` runs it in plain torch, `fused.FusedTokenizer` by kernels of its own on a GPU.
+
 `Layers` is the arithmetic: plain torch (`PlainLayers`), or fused kernels on a GPU (`fused`). An
 activation is whatever the layers pass to each other. Weights are named as in `weights`.
 
@@ -11,16 +13,22 @@ The nearest codebook entry is found in fp32 and in slices, so that distances nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape
+from shardmill.errors import ConfigError
+from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape, VqWeights
+
+EPSILON = 1e-6
+MAX_DISTANCES = 1 << 26  # of one slice, so 256 MB in fp32
 
 Activation = Any
+Tensor = Any
 
 
 class Layers(Protocol):
@@ -99,10 +107,6 @@ def _narrow(shape: VqShape, level: int, block: int) -> bool:
     return block == 0 and before != shape.widths[level]
 
 
-EPSILON = 1e-6
-Tensor = Any
-
-
 @dataclass(frozen=True, slots=True)
 class PlainLayers:
     """Layers over weights by name; activations are tensors [batch, channels, height, width]."""
@@ -142,9 +146,6 @@ class PlainLayers:
         return F.group_norm(x, NUM_GROUPS, weight, bias, EPSILON)
 
 
-MAX_DISTANCES = 1 << 26
-
-
 def nearest_codes(vectors: Tensor, codebook: Tensor, *, normalised: bool = False) -> Tensor:
     """Return, for vectors [n, d] and a codebook [codes, d], the n nearest codes as int64."""
     vectors, codebook = vectors.float(), codebook.float()
@@ -163,3 +164,61 @@ def _nearest(vectors: Tensor, codebook: Tensor, codebook_squares: Tensor) -> Ten
     products = torch.einsum("bd,dn->bn", vectors, codebook.transpose(0, 1))
     squares = torch.sum(vectors**2, dim=1, keepdim=True)
     return torch.argmin(squares + codebook_squares - 2 * products, dim=1)
+
+
+class PlainTokenizer:
+    """The network in plain torch; fp32 by default, the reference for everything else."""
+
+    can_replay = False
+
+    def __init__(self, weights: VqWeights, device: Any) -> None:
+        self.shape, self._has_decoder = weights.shape, weights.has_decoder
+        self.factor, self.num_codes = weights.shape.factor, weights.shape.num_codes
+        self._weights = {name: tensor.to(device) for name, tensor in weights.tensors.items()}
+        self._layers = PlainLayers(self._weights)
+        self._codebook = self._weights["quantize.embedding.weight"]
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        with torch.inference_mode(), exact_fp32():
+            vectors = self.vectors(pixels)
+            batch, height, width, size = vectors.shape
+            codes = nearest_codes(
+                vectors.reshape(-1, size), self._codebook, normalised=self.shape.normalised
+            )
+        return codes.view(batch, height, width).int()
+
+    def vectors(self, pixels: Tensor) -> Tensor:
+        """Return what is quantized, [batch, height, width, size]."""
+        with torch.inference_mode(), exact_fp32():
+            scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+            return encode(self._layers, self.shape, scaled).permute(0, 2, 3, 1)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        if not self._has_decoder:
+            raise ConfigError("these weights have no decoder, so codes cannot become images")
+        with torch.inference_mode(), exact_fp32():
+            vectors = self._codebook[codes.long()]
+            if self.shape.normalised:
+                vectors = F.normalize(vectors, dim=-1)
+            pixels = decode(self._layers, self.shape, vectors.permute(0, 3, 1, 2))
+        return to_bytes(pixels.permute(0, 2, 3, 1))
+
+
+def to_bytes(pixels: Tensor) -> Tensor:
+    """Return bytes for pixels of about [-1, 1], rounded to nearest."""
+    return ((pixels.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+@contextmanager
+def exact_fp32() -> Iterator[None]:
+    """Compute fp32 as fp32: convolutions on a GPU would otherwise round their inputs to tf32."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolutions.allow_tf32, products.allow_tf32
+    convolutions.allow_tf32 = products.allow_tf32 = False
+    try:
+        yield
+    finally:
+        convolutions.allow_tf32, products.allow_tf32 = before

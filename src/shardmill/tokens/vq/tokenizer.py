@@ -1,4 +1,4 @@
-"""Image tokenizers as frozen specs that name weights; `live` has the networks that they load.
+"""Image tokenizers as frozen specs that name weights.
 
 A live tokenizer makes codes of pixels, and pixels of codes, on one device in one precision. The
 `fingerprint` of a spec ties it to the values of its weights: it is part of every digest, and
@@ -70,7 +70,7 @@ class CheckpointVq:
     def load(self, precision: str, device: Any) -> LiveTokenizer:
         import torch
 
-        from shardmill.tokens.vq.live import FusedTokenizer, PlainTokenizer
+        from shardmill.tokens.vq.network import PlainTokenizer
         from shardmill.tokens.vq.weights import fingerprint
 
         weights = self._read()
@@ -79,7 +79,8 @@ class CheckpointVq:
             return PlainTokenizer(weights, device)
         if torch.device(device).type != "cuda":
             raise ConfigError(f"precision {precision!r} needs a GPU: on {device} use fp32")
-        from shardmill.tokens.vq.fused import can_fuse
+        # Triton is there only where torch was built for GPUs.
+        from shardmill.tokens.vq.fused import FusedTokenizer, can_fuse
 
         if not can_fuse(weights.shape):
             raise ConfigError(

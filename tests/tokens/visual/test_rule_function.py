@@ -7,7 +7,7 @@ import pytest
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.function import FunctionRule
+from shardmill.tokens.visual.rule import FunctionRule
 
 SIZE = MediaSize(width=30, height=4)
 

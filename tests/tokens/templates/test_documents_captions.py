@@ -10,8 +10,8 @@ from shardmill.errors import SampleError
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
+from shardmill.tokens.templates.documents import Captions, Turns, with_roles
 from shardmill.tokens.templates.template import Medium, Text, Token
-from shardmill.tokens.templates.turns import Captions, Turns, with_roles
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=32_768, added=("im_patch", "im_start", "im_end"))

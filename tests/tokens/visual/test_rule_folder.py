@@ -12,8 +12,8 @@ from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.gemma3 import Gemma3
 from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.llava import Llava
-from shardmill.tokens.visual.pretrained import rule_of_folder
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, Qwen25VL, QwenImages, QwenVideos
+from shardmill.tokens.visual.rule import rule_of_folder
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 

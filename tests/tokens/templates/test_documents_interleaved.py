@@ -8,7 +8,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
-from shardmill.tokens.templates.interleaved import Interleaved
+from shardmill.tokens.templates.documents import Interleaved
 from shardmill.tokens.templates.template import Medium, Piece, Text
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
