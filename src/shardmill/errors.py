@@ -73,6 +73,10 @@ class LockedError(ShardmillError):
     """Another run is working on this folder right now."""
 
 
+class NotFound(ShardmillError):
+    """A request names something that a folder does not hold."""
+
+
 class StoreError(ShardmillError, OSError):
     """An object store or web server did not do what it was asked to.
 

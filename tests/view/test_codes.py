@@ -7,13 +7,11 @@ import pytest
 from view_folders import NUM_CODES, make_codes, run_in
 from vq_checkpoints import write_original
 
-from shardmill.errors import ConfigError
-from shardmill.view.access import AccessPolicy
-from shardmill.view.answers import answer
-from shardmill.view.codes import codebook_counts, decode_codes, find_images, rank_images, show_codes
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
+from shardmill.errors import ConfigError, NotFound
+from shardmill.view.answers import Query, answer
+from shardmill.view.codes import codebook_counts, decode_codes, rank_images, show_codes
+from shardmill.view.context import AccessPolicy, Context, Folder
+from shardmill.view.samples import find_images
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_a_grid_is_found_by_place_and_key(codes: Folder) -> None:
     assert (shown["key"], shown["height"], shown["width"]) == ("k13", 8, 8)
     assert min(min(row) for row in shown["codes"]) >= 50
     for place in ((0, 20), (1, 0)):
-        with pytest.raises(NotHere):
+        with pytest.raises(NotFound):
             show_codes(codes, *place)
 
 
@@ -65,10 +63,13 @@ def test_codes_are_decoded_beside_their_originals_if_asked(
     options = f"--tokenizer {tokenizer} --resolution 32 --limit 2 --workers 0"
     run_in(tmp_path, f"codes {pipeline / 'pairs'} codes {options}")
     allowed = Context(tmp_path, decodes=True)
-    folder = allowed.folder("codes")
-    image = Image.open(io.BytesIO(decode_codes(allowed, folder, "pairs-00000000", "jpg")))
+
+    def asked(medium: str) -> Query:
+        return Query({"id": "codes", "key": "pairs-00000000", "medium": medium})
+
+    image = Image.open(io.BytesIO(decode_codes(allowed, asked("jpg"))))
     assert image.size == (64, 32)
-    with pytest.raises(NotHere):
-        decode_codes(allowed, folder, "pairs-00000000", "png")
+    with pytest.raises(NotFound):
+        decode_codes(allowed, asked("png"))
     with pytest.raises(ConfigError, match="--reconstruct"):
-        decode_codes(Context(tmp_path), folder, "pairs-00000000", "jpg")
+        decode_codes(Context(tmp_path), asked("jpg"))

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from sample_folder import write_sample_folder
 
+from shardmill.errors import NotFound
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.view import media
-from shardmill.view.access import AccessPolicy
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
+from shardmill.view.context import AccessPolicy, Context, Folder
 from shardmill.view.media import (
     TYPES,
     UNKNOWN,
-    as_png,
     find_medium,
     frame,
     known_width,
@@ -40,7 +37,7 @@ def test_parts_of_a_medium_are_parts_of_its_bytes(context: Context) -> None:
     whole = place.read()
     assert len(whole) == place.size
     assert place.read(10, 20) == whole[10:30]
-    with pytest.raises(NotHere):
+    with pytest.raises(NotFound):
         find_medium(context.folder("chats"), 0, "mp4")
 
 
@@ -87,8 +84,3 @@ def test_16_bits_are_shown_as_they_are_trained_on() -> None:
 
 def test_few_widths_are_made() -> None:
     assert {known_width(width) for width in range(1, 5000)} == {64, 160, 320, 640}
-
-
-def test_pixels_survive_as_png() -> None:
-    pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
-    assert (np.asarray(Image.open(io.BytesIO(as_png(pixels)))) == pixels).all()

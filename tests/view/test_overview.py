@@ -4,22 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from view_folders import HOSTILE_NAME
 
-from shardmill.view import overview
-from shardmill.view.access import AccessPolicy
+from shardmill.view.answers import Query
 from shardmill.view.context import Context
-from shardmill.view.folder import Folder
 from shardmill.view.overview import (
-    find_rejects,
     progress_of,
     show_item,
     show_map,
     show_unit,
+    stat_plots,
     unit_row,
 )
-from shardmill.view.query import Budget, Query
 
 
 def test_the_map_holds_every_item_and_way(context: Context) -> None:
@@ -62,40 +58,6 @@ def test_a_folder_without_a_stage_is_shown_by_its_manifest(hostile: Path) -> Non
     assert (node["id"], node["kept"], node["state"]) == (HOSTILE_NAME, 3, "done")
 
 
-@pytest.fixture
-def rejected(pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """The pairs with many rejects in several files, shown seven at a time."""
-    shutil.copytree(pipeline / "pairs", tmp_path / "pairs")
-    for unit in range(5):
-        lines = [
-            {"key": f"k{unit}-{n}", "reason": f"r{n % 3}", "detail": "<d>", "filtered": False}
-            for n in range(10)
-        ]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / "pairs" / "rejects" / f"{unit:06d}.jsonl").write_text(text)
-    monkeypatch.setattr(overview, "MAX_REJECTS", 7)
-    return Folder(tmp_path / "pairs", AccessPolicy.below(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("reason", "wanted", "count"), [("", "", 50), ("r1", "", 15), ("", "K3-", 10)]
-)
-def test_pages_of_rejects_hold_each_that_fits_once(
-    rejected: Folder, reason: str, wanted: str, count: int
-) -> None:
-    found, cursor = list[str](), (0, 0)
-    while cursor is not None:
-        page = find_rejects(rejected, reason, wanted, cursor, Budget(60))
-        found += [reject["key"] for reject in page["found"]]
-        cursor = page["cursor"] and tuple(page["cursor"])
-    assert len(found) == len(set(found)) == count
-
-
-def test_a_search_without_time_goes_on_later(rejected: Folder) -> None:
-    page = find_rejects(rejected, "", "", (0, 0), Budget(0))
-    assert page["found"] == [] and page["cursor"] == [0, 0]
-
-
 def test_the_counts_of_a_unit_are_those_of_its_receipt(context: Context) -> None:
     unit = show_unit(context, Query({"id": "pairs", "name": "000002"}))
     assert (unit["in"], unit["kept"], unit["skipped"]) == (8, 7, 1)
@@ -125,3 +87,12 @@ def test_units_have_states(pipeline: Path, tmp_path: Path) -> None:
 def test_a_status_is_not_read_again_at_once(context: Context) -> None:
     folder = context.folder("pairs")
     assert context.status(folder) is context.status(folder)
+
+
+def test_statistics_become_facts_tables_and_bars() -> None:
+    stats = {"tokens": 5, "source|a": 2, "source|b": 3, "chars|<=4": 1, "chars|<=16": 2}
+    found = {group["name"]: group for group in stat_plots({**stats, "chars|sum": 30})}
+    assert found[""]["rows"] == [("tokens", 5)]
+    assert found["source"]["rows"] == [("b", 3), ("a", 2)]
+    assert (found["chars"]["limits"], found["chars"]["counts"]) == ([4, 8, 16], [1, 0, 2])
+    assert found["chars"]["mean"] == 10

@@ -16,7 +16,6 @@ from shardmill.view.plots import (
     pack_plots,
     price_plan,
     some_lengths,
-    stat_plots,
     step_plots,
 )
 
@@ -70,12 +69,3 @@ def test_lengths_are_drawn_by_source(context: Context) -> None:
     assert drawn["lengths"]["count"] == 18
     assert drawn["lengths"]["series"][0]["name"] == "chats"
     assert drawn["visual"]["max"] == 512
-
-
-def test_statistics_become_facts_tables_and_bars() -> None:
-    stats = {"tokens": 5, "source|a": 2, "source|b": 3, "chars|<=4": 1, "chars|<=16": 2}
-    found = {group["name"]: group for group in stat_plots({**stats, "chars|sum": 30})}
-    assert found[""]["rows"] == [("tokens", 5)]
-    assert found["source"]["rows"] == [("b", 3), ("a", 2)]
-    assert (found["chars"]["limits"], found["chars"]["counts"]) == ([4, 8, 16], [1, 0, 2])
-    assert found["chars"]["mean"] == 10

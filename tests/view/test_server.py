@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError
+from shardmill.view.answers import static_files
 from shardmill.view.context import Context
-from shardmill.view.server import _span, bind, make_app, static_files
+from shardmill.view.server import HEADERS, RequestGuard, _span, bind, make_app
 
 TOKEN = "token"
 
@@ -160,3 +165,57 @@ def test_a_port_that_is_taken_gives_way_unless_it_was_asked_for() -> None:
         bind(port, 0)
     taken.close()
     other.close()
+
+
+GUARD_TOKEN = "right-token"
+
+
+def guarded(host: str = "127.0.0.1:8000") -> TestClient:
+    def page(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("inside")
+
+    app = Starlette(routes=[Route("/", page, methods=["GET", "POST"])])
+    return TestClient(RequestGuard(app, GUARD_TOKEN, "cookie"), base_url=f"http://{host}")
+
+
+def test_the_token_opens_the_page_and_becomes_a_cookie() -> None:
+    browser = guarded()
+    first = browser.get("/", params={"token": GUARD_TOKEN})
+    assert first.text == "inside"
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert browser.get("/").text == "inside"
+
+
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=right-token%00", "?x=1"])
+def test_without_the_token_nothing_is_told(query: str) -> None:
+    refused = guarded().get(f"/{query}", headers={"cookie": "cookie=wrong; other=right-token"})
+    assert refused.status_code == 403
+    assert "set-cookie" not in refused.headers
+    assert "inside" not in refused.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1:1", "[::1]:8000"])
+def test_names_of_the_loopback_are_answered(host: str) -> None:
+    assert guarded(host).get("/", params={"token": GUARD_TOKEN}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil", ""]
+)
+def test_a_rebound_name_is_not_answered(host: str) -> None:
+    refused = guarded().get("/", params={"token": GUARD_TOKEN}, headers={"host": host})
+    assert refused.status_code == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_written(method: str) -> None:
+    assert guarded().request(method, "/", params={"token": GUARD_TOKEN}).status_code == 405
+
+
+def test_every_response_carries_the_policy() -> None:
+    for params in ({"token": GUARD_TOKEN}, {}):
+        found = guarded().get("/", params=params).headers
+        assert {name: found[name] for name in HEADERS} == HEADERS
+    policy = HEADERS["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy

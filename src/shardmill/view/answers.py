@@ -1,134 +1,118 @@
-"""Every answer that the page can ask for, by name; the server and the report call the same ones."""
+"""What the page is made of and what it can ask for; the server and the report use the same.
+
+An answer is a function of the context and a query that returns plain JSON. A new one is a function
+and a line in the table. It is loaded when it is asked for first, so that the page opens at once.
+
+Values of a query string are checked as they are taken. A request that looks through much data works
+for a moment and returns a cursor; the next request continues there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from shardmill.errors import ConfigError
-from shardmill.view.codes import find_images, list_codes
-from shardmill.view.context import Context
-from shardmill.view.items import NotHere
-from shardmill.view.overview import list_rejects, list_units, show_item, show_map, show_unit
-from shardmill.view.packs import list_packs, show_pack
-from shardmill.view.plots import length_plots, pack_plots, price_plan, some_lengths, step_plots
-from shardmill.view.query import Budget, Query
-from shardmill.view.rows import filter_rows, open_decoder, show_row
-from shardmill.view.samples import filter_samples, find_sample, sample_place, show_sample
-from shardmill.view.search import search
+from shardmill.errors import ConfigError, NotFound
 
-Answer: TypeAlias = Callable[[Context, Query], dict[str, Any]]
-PER_PAGE = 48
+if TYPE_CHECKING:
+    from shardmill.view.context import Context
+
+MAX_TEXT = 2000
+MAX_NUMBER = 1 << 53  # the largest whole number that JavaScript holds exactly
+SECONDS = 0.25
+ANSWERS: Mapping[str, str] = {
+    "map": "overview:show_map",
+    "item": "overview:show_item",
+    "units": "overview:list_units",
+    "unit": "overview:show_unit",
+    "plots": "plots:show_plots",
+    "rejects": "samples:list_rejects",
+    "samples": "samples:list_samples",
+    "sample": "samples:show_sample",
+    "search": "samples:search",
+    "rows": "tokens:list_rows",
+    "row": "tokens:show_row",
+    "packs": "tokens:list_packs",
+    "pack": "tokens:show_pack",
+    "codes": "codes:list_codes",
+}
+# These return bytes: a medium or its thumbnail, and an image decoded from its codes.
+CONTENTS: Mapping[str, str] = {"media": "media:show_medium", "decoded": "codes:decode_codes"}
+STATIC_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The values of a query string by name."""
+
+    values: Mapping[str, str]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a text; raises `ConfigError` if it is missing and has no default."""
+        value = self.values.get(name, default)
+        if value is None:
+            raise ConfigError(f"the request lacks {name!r}")
+        if len(value) > MAX_TEXT:
+            raise ConfigError(f"{name!r} is longer than {MAX_TEXT} characters")
+        return value
+
+    def number(self, name: str, default: int | None = None, *, most: int = MAX_NUMBER) -> int:
+        """Return a whole number from 0 to `most`; larger ones are taken as `most`."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if value is None or not value.isascii() or not value.isdigit() or len(value) > 16:
+            raise ConfigError(f"{name!r} must be a whole number, got {str(value)[:40]!r}")
+        return min(int(value), most)
+
+
+class Budget:
+    """The time that one request may spend on a search."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._end_s = time.monotonic() + seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is time to answer."""
+        return time.monotonic() >= self._end_s
 
 
 def answer(context: Context, name: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return one answer by its name as plain JSON; raises `NotHere` for an unknown name."""
+    """Return one answer by its name as plain JSON; raises `NotFound` for an unknown name.
+
+    `answer(context, "row", {"id": "tokens", "n": "17"})` is row 17 of the folder tokens.
+    """
     if name not in ANSWERS:
-        raise NotHere(f"there is no answer {name!r}")
-    return ANSWERS[name](context, Query(values))
+        raise NotFound(f"there is no answer {name!r}")
+    found: dict[str, Any] = _call(ANSWERS[name], context, values)
+    return found
 
 
-def _samples(context: Context, query: Query) -> dict[str, Any]:
-    return _page(context, query, ("samples",), filter_samples)
+def content(context: Context, name: str, values: Mapping[str, str]) -> Any:
+    """Return the bytes of an image, or for "media" also the place where a medium lies."""
+    return _call(CONTENTS[name], context, values)
 
 
-def _sample(context: Context, query: Query) -> dict[str, Any]:
-    id = query.text("id")
-    shown = show_sample(context.folder(id, "samples"), query.number("n"))
-    if shown.get("origin"):
-        shown["origin"]["file"] = context.raw_file(id, shown["origin"]["path"])
-    return shown | {"uses": _uses(context, id, shown["key"], shown["shard"])}
+def _call(place: str, context: Context, values: Mapping[str, str]) -> Any:
+    module, _, function = place.partition(":")
+    return getattr(import_module(f"shardmill.view.{module}"), function)(context, Query(values))
 
 
-def _rows(context: Context, query: Query) -> dict[str, Any]:
-    return _page(context, query, ("tokens", "packs"), filter_rows)
-
-
-def _row(context: Context, query: Query) -> dict[str, Any]:
-    id = query.text("id")
-    folder, samples = context.folder(id, "tokens", "packs"), context.upstream(id, "samples")
-    shown = show_row(folder, query.number("n"), open_decoder(context, id))
-    at = None if samples is None else sample_place(samples, shown["key"], shown["shard"])
-    return shown | {"sample_at": at}
-
-
-def _plots(context: Context, query: Query) -> dict[str, Any]:
-    id = query.text("id")
-    item = context.item(id)
-    if item.kind == "plan":
-        return _plan_plots(context, id, query.number("world", 8, most=1 << 20))
-    if item.kind == "stage" and context.folder(id).content == "tokens":
-        folder = context.folder(id)
-        table, num_shards = some_lengths(folder)
-        return {"shards": num_shards, "of": len(folder.entries()), **length_plots(table)}
-    return {"shards": 1, "of": 1, **length_plots(context.lengths(id))}
-
-
-def _plan_plots(context: Context, id: str, world: int) -> dict[str, Any]:
-    plan, data = context.plan(id), context.data_of_plan(id)
-    if data is None:
-        raise ConfigError("the lengths that this plan was made from are not in this folder")
-    table = context.lengths(data.id)
-    key = id, plan.lengths_digest, len(plan)
-    priced = context.cached(("priced", *key), lambda: price_plan(plan, table))
-    packs = context.cached(("packs", *key), lambda: pack_plots(priced, table))
-    steps = context.cached(("steps", *key, world), lambda: step_plots(priced, world))
-    lengths = context.cached(("lengths", *key), lambda: length_plots(table))
-    return {"data": data.id, **lengths, "plan": {**packs, **steps}}
-
-
-def _page(
-    context: Context, query: Query, contents: tuple[str, ...], find: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the samples or rows from a number on that match the filter."""
-    folder = context.folder(query.text("id"), *contents)
-    found = find(
-        folder,
-        query.number("at", 0),
-        query.number("count", PER_PAGE, most=200),
-        source=query.text("source", ""),
-        wanted=query.text("q", ""),
-        budget=Budget(),
-    )
-    return {"total": sum(entry.num_samples for entry in folder.entries()), **found}
-
-
-def _uses(context: Context, id: str, key: str, shard: str) -> list[dict[str, Any]]:
-    """Return the rows, codes and samples that were made from a sample."""
-    uses: list[dict[str, Any]] = []
-    for item, folder in context.made_from(id):
-        with folder.lock:
-            if folder.content == "tokens":
-                first, rows = folder.first_numbers().get(shard), folder.tokens()
-                if first is not None:
-                    row = rows.shard(rows.locate(first)[0]).keys.find(key)
-                    if row is not None:
-                        uses.append({"kind": "row", "id": item.id, "number": first + row})
-            elif folder.content == "codes":
-                uses += [
-                    {"kind": "codes", "id": item.id, "shard": number, "image": image}
-                    for number, image in find_images(folder, key)[:1]
-                ]
-            elif folder.content == "samples":
-                found = find_sample(folder, key, shard)
-                if found is not None:
-                    uses.append({"kind": "sample", "id": item.id, "number": found})
-    return uses
-
-
-ANSWERS: Mapping[str, Answer] = {
-    "map": show_map,
-    "item": show_item,
-    "units": list_units,
-    "unit": show_unit,
-    "rejects": list_rejects,
-    "samples": _samples,
-    "sample": _sample,
-    "rows": _rows,
-    "row": _row,
-    "packs": list_packs,
-    "pack": show_pack,
-    "plots": _plots,
-    "codes": list_codes,
-    "search": search,
-}
+def static_files() -> dict[str, bytes]:
+    """Return the files of the page by name."""
+    folder = files("shardmill.view") / "static"
+    return {
+        entry.name: entry.read_bytes()
+        for entry in folder.iterdir()
+        if "." + entry.name.rpartition(".")[2] in STATIC_TYPES
+    }

@@ -8,19 +8,16 @@ from codes are shown beside the originals.
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
-from shardmill.view.media import as_png
-from shardmill.view.query import Query
-from shardmill.view.samples import sample_place
+from shardmill.errors import ConfigError, NotFound, need
+from shardmill.view.answers import Query
+from shardmill.view.context import Context, Folder, sample_place
 
 PER_PAGE = 24
 MAX_SHARDS = 32
@@ -56,8 +53,7 @@ def list_codes(context: Context, query: Query) -> dict[str, Any]:
         shown = [{**asdict(i), **show_codes(folder, i.shard, i.image)} for i in ranked[at:][:count]]
     for image in shown:
         shard = folder.entries()[image["shard"]].name
-        found = None if samples is None else sample_place(samples, image["key"], shard)
-        image["sample_at"] = found
+        image["sample_at"] = sample_place(samples, image["key"], shard)
     return {
         "total": len(ranked),
         "at": at,
@@ -105,10 +101,10 @@ def rank_images(folder: Folder, counts: NDArray[np.int64]) -> list[CodeImage]:
 def show_codes(folder: Folder, shard: int, image: int) -> dict[str, Any]:
     """Return one grid of codes with its key and medium."""
     if not 0 <= shard < len(folder.entries()):
-        raise NotHere(f"there are {len(folder.entries())} shards")
+        raise NotFound(f"there are {len(folder.entries())} shards")
     opened = folder.codes(shard)
     if not 0 <= image < opened.num_images:
-        raise NotHere(f"shard {shard} has {opened.num_images} images")
+        raise NotFound(f"shard {shard} has {opened.num_images} images")
     found = opened.image(image)
     sample = int(np.searchsorted(opened.arrays["first"], image, side="right")) - 1
     height, width = found.codes.shape
@@ -124,22 +120,13 @@ def show_codes(folder: Folder, shard: int, image: int) -> dict[str, Any]:
     }
 
 
-def find_images(folder: Folder, key: str) -> list[tuple[int, int]]:
-    """Return (shard, image) of each image of a sample."""
-    for number in range(len(folder.entries())):
-        opened = folder.codes(number)
-        sample = opened.find(key)
-        if sample is not None:
-            first, last = (int(opened.arrays["first"][sample + i]) for i in (0, 1))
-            return [(number, image) for image in range(first, last)]
-    return []
-
-
-def decode_codes(context: Context, folder: Folder, key: str, medium: str) -> bytes:
+def decode_codes(context: Context, query: Query) -> bytes:
     """Return a PNG: the image as it was encoded on the left, decoded from its codes on the right.
 
     Raises `ConfigError` unless the user asked for it: it loads the weights that the folder names.
     """
+    folder = context.folder(query.text("id"), "codes")
+    key, medium = query.text("key"), query.text("medium")
     if not context.decodes:
         raise ConfigError("start with --reconstruct to load the weights and decode codes")
 
@@ -148,8 +135,8 @@ def decode_codes(context: Context, folder: Folder, key: str, medium: str) -> byt
     def make() -> bytes:
         for image in reconstruct(folder.path, [key]):
             if image.medium == medium:
-                return as_png(image.side_by_side())
-        raise NotHere(f"sample {key!r} has no codes of {medium!r}")
+                return _png(image.side_by_side())
+        raise NotFound(f"sample {key!r} has no codes of {medium!r}")
 
     return context.cached(("decoded", str(folder.path), key, medium), make)
 
@@ -166,3 +153,10 @@ def _some_shards(folder: Folder) -> list[int]:
     total = len(folder.entries())
     chosen = np.linspace(0, max(0, total - 1), min(MAX_SHARDS, total)).astype(int)
     return [int(n) for n in np.unique(chosen)] if total else []
+
+
+def _png(pixels: Any) -> bytes:
+    """Return pixels as a PNG."""
+    file = io.BytesIO()
+    need("PIL.Image", extra="image").fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import FormatError, MissingExtra, SampleError, need
+from shardmill.errors import FormatError, MissingExtra, NotFound, SampleError, need
 from shardmill.media.containers import broken_as, video_format
 from shardmill.media.header import audio_format, image_format, probe
 from shardmill.media.image import from_16_bits
 from shardmill.media.video import BlobPart, open_video
-from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
+from shardmill.view.answers import Query
+from shardmill.view.context import Context, Folder
 
 TYPES = {
     "jpg": "image/jpeg",
@@ -45,6 +45,22 @@ WIDTHS = (64, 160, 320, 640)
 QUALITY = 82
 
 
+def show_medium(context: Context, query: Query) -> bytes | MediumBytes:
+    """Return a thumbnail or a frame as a JPEG if one is asked for, else where the bytes lie.
+
+    `w` asks for a thumbnail of this width, `ms` for the frame of a video at this time.
+    """
+    folder = context.folder(query.text("id"), "samples", "packs")
+    place = find_medium(folder, query.number("n"), query.text("name"))
+    width = query.number("w", 0, most=4096)
+    if "ms" in query.values:
+        shot = frame(place, query.number("ms") / 1000, known_width(width or 320))
+        if shot is None:
+            raise NotFound("this frame cannot be shown: is shardmill[video] installed?")
+        return shot
+    return (thumbnail(place, known_width(width)) if width else None) or place
+
+
 @dataclass(frozen=True, slots=True)
 class MediumBytes:
     """Where the bytes of a medium lie; the tar's `checksum` tells it from a later version."""
@@ -54,6 +70,11 @@ class MediumBytes:
     offset: int
     size: int
     checksum: str = ""
+
+    @property
+    def media_type(self) -> str:
+        """The type to declare, by the first bytes."""
+        return media_type(self.read(0, min(HEAD_BYTES, self.size)))
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         """Return some of the bytes, or all from `start` on."""
@@ -68,14 +89,14 @@ def find_medium(folder: Folder, number: int, name: str) -> MediumBytes:
     with folder.lock:
         samples = folder.samples()
         if not 0 <= number < len(samples):
-            raise NotHere(f"there is no sample {number}")
+            raise NotFound(f"there is no sample {number}")
         shard, inside = samples.locate(number)
         files = samples.entries[shard].files
         checksum = files["tar"].checksum if "tar" in files else ""
         for member in folder.sample_shard(shard).index.members(inside):
             if member.ext == name:
                 return MediumBytes(folder, shard, member.offset, member.size, checksum)
-    raise NotHere(f"sample {number} has no medium {name!r}")
+    raise NotFound(f"sample {number} has no medium {name!r}")
 
 
 def media_type(head: bytes) -> str:
@@ -110,13 +131,6 @@ def frame(place: MediumBytes, time_s: float, width: int) -> bytes | None:
     """Return the frame of a video at a time, as a JPEG; None if it cannot be decoded."""
     image = _decode_frame(place, time_s)
     return None if image is None else _as_jpeg(image, width)
-
-
-def as_png(pixels: Any) -> bytes:
-    """Return pixels as a PNG."""
-    file = io.BytesIO()
-    need("PIL.Image", extra="image").fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def known_width(width: int) -> int:

@@ -1,4 +1,4 @@
-"""The map of the pipeline, the overview of each item, and its counts: units, rejects, failures."""
+"""The map of the pipeline, the overview of each item, and its units."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from shardmill.errors import ShardmillError
-from shardmill.model.manifest import ShardEntry
+from shardmill.model.manifest import ShardEntry, group_stats, power_bars
 from shardmill.model.stage import Unit
 from shardmill.running.status import Status
 from shardmill.shards.ledger import read_rejects
 from shardmill.storage.text import parse_json
-from shardmill.view.access import Refused
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import Item
-from shardmill.view.plots import stat_plots
-from shardmill.view.query import Budget, Query
+from shardmill.view.answers import Query
+from shardmill.view.context import Context, Folder, Item, Refused
 
 UNITS_PER_PAGE = 48
 MAX_FAILURES = 20
 MAX_RAW = 200
 MAX_REJECTS = 100
 MAX_TRACEBACK = 8000
+MAX_STATS = 50
 
 
 def show_map(context: Context, query: Query) -> dict[str, Any]:
@@ -252,32 +249,23 @@ def _failure(folder: Folder, name: str) -> dict[str, str] | None:
         return None
 
 
-def list_rejects(context: Context, query: Query) -> dict[str, Any]:
-    """Return rejects of a folder, by reason and text, from a cursor on."""
-    folder = context.folder(query.text("id"))
-    cursor = query.number("file", 0), query.number("line", 0)
-    return find_rejects(folder, query.text("reason", ""), query.text("q", ""), cursor, Budget())
+def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the statistics that stages count: facts, tables and histograms of powers of two.
 
-
-def find_rejects(
-    folder: Folder, reason: str, wanted: str, cursor: tuple[int, int], budget: Budget
-) -> dict[str, Any]:
-    """Return rejects of a reason ("" for all) whose key or detail contains `wanted`.
-
-    The cursor is (file, line); the answer has the cursor to continue with, None at the end.
+    "tokens" is a fact, "source|web" a line of the table "source", "text chars|<=64" a bar.
     """
-    paths = sorted((folder.path / "rejects").glob("*.jsonl"))
-    found: list[dict[str, Any]] = []
+    return [_group(name, values) for name, values in group_stats(stats).items()]
 
-    def answer(cursor: list[int] | None, searched: int) -> dict[str, Any]:
-        return {"found": found, "cursor": cursor, "searched": searched, "of": len(paths)}
 
-    for file in range(cursor[0], len(paths)):
-        first = cursor[1] if file == cursor[0] else 0
-        for line, reject in enumerate(islice(read_rejects(paths[file]), first, None), first):
-            if len(found) >= MAX_REJECTS or budget.is_spent:
-                return answer([file, line], file)
-            text = f"{reject.key}\n{reject.detail}".casefold()
-            if reason in ("", reject.reason) and wanted.casefold() in text:
-                found.append({**asdict(reject), "unit": paths[file].stem})
-    return answer(None, len(paths))
+def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
+    bars = power_bars(values)
+    if "sum" in values and bars:
+        return {
+            "name": name,
+            "kind": "bars",
+            "limits": [limit for limit, _ in bars],
+            "counts": [count for _, count in bars],
+            "mean": values["sum"] / max(1, sum(count for _, count in bars)),
+        }
+    rows = sorted(values.items(), key=lambda item: -item[1])[:MAX_STATS]
+    return {"name": name, "kind": "counts" if name else "facts", "rows": rows}

@@ -6,28 +6,53 @@ answer says how many: ten million rows are plotted as fast as ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.model.manifest import group_stats, power_bars
+from shardmill.errors import ConfigError
 from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
 from shardmill.model.rng import mix
 from shardmill.packing.balance import ModelShape, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled
 from shardmill.packing.report import source_shares, straggler
 from shardmill.shards.tokens.shard import shard_lengths
-from shardmill.view.folder import Folder
+from shardmill.view.answers import Query
+from shardmill.view.context import Context, Folder
 
 MAX_SHARDS = 64
 NUM_BINS = 48
 MAX_SOURCES = 8
 NUM_POINTS = 240
-MAX_ROWS = 50
 COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
+
+
+def show_plots(context: Context, query: Query) -> dict[str, Any]:
+    """Return the plots of a plan, of a folder of tokens or of a length table."""
+    id = query.text("id")
+    item = context.item(id)
+    if item.kind == "plan":
+        return _plan_plots(context, id, query.number("world", 8, most=1 << 20))
+    if item.kind == "stage" and context.folder(id).content == "tokens":
+        folder = context.folder(id)
+        table, num_shards = some_lengths(folder)
+        return {"shards": num_shards, "of": len(folder.entries()), **length_plots(table)}
+    return {"shards": 1, "of": 1, **length_plots(context.lengths(id))}
+
+
+def _plan_plots(context: Context, id: str, world: int) -> dict[str, Any]:
+    plan, data = context.plan(id), context.data_of_plan(id)
+    if data is None:
+        raise ConfigError("the lengths that this plan was made from are not in this folder")
+    table = context.lengths(data.id)
+    key = id, plan.lengths_digest, len(plan)
+    priced = context.cached(("priced", *key), lambda: price_plan(plan, table))
+    packs = context.cached(("packs", *key), lambda: pack_plots(priced, table))
+    steps = context.cached(("steps", *key, world), lambda: step_plots(priced, world))
+    lengths = context.cached(("lengths", *key), lambda: length_plots(table))
+    return {"data": data.id, **lengths, "plan": {**packs, **steps}}
 
 
 def some_lengths(folder: Folder) -> tuple[LengthTable, int]:
@@ -137,28 +162,6 @@ def step_plots(priced: PricedPlan, world: int) -> dict[str, Any]:
         ],
         "steps": _steps(priced, ranks),
     }
-
-
-def stat_plots(stats: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return the statistics that stages count: facts, tables and histograms of powers of two.
-
-    "tokens" is a fact, "source|web" a line of the table "source", "text chars|<=64" a bar.
-    """
-    return [_group(name, values) for name, values in group_stats(stats).items()]
-
-
-def _group(name: str, values: dict[str, int]) -> dict[str, Any]:
-    bars = power_bars(values)
-    if "sum" in values and bars:
-        return {
-            "name": name,
-            "kind": "bars",
-            "limits": [limit for limit, _ in bars],
-            "counts": [count for _, count in bars],
-            "mean": values["sum"] / max(1, sum(count for _, count in bars)),
-        }
-    rows = sorted(values.items(), key=lambda item: -item[1])[:MAX_ROWS]
-    return {"name": name, "kind": "counts" if name else "facts", "rows": rows}
 
 
 def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:

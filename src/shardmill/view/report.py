@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from shardmill.errors import ShardmillError
+from shardmill.errors import NotFound, ShardmillError
 from shardmill.storage.text import dump_line
-from shardmill.view.answers import answer
+from shardmill.view.answers import answer, content, static_files
 from shardmill.view.context import Context
-from shardmill.view.media import HEAD_BYTES, find_medium, frame, media_type, thumbnail
-from shardmill.view.server import static_files
 
 NUM_PACKS = 24
 NUM_UNITS = 50
@@ -182,14 +180,13 @@ def _keep(context: Context, bundle: Bundle, id: str, number: int, name: str, kin
     """Add a thumbnail of a medium to the bundle, if one can be made."""
     if kind == "audio":
         return
-    place = find_medium(context.folder(id, "samples", "packs"), number, name)
     asked = {"id": id, "n": str(number), "name": name, "w": str(THUMB)}
     if kind == "video":
         asked["ms"] = str(FILM_MS)
-        content = frame(place, FILM_MS / 1000, THUMB)
-    else:
-        content = thumbnail(place, THUMB)
-    if content is not None:
-        kind_ = media_type(content[:HEAD_BYTES])
-        encoded = base64.b64encode(content).decode()
-        bundle.media[address("media", asked)] = f"data:{kind_};base64,{encoded}"
+    try:
+        image = content(context, "media", asked)
+    except NotFound:
+        return
+    if isinstance(image, bytes):  # else it is a file of which no thumbnail can be made
+        encoded = base64.b64encode(image).decode()
+        bundle.media[address("media", asked)] = f"data:image/jpeg;base64,{encoded}"

@@ -1,50 +1,70 @@
-"""The server: the static page, answers as JSON, and media by ranges. It only reads."""
+"""The server: the static page, answers as JSON, and media by ranges. It only reads.
+
+It answers this machine only. The Host header must be a name of the loopback, so a web site that
+rebinds its own name to 127.0.0.1 fails, and each request must hold the token: as a cookie that no
+other site can send, or in the link that opens the page. Responses allow no script but our own
+files, no text that becomes markup (trusted types), no frame and no request to anywhere else.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from importlib.resources import files
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardmill.errors import ConfigError, ShardmillError
+from shardmill.errors import ConfigError, NotFound, ShardmillError
 from shardmill.storage.text import dump_line
-from shardmill.view.access import Refused, RequestGuard
-from shardmill.view.answers import answer
-from shardmill.view.codes import decode_codes
-from shardmill.view.context import Context
-from shardmill.view.items import NotHere
-from shardmill.view.media import (
-    HEAD_BYTES,
-    UNKNOWN,
-    MediumBytes,
-    find_medium,
-    frame,
-    known_width,
-    media_type,
-    thumbnail,
-)
-from shardmill.view.query import Query
+from shardmill.view.answers import STATIC_TYPES, answer, content, static_files
+from shardmill.view.context import Context, Refused
 
-STATIC_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+if TYPE_CHECKING:  # loaded with the first medium
+    from shardmill.view.media import MediumBytes
+
 # A medium that is opened by itself, not as part of the page, may run nothing at all.
 MEDIA_POLICY = "default-src 'none'; sandbox"
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 CHUNK = 1 << 20
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+METHODS = frozenset({"GET", "HEAD"})
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "media-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
 
 
 def make_app(context: Context, token: str, port: int) -> Starlette:
@@ -54,7 +74,7 @@ def make_app(context: Context, token: str, port: int) -> Starlette:
     def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in pages:
-            raise NotHere(f"there is no {name!r}")
+            raise NotFound(f"there is no {name!r}")
         kind = STATIC_TYPES["." + name.rpartition(".")[2]]
         return Response(pages[name], media_type=kind, headers={"cache-control": "no-cache"})
 
@@ -65,13 +85,14 @@ def make_app(context: Context, token: str, port: int) -> Starlette:
         return _json({"address": f"{request.base_url}?token={token}"})
 
     def media(request: Request) -> Response:
-        return _media(context, request)
+        found = content(context, "media", dict(request.query_params))
+        if isinstance(found, bytes):
+            return Response(found, media_type="image/jpeg", headers=_max_age(600))
+        return _ranged(found, request.headers.get("range", ""))
 
     def decoded(request: Request) -> Response:
-        query = Query(dict(request.query_params))
-        folder = context.folder(query.text("id"), "codes")
-        content = decode_codes(context, folder, query.text("key"), query.text("medium"))
-        return Response(content, media_type="image/png", headers=_max_age(60))
+        found = content(context, "decoded", dict(request.query_params))
+        return Response(found, media_type="image/png", headers=_max_age(60))
 
     routes: dict[str, Callable[[Request], Response]] = {
         "/": page,
@@ -86,16 +107,6 @@ def make_app(context: Context, token: str, port: int) -> Starlette:
         middleware=[Middleware(RequestGuard, token=token, cookie=f"shardmill-{port}")],
         exception_handlers={ShardmillError: _refuse, OSError: _refuse, HTTPException: _no_page},
     )
-
-
-def static_files() -> dict[str, bytes]:
-    """Return the files of the page by name."""
-    folder = files("shardmill.view") / "static"
-    return {
-        entry.name: entry.read_bytes()
-        for entry in folder.iterdir()
-        if "." + entry.name.rpartition(".")[2] in STATIC_TYPES
-    }
 
 
 def bind(port: int | None, default: int) -> socket.socket:
@@ -131,27 +142,10 @@ def serve(app: Starlette, bound: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[bound])
 
 
-def _media(context: Context, request: Request) -> Response:
-    query = Query(dict(request.query_params))
-    folder = context.folder(query.text("id"), "samples", "packs")
-    place = find_medium(folder, query.number("n"), query.text("name"))
-    width = query.number("w", 0, most=4096)
-    if "ms" in query.values:
-        shot = frame(place, query.number("ms") / 1000, known_width(width or 320))
-        if shot is None:
-            raise NotHere("this frame cannot be shown: is shardmill[video] installed?")
-        return Response(shot, media_type="image/jpeg", headers=_max_age(600))
-    if width:
-        small = thumbnail(place, known_width(width))
-        if small is not None:
-            return Response(small, media_type="image/jpeg", headers=_max_age(600))
-    return _ranged(place, request.headers.get("range", ""))
-
-
 def _ranged(place: MediumBytes, wanted: str) -> Response:
-    kind = media_type(place.read(0, min(HEAD_BYTES, place.size)))
+    kind = place.media_type
     headers = {**_max_age(60), "accept-ranges": "bytes", "content-security-policy": MEDIA_POLICY}
-    if kind == UNKNOWN:
+    if not kind.startswith(("image/", "video/", "audio/")):
         headers["content-disposition"] = "attachment"
     span = _span(wanted, place.size)
     if span is None:
@@ -192,7 +186,7 @@ def _max_age(seconds: int) -> dict[str, str]:
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    codes = {NotHere: 404, Refused: 403, ConfigError: 400, ShardmillError: 422}
+    codes = {NotFound: 404, Refused: 403, ConfigError: 400, ShardmillError: 422}
     status = next((code for kind, code in codes.items() if isinstance(error, kind)), 500)
     return _json({"error": str(error)}, status)
 
@@ -200,3 +194,56 @@ def _refuse(request: Request, error: Exception) -> Response:
 def _no_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _json({"error": error.detail}, error.status_code)
+
+
+class RequestGuard:
+    """ASGI middleware: passes reads from the loopback that hold the token, refuses the rest."""
+
+    def __init__(self, app: ASGIApp, token: str, cookie: str) -> None:
+        self._app, self._token, self._cookie = app, token, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a refusal, or pass the request on; either way add the headers."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        in_link = self._matches(parse_qs(scope["query_string"].decode("latin-1")).get("token", []))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if in_link:
+                    cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+                    headers.append("set-cookie", cookie)
+            await send(message)
+
+        refusal = self._refusal(scope["method"], Headers(scope=scope), in_link)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, method: str, headers: Headers, in_link: bool) -> Response | None:
+        if method not in METHODS:
+            return PlainTextResponse("this page only reads\n", 405)
+        host = headers.get("host", "")
+        name, _, port = host.rpartition(":")
+        if (name if port.isdigit() else host).lower() not in LOOPBACK:
+            return PlainTextResponse("ask for 127.0.0.1 or localhost\n", 421)
+        if in_link or self._matches(_cookies(headers, self._cookie)):
+            return None
+        return PlainTextResponse(
+            "this page needs its token: open the address that `shardmill view` printed\n", 403
+        )
+
+    def _matches(self, given: Iterable[str]) -> bool:
+        # Compared in constant time, so that timing does not tell how much of a guess was right.
+        token = self._token.encode()
+        return any(secrets.compare_digest(text.encode(), token) for text in given)
+
+
+def _cookies(headers: Headers, name: str) -> list[str]:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return []
+    return [] if found is None else [found.value]

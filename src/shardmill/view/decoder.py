@@ -1,4 +1,4 @@
-"""Rows of tokens: decoded, split into runs by loss and modality, with media in place.
+"""Rows of tokens as text: decoded, split into runs by loss and modality, with media in place.
 
 A run is {kind, in_loss, start, tokens, ...}: "text" and "control" runs carry the text of each token
 and its id, runs of media their name and grid.
@@ -14,18 +14,11 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.codec import digest, from_plain
+from shardmill.model.codec import from_plain
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
+from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
-from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
-from shardmill.view.access import AccessPolicy
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import NotHere
-from shardmill.view.query import Budget
-from shardmill.view.samples import describe_origin
 
 MAX_TOKENS = 16_384
 PIECE_CONTEXT = 3
@@ -35,91 +28,16 @@ BUNDLED = "bundled"
 Decode = Callable[[list[int]], str]
 
 
-def filter_rows(
-    folder: Folder, at: int, count: int, *, source: str, wanted: str, budget: Budget
-) -> dict[str, Any]:
-    """Return rows from `at` on, of one source, with `wanted` in their key."""
-    with folder.lock:
-        rows = folder.tokens()
-        total, number, found = len(rows), at, list[dict[str, Any]]()
-        while number < total and len(found) < count and not budget.is_spent:
-            shard, inside = rows.locate(number)
-            opened = rows.shard(shard)
-            if source and source not in opened.spans.meta["sources"]:
-                number += len(opened) - inside
-                continue
-            line = _line(rows, number)
-            if wanted in line["key"] and source in ("", line["source"]):
-                found.append(line)
-            number += 1
-    return {"rows": found, "next": None if number >= total else number, "searched": number}
-
-
-def show_row(folder: Folder, number: int, decoder: Decoder) -> dict[str, Any]:
-    """Return a row in full: its runs of tokens, spans of loss, media and origin."""
-    with folder.lock:
-        rows = folder.tokens()
-        if not 0 <= number < len(rows):
-            raise NotHere(f"there are rows 0..{len(rows) - 1}, not {number}")
-        row = rows[number]
-        shard, inside = rows.locate(number)
-        return {
-            "number": number,
-            "total": len(rows),
-            "shard": rows.entries[shard].name,
-            "row_in_shard": inside,
-            **describe_row(row),
-            **decoder.decode(row),
-        }
-
-
-def describe_row(row: TokenRow) -> dict[str, Any]:
-    """Return what a row is, without its tokens."""
-    return {
-        "key": row.key,
-        "tokens": len(row.ids),
-        "visual": row.num_visual,
-        "loss_tokens": row.num_loss,
-        "loss": row.loss.tolist(),
-        "media": [describe_span(span) for span in row.media],
-        "origin": describe_origin(row.origin),
-        "continues": row.continues,
-    }
-
-
-def describe_span(span: MediaSpan) -> dict[str, Any]:
-    """Return where a medium lies among the tokens."""
-    return {
-        "name": span.name,
-        "kind": span.kind,
-        "position": span.position,
-        "tokens": span.num_tokens,
-        "grid": list(span.grid),
-        "before": span.before,
-        "after": span.after,
-    }
-
-
-def shortened(row: TokenRow, num_tokens: int) -> TokenRow:
-    """Return the beginning of a long row, with no medium cut in two."""
-    if len(row.ids) <= num_tokens:
-        return row
-    media = tuple(span for span in row.media if span.end <= num_tokens)
-    loss = row.loss[row.loss[:, 0] < num_tokens].copy()
-    loss[:, 1] = np.minimum(loss[:, 1], num_tokens - loss[:, 0])
-    return replace(row, ids=row.ids[:num_tokens], loss=loss, media=media)
-
-
 class Decoder:
     """Turns rows of a folder into runs of text, by the tokenizer that its spec names.
 
-    Only tokenizers of the plugin table are loaded, bundled or from where the policy allows: a
+    Only tokenizers of the plugin table are loaded, bundled or from where `check_url` allows: a
     folder from elsewhere cannot make the page import a class or read a file of its choice. Without
     a tokenizer the runs hold ids, and `problem` says why.
     """
 
-    def __init__(self, spec: Mapping[str, Any], policy: AccessPolicy) -> None:
-        self.problem, self._policy = "", policy
+    def __init__(self, spec: Mapping[str, Any], check_url: Callable[[str], None]) -> None:
+        self.problem, self._check_url = "", check_url
         self._tokenizer: TextTokenizer | None = None
         self._names: dict[int, str] = {}
         try:
@@ -185,7 +103,7 @@ class Decoder:
         if str(tokenizer.get("kind")).removeprefix("text/") not in TEXT_TOKENIZERS:
             raise ConfigError(f"the page does not load the tokenizer {tokenizer.get('kind')!r}")
         if tokenizer.get("path") != BUNDLED:
-            self._policy.check_url(str(tokenizer.get("path")))
+            self._check_url(str(tokenizer.get("path")))
         names = from_plain(space, TokenSpace).names
         self._names = {number: f"<{name}>" for name, number in names.items()}
         # Only decoding is wanted, so the fast engines and their self-test stay out.
@@ -215,23 +133,11 @@ def pieces(decode: Decode, ids: list[int]) -> list[str]:
     return texts
 
 
-def open_decoder(context: Context, id: str) -> Decoder:
-    """Return the decoder of a folder; packs are decoded by the tokenizer of their tokens."""
-    folder, tokens = context.folder(id), context.upstream(id, "tokens")
-    spec = folder.spec if "tokenizer" in folder.spec or tokens is None else tokens[1].spec
-    return context.cached(("decoder", digest(spec)), lambda: Decoder(spec, context.policy))
-
-
-def _line(rows: TokenDataset, number: int) -> dict[str, Any]:
-    place, inside = rows.locate(number)
-    shard = rows.shard(place)
-    origin = shard.origin(inside)
-    return {
-        "number": number,
-        "key": shard.keys[inside],
-        "tokens": int(shard.lengths[inside]),
-        "visual": int(shard.num_visual[inside]),
-        "loss_tokens": int(shard.loss(inside)[:, 1].sum()),
-        "source": origin.source if origin else "",
-        "media": [describe_span(span) for span in shard.media(inside)],
-    }
+def shortened(row: TokenRow, num_tokens: int) -> TokenRow:
+    """Return the beginning of a long row, with no medium cut in two."""
+    if len(row.ids) <= num_tokens:
+        return row
+    media = tuple(span for span in row.media if span.end <= num_tokens)
+    loss = row.loss[row.loss[:, 0] < num_tokens].copy()
+    loss[:, 1] = np.minimum(loss[:, 1], num_tokens - loss[:, 0])
+    return replace(row, ids=row.ids[:num_tokens], loss=loss, media=media)

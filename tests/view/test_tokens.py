@@ -7,21 +7,23 @@ import pytest
 from packed_folder import make_packed
 from view_folders import run_in
 
+from shardmill.errors import NotFound
 from shardmill.packing.order import EpochOrder
-from shardmill.view.context import Context
-from shardmill.view.items import NotHere
-from shardmill.view.packs import (
+from shardmill.view.answers import Budget, Query
+from shardmill.view.context import Context, sample_place
+from shardmill.view.samples import describe_sample
+from shardmill.view.tokens import (
     PlannedPacks,
     RecordPacks,
     StoredPacks,
     TarPacks,
+    filter_rows,
     layout_of,
     list_packs,
     open_packs,
     show_pack,
+    show_row,
 )
-from shardmill.view.query import Query
-from shardmill.view.samples import sample_place, show_sample
 
 
 def test_stored_packs_are_the_planned_ones_in_the_order_of_training(context: Context) -> None:
@@ -88,7 +90,7 @@ def test_a_plan_without_its_data_still_names_rows(pipeline: Path, tmp_path: Path
 
 
 def test_packs_that_are_not_there_are_not_shown(context: Context) -> None:
-    with pytest.raises(NotHere):
+    with pytest.raises(NotFound):
         show_pack(context, Query({"id": "packs", "n": "3"}))
 
 
@@ -100,7 +102,7 @@ def test_each_document_leads_to_its_row_sample_and_source(context: Context, id: 
             rows = context.folder(document["tokens_at"]["id"]).tokens()
             assert rows[document["tokens_at"]["number"]].key == document["key"]
             at = document["sample_at"]
-            sample = show_sample(context.folder(at["id"]), at["number"])
+            sample = describe_sample(context.folder(at["id"]), at["number"])
             assert sample["key"] == document["key"]
             assert sample["origin"] == document["origin"]
             assert [m["name"] for m in document["media"]] == list(sample["media"])
@@ -147,3 +149,27 @@ def test_records_of_an_export_are_shown_through_its_reader(
     assert document["undecoded"] == ""
     # Megatron has no place for a loss mask, so none is claimed.
     assert (document["loss_tokens"] is None) == (format == "megatron")
+
+
+def test_runs_hold_every_token_in_order(context: Context) -> None:
+    row = show_row(context, Query({"id": "tokens", "n": "2"}))
+    place = 0
+    for run in row["runs"]:
+        assert run["start"] == place
+        place += run["tokens"]
+        if "texts" in run:
+            assert len(run["texts"]) == run["tokens"]
+    assert place == row["tokens"] == 348
+    in_loss = [run for run in row["runs"] if run["in_loss"]]
+    assert sum(run["tokens"] for run in in_loss) == row["loss_tokens"] == 55
+    assert "".join(in_loss[0]["texts"]).strip().startswith("He looks through")
+    assert [run["kind"] for run in row["runs"]].count("image") == 1
+
+
+def test_rows_are_listed_and_filtered(context: Context) -> None:
+    folder = context.folder("tokens")
+    found = filter_rows(folder, 16, 10, source="", wanted="", budget=Budget(60))
+    assert [row["number"] for row in found["rows"]] == [16, 17]
+    found = filter_rows(folder, 0, 5, source="chats", wanted="-0000001", budget=Budget(60))
+    assert [row["key"][-2:] for row in found["rows"]] == ["10", "11", "12", "13", "14"]
+    assert filter_rows(folder, 0, 5, source="x", wanted="", budget=Budget(60))["rows"] == []

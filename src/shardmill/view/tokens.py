@@ -1,8 +1,8 @@
-"""Packs, wherever they come from: a plan, token shards, tars, or an export.
+"""Rows of tokens, and packs wherever they come from: a plan, token shards, tars, or an export.
 
-Each source says how many packs it has and returns one as documents; a plan over lengths alone (for
-models that take pixels) knows how long its documents are, and how much of them is visual. Exports
-of other formats are read through their reader: each record is shown as a pack of its documents.
+Each source of packs says how many it has and returns one as documents; a plan over lengths alone
+(for models that take pixels) knows how long its documents are, and how much of them is visual.
+Exports are read by the reader of their format: each record is shown as a pack of its documents.
 """
 
 from __future__ import annotations
@@ -10,34 +10,100 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, chain, islice, repeat
 from typing import Any, Protocol
 
 import numpy as np
 
-from shardmill.errors import ConfigError, FormatError, SampleError, ShardmillError
+from shardmill.errors import ConfigError, FormatError, NotFound, SampleError, ShardmillError
 from shardmill.formats.finder import open_reader
 from shardmill.formats.format import Part, Reader, Record
 from shardmill.formats.packed import packed_documents, packed_row, parse_packed
+from shardmill.model.codec import digest
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
-from shardmill.model.tokenrow import TokenRow, cut_row, no_spans
+from shardmill.model.tokenrow import MediaSpan, TokenRow, cut_row, no_spans
 from shardmill.packing.build import lay_out, num_stored_packs, stored_rows
 from shardmill.packing.order import EpochOrder
+from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.path import UrlPath
-from shardmill.view.context import Context
-from shardmill.view.folder import Folder
-from shardmill.view.items import Item, NotHere
-from shardmill.view.query import Query
-from shardmill.view.rows import Decoder, describe_row, open_decoder
-from shardmill.view.samples import sample_place
+from shardmill.view.answers import Budget, Query
+from shardmill.view.context import Context, Folder, Item, sample_place
+from shardmill.view.decoder import Decoder
 
-PER_PAGE = 24
+ROWS_PER_PAGE, PACKS_PER_PAGE = 48, 24
 # Ids of packs in tars are only shown, so that any that fit into 32 bits will do.
 ANY_SPACE = TokenSpace(text_size=(1 << 31) - 1)
 MAX_CHARS = 4000
+
+
+def list_rows(context: Context, query: Query) -> dict[str, Any]:
+    """Return the rows from a number on that match the filter."""
+    folder = context.folder(query.text("id"), "tokens", "packs")
+    at, count = query.number("at", 0), query.number("count", ROWS_PER_PAGE, most=200)
+    source, wanted = query.text("source", ""), query.text("q", "")
+    found = filter_rows(folder, at, count, source=source, wanted=wanted, budget=Budget())
+    return {"total": sum(entry.num_samples for entry in folder.entries()), **found}
+
+
+def show_row(context: Context, query: Query) -> dict[str, Any]:
+    """Return a row in full: its runs of tokens, spans of loss, media, origin and its sample."""
+    id, number = query.text("id"), query.number("n")
+    folder, samples = context.folder(id, "tokens", "packs"), context.upstream(id, "samples")
+    decoder = open_decoder(context, id)
+    with folder.lock:
+        rows = folder.tokens()
+        if not 0 <= number < len(rows):
+            raise NotFound(f"there are rows 0..{len(rows) - 1}, not {number}")
+        row = rows[number]
+        shard, inside = rows.locate(number)
+        name = rows.entries[shard].name
+        shown = {
+            "number": number,
+            "total": len(rows),
+            "shard": name,
+            "row_in_shard": inside,
+            **describe_row(row),
+            **decoder.decode(row),
+        }
+    return shown | {"sample_at": sample_place(samples, row.key, name)}
+
+
+def filter_rows(
+    folder: Folder, at: int, count: int, *, source: str, wanted: str, budget: Budget
+) -> dict[str, Any]:
+    """Return rows from `at` on, of one source, with `wanted` in their key."""
+    with folder.lock:
+        rows = folder.tokens()
+        total, number, found = len(rows), at, list[dict[str, Any]]()
+        while number < total and len(found) < count and not budget.is_spent:
+            shard, inside = rows.locate(number)
+            opened = rows.shard(shard)
+            if source and source not in opened.spans.meta["sources"]:
+                number += len(opened) - inside
+                continue
+            line = _line(rows, number)
+            if wanted in line["key"] and source in ("", line["source"]):
+                found.append(line)
+            number += 1
+    return {"rows": found, "next": None if number >= total else number, "searched": number}
+
+
+def _line(rows: TokenDataset, number: int) -> dict[str, Any]:
+    place, inside = rows.locate(number)
+    shard = rows.shard(place)
+    origin = shard.origin(inside)
+    return {
+        "number": number,
+        "key": shard.keys[inside],
+        "tokens": int(shard.lengths[inside]),
+        "visual": int(shard.num_visual[inside]),
+        "loss_tokens": int(shard.loss(inside)[:, 1].sum()),
+        "source": origin.source if origin else "",
+        "media": [describe_span(span) for span in shard.media(inside)],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +345,7 @@ class RecordPacks:
             record = next(islice(self._reading, inside - self._next[1], None), None)
             self._next = part, inside + 1
         if record is None:
-            raise NotHere(f"the export has no record {number}")
+            raise NotFound(f"the export has no record {number}")
         if record.problem is not None:
             return [PackRow(None, key=record.key, text=str(record.problem))]
         if not record.rows:
@@ -292,7 +358,7 @@ class RecordPacks:
 def list_packs(context: Context, query: Query) -> dict[str, Any]:
     """Return some packs as strips: where documents begin, and how much of each is visual."""
     packs = open_packs(context, query.text("id"))
-    at, count = query.number("at", 0), query.number("count", PER_PAGE, most=100)
+    at, count = query.number("at", 0), query.number("count", PACKS_PER_PAGE, most=100)
     numbers = range(min(at, len(packs)), min(at + count, len(packs)))
     return {
         "total": len(packs),
@@ -306,7 +372,7 @@ def show_pack(context: Context, query: Query) -> dict[str, Any]:
     id, number = query.text("id"), query.number("n")
     item, packs = context.item(id), open_packs(context, id)
     if not 0 <= number < len(packs):
-        raise NotHere(f"there are packs 0..{len(packs) - 1}, not {number}")
+        raise NotFound(f"there are packs 0..{len(packs) - 1}, not {number}")
     rows = packs.rows(number)
     tokens, samples = context.upstream(id, "tokens"), context.upstream(id, "samples")
     inside = {"id": id, "number": number} if isinstance(packs, TarPacks) else None
@@ -320,7 +386,7 @@ def show_pack(context: Context, query: Query) -> dict[str, Any]:
             {
                 **_document(row, decoder),
                 "tokens_at": _tokens_at(item, tokens, row),
-                "sample_at": None if samples is None else _sample_at(samples, row),
+                "sample_at": _sample_at(samples, row),
                 "media_at": inside,
             }
             for row in rows
@@ -356,7 +422,9 @@ def _tokens_at(
     return {"id": item.id, "name": item.name, "number": row.stored}
 
 
-def _sample_at(samples: tuple[Item, Folder], row: PackRow) -> dict[str, Any] | None:
+def _sample_at(samples: tuple[Item, Folder] | None, row: PackRow) -> dict[str, Any] | None:
+    if samples is None:
+        return None
     try:
         if row.row is not None or row.key:
             return sample_place(samples, row.row.key if row.row else row.key, row.shard)
@@ -382,4 +450,40 @@ def _document(row: PackRow, decoder: Decoder | None) -> dict[str, Any]:
         "origin": None,
         "continues": False,
         "text": row.text,
+    }
+
+
+def open_decoder(context: Context, id: str) -> Decoder:
+    """Return the decoder of a folder; packs are decoded by the tokenizer of their tokens."""
+    folder, tokens = context.folder(id), context.upstream(id, "tokens")
+    spec = folder.spec if "tokenizer" in folder.spec or tokens is None else tokens[1].spec
+    return context.cached(
+        ("decoder", digest(spec)), lambda: Decoder(spec, context.policy.check_url)
+    )
+
+
+def describe_row(row: TokenRow) -> dict[str, Any]:
+    """Return what a row is, without its tokens."""
+    return {
+        "key": row.key,
+        "tokens": len(row.ids),
+        "visual": row.num_visual,
+        "loss_tokens": row.num_loss,
+        "loss": row.loss.tolist(),
+        "media": [describe_span(span) for span in row.media],
+        "origin": None if row.origin is None else asdict(row.origin),
+        "continues": row.continues,
+    }
+
+
+def describe_span(span: MediaSpan) -> dict[str, Any]:
+    """Return where a medium lies among the tokens."""
+    return {
+        "name": span.name,
+        "kind": span.kind,
+        "position": span.position,
+        "tokens": span.num_tokens,
+        "grid": list(span.grid),
+        "before": span.before,
+        "after": span.after,
     }
