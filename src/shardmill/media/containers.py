@@ -44,7 +44,7 @@ DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gi
 # Twice 8K. A decoder holds up to 16 frames besides, so more would not be bounded memory.
 MAX_PIXELS = 1 << 26
 LOCAL_READ_BYTES = 128 << 10
-MAX_MOOV_BYTES = 1 << 28  # 16 million frames; an index beyond that is not worth its memory
+MAX_MOOV_BYTES = 1 << 28  # 16 bytes for each of `MAX_FRAMES`
 MAX_BOXES = 1 << 12  # before the index; a file of empty boxes must not keep us for ever
 # EBML ids of Matroska.
 SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
@@ -146,6 +146,7 @@ def iso_size(data: Bytes) -> MediaSize | None:
 def _track_size(data: Bytes, track: Bytes) -> MediaSize | None:
     table = first_box(track, b"mdia", b"minf", b"stbl")
     entry = first_box(table, b"stsd")
+    # Flags and count, the entry's size and type, then 24 bytes before its width.
     width, height = unpack_from(">HH", entry, 8 + 8 + 24)
     header = first_box(track, b"tkhd")
     if _is_turned(header):
@@ -166,6 +167,7 @@ def _track_size(data: Bytes, track: Bytes) -> MediaSize | None:
 
 def _is_turned(header: Bytes) -> bool:
     # The matrix (a b u, c d v, x y w) turns by a quarter when a and d are 0.
+    # Version 1 has three times of 8 bytes before it instead of 4.
     at = 40 if header[:1] == b"\0" else 52
     a, b, _, c, d = unpack_from(">iiiii", header, at)
     return bool(a == 0 == d and b != 0 != c)
@@ -290,7 +292,11 @@ def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _number(data: memoryview, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """Return the number at `at` and where it ends; ids keep the bit that tells their length."""
+    """Return the number at `at` and where it ends; ids keep the bit that tells their length.
+
+    0x40 0x02 is two bytes long, as 0x40 begins with one zero bit; as a size it is 2, as an id
+    0x4002.
+    """
     first = data[at]
     length = 9 - first.bit_length()
     if length > 8 or at + length > len(data):

@@ -185,7 +185,10 @@ class _Pass:
 
 
 def _plan(table: VideoTable, numbers: FrameNumbers) -> list[_Pass]:
-    """Return the passes in order; frames whose packets follow each other share one."""
+    """Return the passes in order; frames whose packets follow each other share one.
+
+    With key frames at packets 0, 20, 80, the frames 25, 30 and 82 need two: 20 to 30, 80 to 82.
+    """
     passes: list[_Pass] = []
     order = numbers[np.lexsort((table.place[numbers], table.start_place[numbers]))]
     for number in order.tolist():
@@ -221,6 +224,7 @@ class _Reader:
             count -= 1
             packet = self._next()
         if todo.wanted:
+            # Decoders hold frames back to put them in order; None makes them give up the last.
             yield from self._take(self._context.decode(None), todo)
         self._context.flush_buffers()
 

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 from shardmill.errors import ConfigError, Filtered, SampleError
 
 MAX_ASPECT = 32.0
-MAX_SIDE = 8192
+MAX_SIDE = 8192  # of what comes out
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,11 @@ class Native:
 
 
 def cover(width: int, height: int, wide: int, tall: int) -> ResizeCrop:
-    """Return the fit that just covers `wide` x `tall`, in whole numbers: it never undershoots."""
+    """Return the fit that just covers `wide` x `tall`.
+
+    In whole numbers, because a rounded ratio may fall one pixel short: 1000 x 333 to 64 tall is
+    1000 * 64 // 333 = 192 wide.
+    """
     if width * tall >= height * wide:
         return _cut((width * tall // height, tall), wide, tall)
     return _cut((wide, height * wide // width), wide, tall)

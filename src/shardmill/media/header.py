@@ -29,7 +29,7 @@ from shardmill.model.sample import MediaSize
 
 Size: TypeAlias = tuple[int, int]
 
-HEAD = 256
+HEAD = 256  # MPEG transport streams repeat their mark after 188 bytes
 MAX_SIDE = (1 << 31) - 1  # the index holds sizes as 32 bits
 REASONS = {"image": "not an image", "video": "not a video", "audio": "not audio"}
 ORIENTATION_TAG = 0x0112
@@ -108,6 +108,7 @@ def image_format(head: bytes) -> str | None:
         return "gif"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
+    # Two letters are little: the four reserved bytes must be zero as well.
     if head.startswith(b"BM") and len(head) >= 16 and head[6:10] == bytes(4):
         return "bmp"
     if head.startswith((b"II*\0", b"MM\0*")):
@@ -122,7 +123,7 @@ def _jpeg(data: Bytes) -> Size | None:
     while True:
         if data[at] != 0xFF:
             return None
-        while data[at] == 0xFF:
+        while data[at] == 0xFF:  # a marker may be padded with any number of them
             at += 1
         marker = data[at]
         at += 1
@@ -134,6 +135,7 @@ def _jpeg(data: Bytes) -> Size | None:
             return _turned((width, height), orientation)
         if marker == 0xE1 and data[at + 2 : at + 8] == b"Exif\0\0":
             orientation = _exif_orientation(data[at + 8 : at + length])
+        # Pixels or the end came before a size; a length counts its own two bytes.
         if marker in (0xD9, 0xDA) or length < 2:
             return None
         at += length
@@ -163,6 +165,7 @@ def _webp(data: Bytes) -> Size | None:
     if kind == b"VP8 ":
         if data[23:26] != b"\x9d\x01\x2a":
             return None
+        # 14 bits of size each; the two above tell how players should scale.
         width, height = unpack_from("<HH", data, 26)
         return width & 0x3FFF, height & 0x3FFF
     if kind == b"VP8L":
@@ -197,7 +200,10 @@ def _tiff(data: Bytes) -> Size | None:
 
 
 def _avif(data: Bytes) -> Size | None:
-    """Return the largest `ispe` of the item properties, turned by `irot`."""
+    """Return the largest `ispe` of the item properties, turned by `irot`.
+
+    A file also holds the sizes of its alpha plane, its tiles and its thumbnail.
+    """
     # `meta` has four bytes of version and flags before its boxes.
     properties = first_box(first_box(data, b"meta")[4:], b"iprp", b"ipco")
     sizes, turns = [], 0
@@ -228,7 +234,7 @@ def _tiff_tags(data: Bytes) -> Iterator[tuple[int, int]]:
     (count,) = unpack_from(f"{order}H", data, at)
     for entry in range(at + 2, min(at + 2 + 12 * count, len(data) - 11), 12):
         tag, kind = unpack_from(f"{order}HH", data, entry)
-        if kind in (3, 4):
+        if kind in (3, 4):  # u16 and u32; a single value stands in the entry itself
             (value,) = unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, entry + 8)
             yield tag, value
 

@@ -9,6 +9,8 @@ Scaled JPEG decoding is not used: it is off by far more than rounding (33 to 41 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -22,11 +24,11 @@ from shardmill.media.header import probe
 Pixels = NDArray[np.uint8]
 Content = bytes | memoryview
 
-MAX_PIXELS = 1 << 27
+MAX_PIXELS = 1 << 27  # 384 MB as RGB
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 ORIENTATION_TAG = 0x0112
 EXIF_MARK = b"Exif\0\0"
-HEADER_BYTES = 1 << 16
+HEADER_BYTES = 1 << 16  # EXIF is one segment of at most 64 KB, and comes early
 LANCZOS = 1  # Pillow's number for it
 
 
@@ -90,20 +92,27 @@ def _formats() -> tuple[str, ...]:
 def _is_turned(data: bytes) -> bool:
     if EXIF_MARK not in data[:HEADER_BYTES]:
         return False
-    pillow = need("PIL.Image", extra="image")
-    with pillow.open(io.BytesIO(data), formats=_formats()) as image:
+    with _open_with_pillow(data) as image:
         return image.getexif().get(ORIENTATION_TAG, 1) not in (0, 1)
 
 
 def _decode_any(content: Content, allow_truncated: bool) -> Pixels:
-    pillow, ops = need("PIL.Image", extra="image"), need("PIL.ImageOps", extra="image")
-    files = need("PIL.ImageFile", extra="image")
+    ops, files = need("PIL.ImageOps", extra="image"), need("PIL.ImageFile", extra="image")
     # Pillow knows this as a setting of the process; a stage has one value for all its threads.
     files.LOAD_TRUNCATED_IMAGES = allow_truncated
+    with _open_with_pillow(content) as image:
+        image.load()
+        return _to_rgb(ops.exif_transpose(image))
+
+
+@contextmanager
+def _open_with_pillow(content: Content) -> Iterator[Any]:
+    """Yield Pillow's image; what Pillow finds wrong with it is a `SampleError`."""
+    pillow = need("PIL.Image", extra="image")
     try:
+        # Only formats whose header we know: Pillow would try dozens more.
         with pillow.open(io.BytesIO(content), formats=_formats()) as image:
-            image.load()
-            return _to_rgb(ops.exif_transpose(image))
+            yield image
     except pillow.DecompressionBombError as error:
         raise SampleError("too many pixels", str(error)) from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
@@ -125,6 +134,7 @@ def _to_rgb(image: Any) -> Pixels:
 
 
 def _blend_on_white(rgba: Pixels) -> Pixels:
+    # In whole numbers, rounded: 100 at half alpha (128) is (100 * 128 + 255 * 127 + 127) // 255.
     colour, alpha = rgba[..., :3].astype(np.uint32), rgba[..., 3:].astype(np.uint32)
     blended = colour * alpha + 255 * (255 - alpha)
     return ((blended + 127) // 255).astype(np.uint8)
@@ -132,6 +142,7 @@ def _blend_on_white(rgba: Pixels) -> Pixels:
 
 def from_16_bits(values: NDArray[Any]) -> Pixels:
     """Return grey values of 16 bits as pixels of 8: scaled, where Pillow cuts off above 255."""
+    # 65535 is 255 * 257, so that black and white stay what they are.
     scaled = (np.clip(values.astype(np.int64), 0, 65535) + 128) // 257
     return np.repeat(scaled.astype(np.uint8)[..., None], 3, axis=2)
 

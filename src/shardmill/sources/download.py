@@ -43,9 +43,10 @@ from shardmill.storage.path import plain_url
 
 TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
 CHUNK_BYTES = 1 << 18
-NUM_LANES = 8
+NUM_LANES = 8  # so that threads are bounded, however many hosts there are
 PER_HOST = 8
 PER_HOST_VARIABLE = "SHARDMILL_PER_HOST"
+# With "%", so that what is escaped already is not escaped again.
 SAFE = "/%:=&?~#+!$,;'@()*[]"
 
 
@@ -85,6 +86,7 @@ def download(
             if not trouble.passes or number == patience.num_tries:
                 detail = f"{plain_url(url)}: {trouble.detail}, after {number} tries"
                 raise SampleError(trouble.reason, detail) from None
+            # Jittered, so that workers which failed together do not come back together.
             pause_s = random.uniform(0.5, 1.0) * patience.first_pause_s * 2 ** (number - 1)
             sleep(min(max(pause_s, trouble.pause_s), patience.longest_pause_s))
     raise AssertionError("the last try returns or raises")

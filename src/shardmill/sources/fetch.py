@@ -43,8 +43,11 @@ MAX_OPEN = 8
 MAX_URL = 8192  # what is longer is base64
 # The first characters of base64 for JPEG, PNG, GIF, WebP and MP4.
 BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
-MIN_BASE64 = 256
+MIN_BASE64 = 256  # a shorter text may be a path such as "AAAA/1.jpg"
+# Hugging Face sets both: bytes win, the path is only the name that they had.
 LOCATIONS = ("bytes", "path", "url", "image_url")
+# What no retry changes: the path of this row leads nowhere (EINVAL: a name that no file can have).
+# Other errors are those of a disk or a mount, not of the sample.
 GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 CLOSED = frozenset((errno.EACCES, errno.EPERM))
 

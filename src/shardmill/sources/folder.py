@@ -129,6 +129,7 @@ def _group(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
 def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for path in paths:
+        # Units travel as JSON, so a name that is not UTF-8 was written down with \xff in it.
         if "\\x" in path and not os.path.lexists(f"{dir}/{path}"):
             raise SampleError("file name is not UTF-8", path)
         kind = media_kind(path)

@@ -34,8 +34,8 @@ from shardmill.storage.path import as_path, expand_braces, is_remote
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096
-LOOK_AT_FILES = 10_000
-LOOK_AT_ROWS = 64
+LOOK_AT_FILES = 10_000  # a folder of millions must not be walked twice
+LOOK_AT_ROWS = 64  # the most common shape wins, so that one odd row decides nothing
 # What each kind calls its input, and whether it takes more than one.
 INPUT_FIELDS = {"table": "files", "tars": "tars", "folder": "dir", "nemo": "meta"}
 

@@ -96,7 +96,7 @@ def media_kind(name: str) -> SegmentKind | None:
 
 
 UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# A row number or "~2" may follow a name.
+# A row number, a number of copies or "~2" may follow a name.
 MAX_NAME_BYTES = MAX_KEY_BYTES - 24
 
 
@@ -113,6 +113,7 @@ def name_from_path(path: str) -> str:
     raw = name.encode()
     if len(raw) <= MAX_NAME_BYTES:
         return name
+    # "~" and 16 digits; a letter that the cut splits is left out.
     head = raw[: MAX_NAME_BYTES - 17].decode(errors="ignore").rstrip("/")
     return f"{head}~{xxhash.xxh3_64_hexdigest(raw)}"
 

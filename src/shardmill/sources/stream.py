@@ -23,7 +23,7 @@ COMPRESSIONS = (".gz", ".zst")
 # A slice this small inflates to at most 64 MB, even if it was made to be a bomb (zstd can say
 # "128 KB of zeros" in four bytes).
 SLICE = 2048
-SKIP = 1 << 20
+SKIP = 1 << 20  # read and dropped at a time on the way to an offset
 BUFFER = 1 << 18
 
 
@@ -104,6 +104,7 @@ class Streams:
 
     def at(self, path: Path, offset: int) -> BinaryIO:
         """Return the stream of `path`, standing at `offset` of its decompressed content."""
+        # A compressed file can only go on; to go back means to inflate it from the beginning.
         seekable = path.suffix.lower() not in COMPRESSIONS
         if self.file is None or path != self.path or (self.file.tell() > offset and not seekable):
             self.close()

@@ -431,6 +431,7 @@ def _source(path: Path) -> Any:
 
 
 def _is_parquet(path: Path) -> bool:
+    # By its first bytes: people name either file anything.
     with open_stream(path) as file:
         return file.read(4) == b"PAR1"
 

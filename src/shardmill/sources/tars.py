@@ -181,6 +181,7 @@ def row_fields(
         if kind is not None:
             exts.setdefault(kind, []).append(ext)
         elif ext == "json":
+            # Members win over fields of the json with their name, in whatever order they come.
             fields = {**json_object(bytes(content), "member 'json'"), **fields}
         else:
             _add_field(fields, ext, bytes(content))

@@ -290,6 +290,7 @@ def delimited_fields(record: TableRecord, columns: Sequence[str]) -> dict[str, A
         detail = f"{record.place} has {len(cells)} cells, the table has {len(columns)} columns"
         raise SampleError("wrong number of cells", detail)
     try:
+        # Bytes that are no UTF-8 were read as lone surrogates, which cannot be encoded.
         "".join(cells).encode()
     except UnicodeEncodeError as error:
         raise SampleError("not UTF-8", record.place) from error
@@ -410,6 +411,7 @@ class Elements:
                 return record if len(raw) <= self._max_bytes else too_long(record, self._max_bytes)
             if len(self._text) - self._at > self._max_bytes:
                 return self._long_element(number)
+            # Each try parses the element from its beginning: doubling keeps the sum linear.
             self._grow(size)
             size *= 2
 

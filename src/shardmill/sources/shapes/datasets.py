@@ -35,6 +35,7 @@ from shardmill.sources.shapes.shape import (
     in_clip,
     is_missing,
     media_list,
+    need_one,
     seconds_of,
     text_of,
     unused,
@@ -159,9 +160,7 @@ class LiquidShape:
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a pair, or of a text for data_type "text_pretrain"."""
-        text = first_of(fields, ("text", "text_prompt"))
-        if text is None:
-            raise SampleError("missing field", "neither text nor text_prompt holds anything")
+        text = need_one(fields, ("text", "text_prompt"))
         segments = [RowSegment(kind="text", text=text_of(fields, text))]
         has_codes = any(fields.get(name) not in NO_CODES for name in CODE_FIELDS)
         has_image = not is_missing(fields.get("image_path"))
@@ -303,9 +302,7 @@ class VideoChat2Shape:
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a conversation about media."""
-        name = first_of(fields, self.talk)
-        if name is None:
-            raise SampleError("missing field", f"none of {', '.join(self.talk)} holds anything")
+        name = need_one(fields, self.talk)
         images, used_images = media_list(fields, self.image)
         videos, used_videos = media_list(fields, self.video)
         segments = talk_segments(fields[name], images, videos)

@@ -38,6 +38,7 @@ from shardmill.sources.shapes.shape import (
     in_clip,
     is_missing,
     media_list,
+    need_one,
     split_placeholders,
     text_of,
     unused,
@@ -74,9 +75,7 @@ class TextShape:
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a text."""
-        name = first_of(fields, self.text)
-        if name is None:
-            raise SampleError("missing field", f"none of {', '.join(self.text)} holds anything")
+        name = need_one(fields, self.text)
         segment = RowSegment(kind="text", text=text_of(fields, name))
         return RowDocument(segments=(segment,), extra=unused(fields, {name}))
 
@@ -319,10 +318,7 @@ class VideoShape:
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a video."""
         videos, used = self.videos(fields)
-        name = first_of(fields, self.text)
-        if name is None:
-            wanted = ", ".join(self.text)
-            raise SampleError("missing caption", f"none of {wanted} holds anything")
+        name = need_one(fields, self.text, "missing caption")
         if isinstance(fields[name], list):
             segments = talk_segments(fields[name], [], videos)
         else:

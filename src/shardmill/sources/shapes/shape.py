@@ -57,6 +57,16 @@ def first_of(fields: Mapping[str, Any], names: Collection[str]) -> str | None:
     return next((name for name in names if not is_missing(fields.get(name))), None)
 
 
+def need_one(
+    fields: Mapping[str, Any], names: Collection[str], reason: str = "missing field"
+) -> str:
+    """Return the first of these names whose field holds something, or raise `SampleError`."""
+    name = first_of(fields, names)
+    if name is None:
+        raise SampleError(reason, f"none of {', '.join(names)} holds anything")
+    return name
+
+
 def is_missing(value: object) -> bool:
     """Say whether a field holds nothing: None, an empty text or an empty list; 0 is something."""
     return value is None or (isinstance(value, str | list | bytes | dict) and not value)
