@@ -162,6 +162,7 @@ class PackedDatasetWrapper(torch.utils.data.Dataset):  # type: ignore[misc]
         """Build one pack: tokenize, shift and join its samples."""
         samples: list[dict[str, Any]] = []
         room = self.pack_size
+        # Planned by estimates, so that a sample may be longer than the room that is left.
         for number in self.bins[pack_idx]:
             sample = self._read(int(number), pack_idx)
             if sample is None:
@@ -259,6 +260,8 @@ class BalancedPackSampler(torch.utils.data.Sampler):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[int]:
         order = self._order()
+        # Rank r of 4 takes positions r, 4 + r, 8 + r: packs of one step are neighbours in the
+        # order, and neighbours cost alike.
         positions = np.arange(len(self)) * self.num_replicas + self.rank
         return iter(order[positions % max(1, len(order))].tolist())
 
@@ -389,6 +392,7 @@ def _mrope_part(sample: Tensors, padded: int) -> Any:
     missing = padded - positions.shape[1]
     if not missing:
         return positions.to(torch.int64)
+    # Padding goes on behind the largest of the three axes, as text after an image does.
     first = int(positions.max()) + 1 if positions.numel() else 0
     return torch.cat([positions.to(torch.int64), first + _text_positions(missing)], dim=1)
 

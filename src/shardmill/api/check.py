@@ -133,6 +133,7 @@ def check(
         found["content"] = check_content(path, limits, workers=workers)
     if verdict.sound:
         opened = data.open(path)
+        # Codes are decoded by their own model; images of all else by the decoder of images.
         if isinstance(opened, data.Codes) and not quick:
             found["codes"] = _report_codes(path, decode)
         elif decode and not isinstance(opened, data.Codes):

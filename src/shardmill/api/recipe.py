@@ -69,6 +69,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
         check.diff,
     )
 }
+# Units that a quote tries of each step: enough for a mean, few enough to wait for.
 NUM_UNITS = 4
 CROWD = 1.5  # processes that want a processor, for each there is
 BUSY = 0.7  # share of the time in which a process computes, above which processors bind
@@ -76,6 +77,7 @@ BUSY = 0.7  # share of the time in which a process computes, above which process
 HERE_ONLY = ("on", "part", "wait")
 PRICES = ("cpu_hour", "gpu_hour", "gb_month")
 PATTERN_MARKS = "*?[{"
+# Names that are compared with a missing one; a folder of a million files would take minutes.
 MAX_NEIGHBOURS = 10_000
 
 
@@ -437,6 +439,8 @@ def _estimate(
             prices=prices,
         )
     tried = trial.tried[-1]
+    # A trial of 4 of 40 units (a share of 0.1), on what a step before made of half its input
+    # (a scale of 2), stands for a twentieth of the work.
     whole = scale / max(tried.share, 1e-12)
     num_samples = tried.manifest.num_in * whole
     whole *= min(1.0, step.options.get("limit", num_samples) / max(num_samples, 1e-12))

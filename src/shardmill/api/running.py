@@ -50,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     progress: bool
 
 
+# What is meant where an option is not given, here and on the command line.
 RUN_DEFAULTS: RunOptions = {
     "on": "local",
     "workers": None,

@@ -94,9 +94,7 @@ def ingest(
     from shardmill.sources.guess import shape_of, source_from_input
     from shardmill.stages.ingest import Ingest
 
-    inputs = [
-        os.fspath(given) if not isinstance(given, Path) else str(given) for given in many(src)
-    ]
+    inputs = to_texts(src)
     _refuse_inside(inputs, to_path(out))
     chosen = to_table(source, where="source") if source else {"kind": None}
     root = None if media_root is None else to_texts(media_root)[0]
@@ -115,6 +113,7 @@ def ingest(
         layout=layout,
     )
     if retry_rejects:
+        # Sets the receipts of such units aside, so that the run below finds them left to do.
         retry(to_path(out), stage, many(retry_rejects))
     # How fast workers ask is no part of the spec; they inherit the environment.
     with _environment({PER_HOST_VARIABLE: per_host}):
@@ -251,6 +250,7 @@ def codes(
 
     if weights is not None:
         tokenizer = {**to_table(tokenizer, where="tokenizer"), "weights": str(to_path(weights))}
+    # Which device and how many threads change no code, so they are no part of the spec.
     with _environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
         num_devices = count_devices()
         stage = EncodeImages(
@@ -261,6 +261,7 @@ def codes(
             allow_truncated=allow_truncated,
             limit=limit,
         )
+        # A process a GPU, not a CPU: each holds the model.
         if run.get("workers") is None and is_local(run):
             run["workers"] = max(1, num_devices)
         return _run(Codes, stage, out, run)

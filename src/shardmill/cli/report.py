@@ -89,6 +89,7 @@ def defaults_of(verb: Callable[..., Any]) -> dict[str, Any]:
 
 def choice(verb: Callable[..., Any], name: str) -> click.Choice[str]:
     """Return the choices of an option, which are the literals in the function's signature."""
+    # Literal["jpg", "webp"], or one that may be None.
     hint = get_type_hints(verb)[name]
     found = [value for one in (hint, *get_args(hint)) for value in get_args(one)]
     return click.Choice([value for value in found if isinstance(value, str)])
@@ -145,8 +146,8 @@ def print_removal(made: Data[Any], as_json: bool) -> None:
     shards = f"{humanize.plural(rewritten, 'shard')} written again, {humanize.count(linked)} linked"
     rows, missing = [("shards", shards)], summary["not_there"]
     if missing:
-        listed = ", ".join(missing[:MAX_LISTED]) + (", ..." if len(missing) > MAX_LISTED else "")
-        rows.append(("not there", f"{humanize.plural(len(missing), 'key')}: {listed}"))
+        some = ", ".join(missing[:MAX_LISTED]) + (", ..." if len(missing) > MAX_LISTED else "")
+        rows.append(("not there", f"{humanize.plural(len(missing), 'key')}: {some}"))
     output.facts(rows)
     _print_downstream(made.spec.input_dir, made.path)
 

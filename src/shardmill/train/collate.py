@@ -35,6 +35,7 @@ from shardmill.train.documents import TrainPack, join_tensors
 
 Attention = Literal["indexed", "4d", "thd"]
 Labels = Literal["shifted", "unshifted"]
+# As NeMo fills up these tables.
 NO_DOCUMENT = -1000
 IMAGE = 1
 COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
@@ -126,6 +127,7 @@ class Collate:
         if self.labels == "shifted":
             return pack.labels()
         labels = np.where(pack.loss_mask, pack.input_ids, NO_LABEL)
+        # The model shifts these itself: the first token would be predicted by the document before.
         labels[pack.layout.starts[pack.layout.lengths > 0]] = NO_LABEL
         return labels
 
@@ -198,6 +200,8 @@ def _indexed(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
 
 def _block_causal(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
     index = _index_masks(layouts, size)
+    # Documents 1 1 2 0 (0 is padding): places 0 and 1 see each other and place 2 itself; the lower
+    # triangle then takes the future away, and the diagonal lets the padding see itself.
     allowed = index[:, :, None] == index[:, None, :]
     allowed &= (index > 0)[:, None, :]
     allowed = allowed.tril_()
@@ -258,6 +262,7 @@ def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
     ids = np.asarray(made.pop("input_ids")[0], np.int64)
     for name in ("attention_mask", "mm_token_type_ids"):
         made.pop(name, None)
+    # Only the tokens of the image: delimiters and what the tokenizer adds would stand in padding.
     image_id = processor.tokenizer.convert_tokens_to_ids(token)
     return DummyImage(ids[ids == image_id], made)
 

@@ -46,6 +46,7 @@ from shardmill.train.staging import Staging
 
 log = logging.getLogger(__name__)
 
+# What is the fault of one sample; anything else is a bug, or a machine that gives up.
 UNREADABLE = (SampleError, FormatError, OSError)
 SECONDS = "second_per_grid_ts"
 
@@ -118,7 +119,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         return self.plans.size(0)
 
     def __getitem__(self, number: int) -> TrainPack:
-        if number == NO_PACK:
+        if number == NO_PACK:  # a place of a step that is padded
             return TrainPack(NO_PACK, build_pack([], self.build, samples=[]), {})
         plan, place = self.plans.find(number)
         members = plan[place]
@@ -195,6 +196,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
                 self.health.add(fault)
                 continue
             rows[place] = found
+            # Documents begin at multiples of the alignment, so one of 13 takes 16 with 8.
             room -= -(-len(found.row.ids) // self.build.alignment) * self.build.alignment
         self.health.resting(worker)
         return rows
@@ -308,6 +310,7 @@ class RowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
         shard = bisect_right(self._starts, number) - 1
         mapped = self._mapped.get(shard) or self._map(number)
         row = number - self._starts[shard]
+        # Bound methods of the arrays: an item as a Python int, without a numpy scalar between.
         start, length = mapped.offset(row) // mapped.itemsize, mapped.length(row)
         ids = mapped.ids[start : start + length].astype(self._numpy)
         if len(ids) != length:

@@ -28,8 +28,10 @@ import orjson
 from shardmill.errors import ShardmillError
 
 PREFIX, OWNER = "shardmill-health-", "owner"
+# More than any loader has workers; beyond, two of them would share a slot.
 NUM_SLOTS = 1024
 SLOT = struct.Struct("<4q")
+# Some libraries put whole files into their messages; a short line is written at once.
 MAX_DETAIL = 300
 MAX_LISTED = 20
 
@@ -73,6 +75,7 @@ class Health:
             self.folder = folder
             return
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # Locked before others are looked for: a folder whose lock is free is taken for an orphan.
         owner = os.open(self.folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(owner, fcntl.LOCK_EX)
         weakref.finalize(self, _remove, self.folder, owner, os.getpid())
@@ -116,6 +119,7 @@ class Health:
     def faults(self) -> list[SampleFault]:
         """Return the samples that could not be read, each once."""
         lines = (self.folder / "faults").read_bytes().splitlines()
+        # By pack and row, since the next epoch reads the same sample again.
         found = {tuple(at[:2]): SampleFault(*at) for at in map(orjson.loads, lines)}
         return list(found.values())
 

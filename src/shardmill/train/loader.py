@@ -28,6 +28,7 @@ from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder
 from shardmill.train.stream import PackedStream
 
+# Enough to wait for one batch of a store while another is built; requests overlap by themselves.
 REMOTE_THREADS = 2
 
 CollateFn = Callable[[Sequence[TrainPack]], Any]
@@ -175,6 +176,7 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         streamed = isinstance(dataset, IterableDataset)
         if streamed and options.get("persistent_workers"):
             raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
+        # A stream makes whole batches itself; `batch_size=None` keeps torch from batching again.
         kind = {"batch_size": None} if streamed else {"batch_sampler": steps}
         # The client of a store does not survive a fork; workers that read local files do.
         if options.get("num_workers") and is_in_use() and getattr(dataset, "is_remote", True):
@@ -210,6 +212,8 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
                 return
             except RuntimeError as error:
                 raise self._named(error) from error
+            # Before the batch is handed out: a checkpoint that is saved in the loop's body counts
+            # the batch that the body has trained on.
             self.state = self.steps.advance(self.state)
             yield batch
 

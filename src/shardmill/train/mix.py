@@ -28,6 +28,7 @@ from shardmill.train.plans import OnePlan
 if TYPE_CHECKING:
     from shardmill.train.dataset import PackedDataset
 
+# Weights are met to 1/4096, and the tables of a cycle stay in the cache of a processor.
 CYCLE = 4096
 VERSION = 1
 
@@ -138,6 +139,7 @@ class MixSampler:
 
     def taken(self, state: MixState) -> dict[str, int]:
         """Return the packs taken from each source since the beginning."""
+        # With runs of 4 packs, 10 places are 2 whole runs and 2 packs of the third.
         whole, inside = divmod(state.mixed, self.run)
         since = {name: count * self.run for name, count in self.interleaving.taken(whole).items()}
         if inside:
@@ -201,7 +203,8 @@ class Interleaving:
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.names = list(weights)
         self.counts = cycle_counts(np.array([weights[name] for name in self.names]))
-        # Pack k of c in a cycle stands at (k + 1/2) / c of its length.
+        # Pack k of c in a cycle stands at (k + 1/2) / c of its length. Counts of 3 and 1: places
+        # 1/6, 3/6, 5/6 and 1/2, so the cycle is a a b a, and `nth` is 0 1 0 2.
         places = np.concatenate([(np.arange(c) + 0.5) / c for c in self.counts])
         sources = np.repeat(np.arange(len(self.names)), self.counts)
         self.cycle = sources[np.argsort(places, kind="stable")]

@@ -117,6 +117,7 @@ def estimate_lengths(
     rows = (ds_raw[number] for number in range(len(ds_raw)))
     counts = np.array([estimate_sample_length(row, rule) for row in rows], np.int64)
     counts = counts.reshape(-1, 2)
+    # A sample loses a place by the shift of its labels.
     return np.maximum(1, counts[:, 0] - 1), counts[:, 1]
 
 
@@ -170,6 +171,8 @@ def plan_lengths(
 
 def ordered(plan: PackPlan) -> PackPlan:
     """Return the same packs, numbered in the order of an epoch: alike, and no curriculum."""
+    # Packs [a b] [c] [d e] in the order 2 0 1 become [d e] [a b] [c]: `places` says where each
+    # member was, here 3 4 0 1 2, and `number` what each pack is called now, here 1 2 0.
     order = EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs()
     counts = np.diff(plan.starts)[order]
     starts = np.concatenate([[0], np.cumsum(counts)])

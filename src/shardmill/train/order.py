@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 COUNTS = ("seed", "epoch", "consumed", "borrowed")
 NO_PACK = -1
+# Positions whose order is worked out at once: large enough that numpy computes more than it is
+# called, small enough that the first batch does not wait.
 STRETCH = 8192
 
 Remainder = Literal["borrow", "pad", "drop"]
@@ -198,6 +200,8 @@ class Schedule:
         pads = split.remainder == "pad"
         # Place i of a short step borrows from the end of the next epoch: its last place gets the
         # last position.
+        # With steps of 4, two packs left and 10 in the next epoch: places 2 and 3 are not in this
+        # epoch, and become positions 6 + 2 = 8 and 6 + 3 = 9, the last two of the next.
         beyond = 0 if pads else self.size(state.epoch + 1) - split.per_step
         positions = [
             state.consumed + place if place < left else NO_PACK if pads else beyond + place
@@ -215,6 +219,8 @@ class Schedule:
     def skip(self, state: LoaderState, num_steps: int) -> LoaderState:
         """Return where the step begins that comes after so many others, epoch by epoch."""
         state, per_step = self.settle(state), self.split.per_step
+        # Whole epochs at a time, and not by one division: their sizes may differ, and a step that
+        # borrows makes the next epoch shorter.
         while num_steps >= (left := self.steps_left(state)):
             last = replace(state, consumed=state.consumed + (left - 1) * per_step)
             state, num_steps = self.advance(last), num_steps - left
@@ -237,6 +243,7 @@ class EpochNumbers:
 
     def __init__(self, size: EpochSize, order_of: Callable[[int], Order]) -> None:
         self._size = size
+        # Two epochs, since a step that borrows takes from both.
         self._order_of = lru_cache(maxsize=2)(order_of)
         self._stretch = lru_cache(maxsize=4)(self._work_out)
 
@@ -375,6 +382,8 @@ def shuffled_samples(
     """
     if window is not None and window < 1:
         raise ConfigError(f"window must be at least 1 sample, got {window}")
+    # With 10 samples and windows of 4: windows 0 and 1 change places or not, each is shuffled
+    # inside, and samples 8 and 9, shuffled, come last.
     key, width = mix(seed, epoch), min(window or num_samples, num_samples)
     num_whole = num_samples // width
 

@@ -45,8 +45,11 @@ if TYPE_CHECKING:
     from shardmill.train.order import Order
 
 EPOCH_BITS = 32
+# The epoch that is trained on, the next one, from which a step may borrow, and the one before,
+# whose packs workers may still be building.
 NUM_MAPPED = 3
 KEPT_BEFORE = 1
+# Planning has a whole epoch of time, and loader workers need the processors now.
 NICE = 10
 
 
@@ -129,6 +132,7 @@ class EpochPlans:
         self._name = identity[:16]
         self._sizes = {0: len(self.first)}
         self._mapped = lru_cache(maxsize=NUM_MAPPED)(self._open)
+        # Kept, because its input closes when it is collected, at which the planner ends.
         self._planner: subprocess.Popen[bytes] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -174,6 +178,7 @@ class EpochPlans:
         with suppress(BlockingIOError), self._locked(epoch, fcntl.LOCK_EX | fcntl.LOCK_NB) as lock:
             if self.path(epoch).exists():
                 return
+            # A process and not a thread, which would take the interpreter from the training loop.
             words = [str(self.like), str(self.lengths), str(epoch), str(self.path(epoch))]
             self._planner = subprocess.Popen(
                 [sys.executable, "-m", make_plan.__module__, *words],

@@ -59,6 +59,7 @@ class WrittenChat:
 
     def moved(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where characters of the rendered chat, none inside a placeholder, have gone."""
+        # A placeholder of 3 characters at 10..13 was written as 8: what stood at 20 stands at 25.
         grown: NDArray[np.int64] = np.concatenate([[0], self.bounds[:, 1] - self.ends])
         return positions + grown[np.searchsorted(self.ends, positions, side="right")]
 

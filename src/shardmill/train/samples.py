@@ -27,6 +27,7 @@ from shardmill.storage.path import UrlPath
 # Buffers that wait for their next batch: more than threads and batches ahead ever hold at once.
 MAX_KEPT = 16
 ROUND = 1 << 20
+# Half of what glibc lets its threshold grow to.
 LARGE = 16 << 20
 
 
@@ -133,6 +134,8 @@ class RawReader:
         for (shard, inside), (start, end) in zip(places, spans):
             part = whole[used : used + end - start]
             used += end - start
+            # A tar that is remote, or shorter than its index says, is left to the mapped way, which
+            # fetches the one and says what is wrong with the other.
             if shard.file is None or os.preadv(shard.file.fd, [part], start) != len(part):
                 return self.views(numbers)
             batch.append(RawSample(shard.key(inside), shard.table.views(inside, part, start)))
@@ -162,6 +165,7 @@ class RawReader:
 
     def _opened(self, at: int) -> _Shard:
         with self._lock:
+            # All at once, as an order over all shards has no favourites; what is in use lives on.
             if len(self._shards) >= self._max_open:
                 self._shards.clear()
             shard = self.samples.shard(at)
