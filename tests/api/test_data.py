@@ -142,3 +142,13 @@ def test_what_is_nothing_of_all_this_is_refused(place: Path) -> None:
         sm.open(place / "rows.jsonl")
     with pytest.raises(ShardmillError, match="nowhere"):
         sm.open(place / "nowhere")
+
+
+def test_the_order_of_a_plan_is_that_of_the_loader(place: Path) -> None:
+    plan = Plan(place / "packs.plan")
+    sampler = sm.PackedDataset(plan, place / "tokens").sampler(seed=7)
+    for _ in range(3):
+        state = sampler.start
+        taken = [number for step in sampler for number in step]
+        assert taken == plan.order(seed=7, epoch=state.epoch).tolist()
+        assert sorted(taken) == list(range(len(plan)))

@@ -16,6 +16,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardmill import humanize
 from shardmill.api.values import Place, to_path
@@ -27,6 +28,7 @@ from shardmill.model.sample import Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Reject
 from shardmill.model.tokenrow import TokenRow
+from shardmill.packing.order import EpochOrder
 from shardmill.shards.arrays import read_format
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, ImageCodes, open_codes
@@ -414,6 +416,13 @@ class Plan(Data[Any]):
     def plan(self) -> PackPlan:
         """The arrays of the plan, mapped."""
         return open_plan(self.path)
+
+    def order(self, *, seed: int = 0, epoch: int = 0) -> NDArray[Any]:
+        """Return the numbers of all packs in the order of an epoch, as loaders take them.
+
+        Step s of n ranks takes `order[s * n : s * n + n]`, a pack a rank, which cost alike.
+        """
+        return EpochOrder(self.plan, seed=seed, epoch=epoch).all_packs()
 
     @property
     def complete(self) -> bool:

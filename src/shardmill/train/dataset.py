@@ -40,7 +40,7 @@ from shardmill.train.documents import (
 )
 from shardmill.train.health import Health, SampleFault
 from shardmill.train.order import NO_PACK, Remainder, StepSampler, split_of
-from shardmill.train.plans import EpochPlans, OnePlan
+from shardmill.train.plans import EpochPlans, OnePlan, Plans
 from shardmill.train.samples import keep_freed_memory
 from shardmill.train.staging import Staging
 
@@ -236,9 +236,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         ]
 
 
-def _plans(
-    plan: PackPlan | AnyPath, lengths: object, epoch_plans: AnyPath | None
-) -> OnePlan | EpochPlans:
+def _plans(plan: PackPlan | AnyPath, lengths: object, epoch_plans: AnyPath | None) -> Plans:
     if epoch_plans is None:
         return OnePlan(plan)
     if isinstance(plan, PackPlan) or not isinstance(lengths, str | os.PathLike):

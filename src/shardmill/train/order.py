@@ -198,10 +198,8 @@ class Schedule:
             positions = [state.consumed + place for place in places]
             return Taken([state.epoch] * len(positions), positions)
         pads = split.remainder == "pad"
-        # Place i of a short step borrows from the end of the next epoch: its last place gets the
-        # last position.
-        # With steps of 4, two packs left and 10 in the next epoch: places 2 and 3 are not in this
-        # epoch, and become positions 6 + 2 = 8 and 6 + 3 = 9, the last two of the next.
+        # A short step borrows from the end of the next epoch. With steps of 4, two packs left and
+        # 10 in the next epoch, places 2 and 3 become its positions 6 + 2 = 8 and 6 + 3 = 9.
         beyond = 0 if pads else self.size(state.epoch + 1) - split.per_step
         positions = [
             state.consumed + place if place < left else NO_PACK if pads else beyond + place

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest
@@ -51,26 +51,6 @@ NUM_MAPPED = 3
 KEPT_BEFORE = 1
 # Planning has a whole epoch of time, and loader workers need the processors now.
 NICE = 10
-
-
-class Plans(Protocol):
-    """The plans of all epochs; they pickle, and are mapped again by the process that gets them."""
-
-    @property
-    def first(self) -> PackPlan:
-        """The plan of epoch 0, whose spec and lengths are those of all."""
-
-    def size(self, epoch: int) -> int:
-        """Return the packs of an epoch."""
-
-    def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of the packs of an epoch in their order."""
-
-    def find(self, number: int) -> tuple[PackPlan, int]:
-        """Return the plan that holds a pack, and its place there."""
-
-    def digest(self, shards: tuple[ShardEntry, ...]) -> str:
-        """Return the identity of the plans and of the files that they pack."""
 
 
 def plan_digest(plan: PackPlan, shards: tuple[ShardEntry, ...] = ()) -> str:
@@ -207,6 +187,11 @@ class EpochPlans:
             if found and int(found[1]) < epoch:
                 with suppress(FileNotFoundError):
                     path.unlink()
+
+
+# What a loader asks of its plans: the first one, the size and order of an epoch, where a pack is.
+# Both pickle, and are mapped again by the process that gets them.
+Plans: TypeAlias = OnePlan | EpochPlans
 
 
 def make_plan(like: Path, lengths: Path, epoch: int, path: Path) -> None:
