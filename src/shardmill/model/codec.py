@@ -222,6 +222,7 @@ def _from_union(plain: object, options: tuple[Any, ...], where: str) -> Any:
             return from_plain(plain, option, where=where)
         except ConfigError as error:
             problems.append(str(error))
+    # The first option is the usual form of a field, so its problem helps most.
     raise ConfigError(problems[0])
 
 

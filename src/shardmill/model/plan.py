@@ -24,8 +24,10 @@ from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import BALANCERS, PACKERS, resolve
 
 MAX_SAMPLES = 2**31 - 1
+# Rows are checked so many at a time: masks over a billion rows would take gigabytes.
 CHUNK = 1 << 20
 COLUMNS = ("num_tokens", "num_visual", "num_fixed", "source", "reject")
+MAX_CAPACITY = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +204,6 @@ def _with_digest(table: LengthTable) -> LengthTable:
     return LengthTable(**{**values, "digest": state.hexdigest()})
 
 
-MAX_CAPACITY = 1 << 22
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpec:
     """How to pack: everything that a plan depends on besides the lengths.
@@ -293,6 +292,8 @@ class PackPlan:
         """Return the planned number of tokens of each row: its length, unless it is cut."""
         lengths = table.num_tokens[rows]
         if len(self.cut_rows):
+            # With rows 4 and 9 cut, rows [4, 7, 12] give the places [0, 1, 2], of which the last
+            # is clipped to 1; only the first place holds its own row.
             place = np.searchsorted(self.cut_rows, rows).clip(max=len(self.cut_rows) - 1)
             lengths = np.where(self.cut_rows[place] == rows, self.cut_lengths[place], lengths)
         return lengths

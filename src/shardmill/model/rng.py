@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 _MASK64 = (1 << 64) - 1
+# The constants of splitmix64; the first is 2**64 divided by the golden ratio.
 GOLDEN = 0x9E3779B97F4A7C15
 _STIR1, _STIR2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 

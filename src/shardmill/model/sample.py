@@ -28,6 +28,7 @@ SEGMENT_KINDS: tuple[str, ...] = get_args(SegmentKind)
 ROLES = ("system", "user", "assistant", "tool")
 EXTRA_NAME = "turn_fields"
 KEPT_FIELDS = ("tool_calls", "tool_call_id", "name")
+# Far below Python's recursion limit, which hostile JSON would reach.
 MAX_DEPTH = 64
 INGEST_FIRST = "samples of others become documents by `shardmill ingest`"
 

@@ -21,6 +21,7 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import differences, to_plain
 
 UINT16_SIZE = 1 << 16
+# Megatron has no uint32, so large spaces are stored as int32.
 MAX_SIZE = 1 << 31
 
 
@@ -124,5 +125,6 @@ class TokenSpace:
             raise ConfigError(f"the token spaces differ: {'; '.join(lines)}")
 
     def _used(self) -> int:
+        # Codes may begin among the text (`codes_at`), and a special may lie behind everything.
         ends = [self.text_size + len(self.added), 1 + max(self.specials.values(), default=0)]
         return max(*ends, self.code_offset + self.num_codes if self.num_codes else 0)

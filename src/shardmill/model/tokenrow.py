@@ -25,6 +25,7 @@ from shardmill.model.sample import SEGMENT_KINDS, Origin
 
 MODALITIES = {kind: number for number, kind in enumerate(SEGMENT_KINDS)}
 MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
+Overlong: TypeAlias = Literal["fail", "drop", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,11 @@ class MediaColumns:
         return cls(np.zeros(num_rows, np.int64), columns, np.empty((0, 3), np.int64), ())
 
     def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum over the media of each row."""
+        """Return the sum over the media of each row.
+
+        With counts [2, 0, 1] the values [5, 6, 7] sum up to [0, 5, 11, 18]; the rows end at the
+        places 2, 2 and 3 of that, so their sums are 11, 0 and 7.
+        """
         ends = np.concatenate([[0], np.cumsum(values)])[np.cumsum(self.counts)]
         return np.diff(ends, prepend=0).astype(np.int64)
 
@@ -140,9 +145,6 @@ def modality_of(media: tuple[MediaSpan, ...], length: int) -> NDArray[np.uint8]:
     return modality
 
 
-Overlong: TypeAlias = Literal["fail", "drop", "cut"]
-
-
 def cut_row(row: TokenRow, num_tokens: int, is_fixed: NDArray[np.bool_] | None = None) -> TokenRow:
     """Return the row with `num_tokens` tokens: the last that may go are gone.
 
@@ -164,6 +166,7 @@ def cut_row(row: TokenRow, num_tokens: int, is_fixed: NDArray[np.bool_] | None =
         row,
         ids=row.ids[kept],
         loss=spans_of(mask_of(row.loss, len(row.ids))[kept]),
+        # A medium moves up by the text that went before it: to the rank of its first token.
         media=tuple(
             replace(span, position=int(np.searchsorted(kept, span.start)) + span.before)
             for span in row.media

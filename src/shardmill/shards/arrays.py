@@ -50,9 +50,14 @@ from shardmill.storage.files import made_file
 
 MAGIC = b"SHMLARR1"
 PREFIX = 24
+# A cache line, so that no number of a mapped array lies across two of them.
 ALIGN = 64
+# The header is parsed before anything is known to be right, so it must not be huge.
 MAX_HEADER = 16 << 20
 DTYPES = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"})
+DIGITS = "0123456789"
+# They fit into 64 bits; a longer number keeps its head in the prefix.
+MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +227,9 @@ def _checksum(raw: bytes) -> bytes:
     return int(xxhash.xxh3_64_intdigest(raw)).to_bytes(8, "little")
 
 
-DIGITS = "0123456789"
-# They fit into 64 bits; a longer number keeps its head in the prefix.
-MAX_DIGITS = 18
-
-
 def narrow_column(values: NDArray[Any]) -> NDArray[Any]:
     """Return the values in the narrowest unsigned dtype, one of them if all are equal."""
+    # Most columns of most shards are constant: texts have no media, a shard has one source.
     if len(values) and bool((values == values[0]).all()):
         values = values[:1]
     return values.astype(np.min_scalar_type(int(values.max()) if values.size else 0))
@@ -295,6 +296,7 @@ class Strings:
         return str(self.raw(number), "utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
+        # ASCII has one byte a character, so one decoded text can be cut at the bounds of the bytes.
         whole = bytes(self.data)
         if not whole.isascii():
             return (self[i] for i in range(len(self)))

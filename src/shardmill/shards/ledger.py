@@ -58,6 +58,7 @@ FOLDERS = ("shards", "receipts", "rejects", "failures", "earlier", "events", "lo
 # Made only where tasks of a cluster share a folder.
 TASK_FOLDERS = ("claims", "jobs")
 FILES = ("stage.json", "units.jsonl", "inputs.json", "manifest.json")
+# With fewer receipts, a local file of them is not worth its own reading and writing.
 MIN_KEPT = 64
 Kept: TypeAlias = dict[str, tuple[str, bytes]]
 

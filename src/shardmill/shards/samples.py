@@ -46,8 +46,10 @@ from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.cache import StagedCopies, fetch_copies
 from shardmill.storage.path import as_path
 
+# Samples that are read in order come by chunks of so many bytes; a larger one comes alone.
 CHUNK_BYTES = 4 << 20
 MAX_OPEN = 1024
+# The tar, and the maps of tar and index: each map holds a descriptor of its own.
 FILES_A_SHARD = 3
 NOT_MEDIA = ("json", "txt")
 

@@ -34,6 +34,7 @@ from shardmill.storage.prefetch import map_ahead
 SCRATCH_VARIABLE = "SHARDMILL_SCRATCH"
 LIMIT_VARIABLE = "SHARDMILL_CACHE_BYTES"
 LIMIT_BYTES = 32 << 30
+# A copy is fetched by ranges, so that a connection that breaks loses one of them.
 CHUNK_BYTES = 16 << 20
 NUM_THREADS = 16
 LOG_NAME = "arrived"
@@ -72,10 +73,12 @@ def local_copy(path: Path) -> Path:
         info = look(str(path))
         name = blake2b(f"{path}\n{info.num_bytes}\n{info.tag}\n{info.mtime_ns}".encode())
         copy_path = scratch_root() / "cache" / name.hexdigest()[:32]
-        try:
+        with suppress(FileNotFoundError):
             os.utime(copy_path)  # now the most recently used one
-        except FileNotFoundError:
-            _fetch(path, info.num_bytes, copy_path)
+            # Copies are not synced, so a power cut may leave an empty file under the name.
+            if copy_path.stat().st_size == info.num_bytes:
+                return copy_path
+        _fetch(path, info.num_bytes, copy_path)
     except FileNotFoundError as error:
         raise FormatError("does not exist", path=path) from error
     return copy_path
@@ -97,6 +100,8 @@ def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:
             f"{path} has {num_bytes:,} bytes, local copies may have {limit:,}: raise "
             f"{LIMIT_VARIABLE}"
         )
+    # Several processes may fetch one object at once: each writes its own file, and the last rename
+    # puts the same bytes there again.
     draft_path = copy_path.with_name(f".{secrets.token_hex(8)}")
     try:
         _download(path, num_bytes, draft_path)

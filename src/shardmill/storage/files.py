@@ -35,6 +35,12 @@ from shardmill.storage.path import UrlPath
 from shardmill.storage.prefetch import map_ahead
 
 NUM_SYNC_THREADS = 8
+NUM_UPLOADS = 8
+# Receipts are small, so a request is nearly all waiting: ask for many at once.
+NUM_READS = 32
+READS_AHEAD = 1024
+T = TypeVar("T")
+Moves: TypeAlias = Sequence[tuple[Path, Path]]
 
 
 class Disk:
@@ -149,13 +155,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-NUM_UPLOADS = 8
-NUM_READS = 32
-READS_AHEAD = 1024
-T = TypeVar("T")
-Moves: TypeAlias = Sequence[tuple[Path, Path]]
 
 
 class Backend(Protocol):

@@ -33,6 +33,11 @@ from shardmill.errors import ConfigError
 STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "oss", "tos")
 WEB_SCHEMES = ("http", "https")
 REMOTE_SCHEMES = (*STORE_SCHEMES, *WEB_SCHEMES)
+# A slip such as {0..9999999999} must not fill the memory.
+MAX_NAMES = 1_000_000
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
+# Also what the front door opens: `os.fspath` of it is where it lies.
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 class UrlParts(NamedTuple):
@@ -83,14 +88,6 @@ def plain_url(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2] if parts.scheme in WEB_SCHEMES else parts.netloc
     return f"{parts.scheme}://{host}{parts.path}"
-
-
-MAX_NAMES = 1_000_000
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
-
-
-# Also what the front door opens: `os.fspath` of it is where it lies.
-AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 def as_path(name: AnyPath) -> Path:
@@ -226,6 +223,7 @@ def _numbers(inside: str, pattern: str) -> Iterator[str]:
     first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
     if step == 0:
         raise ConfigError(f"{{{inside}}} in {pattern!r} has a step of 0")
+    # As wide as it is written, if it is written with zeros: {08..10} is 08, 09, 10.
     zeros = any(len(n.lstrip("-")) > 1 and n.lstrip("-")[0] == "0" for n in found.groups()[:2])
     width = max(len(found[1]), len(found[2])) if zeros else 0
     sign = 1 if last >= first else -1
@@ -260,6 +258,8 @@ def _expand_remote(pattern: str) -> list[str]:
     if not pattern.startswith(STORE_SCHEMES):
         # "?" and "[" may stand in the url of a web page, which cannot be listed.
         return [pattern]
+    # `escape` puts each special character in brackets: the first bracket is at the first of them,
+    # and the folder before it is all that must be listed.
     root = pattern[: glob.escape(pattern).index("[")].rpartition("/")[0]
     names = (f"{root}/{info.path}" for info in _store().list_all(root))
     # "*" stays inside of a folder, "**" does not.

@@ -17,7 +17,9 @@ from threading import Lock
 from typing import TypeAlias, TypeVar
 
 NUM_RANGE_THREADS = 16
+# In each process, and a training node has dozens of them.
 MAX_BYTES = 256 << 20
+# Of one object: ranges that were announced and never asked for must not pile up.
 MAX_RANGES = 4096
 
 Task = TypeVar("Task")

@@ -30,6 +30,18 @@ Layout = Literal["dotted", "dashed"]
 MAX_KEY_BYTES = 200
 MAX_EXT_BYTES = 100
 NOTE = re.compile(r"__[^/]*__(/|$)")
+BLOCK = 512
+MAX_OCTAL_SIZE = 8 << 30
+MAX_NAME_BYTES = 100
+END_OF_TAR = bytes(2 * BLOCK)
+# The halves of adler32 are sums modulo this prime; a header sums up to at most 2 * 65521.
+ADLER_MODULUS = 65521
+USTAR = b"ustar\0"
+_MODE_TO_SIZE = b"0000644\0" + b"0000000\0" * 2
+_MTIME = b"00000000000\0"
+_OWNER = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2
+_FIXED_SUM = sum(_MODE_TO_SIZE + _MTIME + _OWNER) + 8 * ord(" ")
+_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 
 
 def check_key(key: str) -> None:
@@ -82,20 +94,6 @@ def split_name(name: str) -> tuple[str, str]:
     """Return (key, extension); a name without a dot after its last '/' has extension ''."""
     dot = name.find(".", name.rfind("/") + 1)
     return (name, "") if dot < 0 else (name[:dot], name[dot + 1 :])
-
-
-BLOCK = 512
-MAX_OCTAL_SIZE = 8 << 30
-MAX_NAME_BYTES = 100
-END_OF_TAR = bytes(2 * BLOCK)
-ADLER_MODULUS = 65521
-USTAR = b"ustar\0"
-
-_MODE_TO_SIZE = b"0000644\0" + b"0000000\0" * 2
-_MTIME = b"00000000000\0"
-_OWNER = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2
-_FIXED_SUM = sum(_MODE_TO_SIZE + _MTIME + _OWNER) + 8 * ord(" ")
-_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 
 
 def padding(size: int) -> bytes:

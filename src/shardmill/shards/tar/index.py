@@ -72,7 +72,9 @@ SAMPLE_COLUMNS: dict[str, np.dtype[Any]] = {
     "source": np.dtype("<u2"),
     "content": np.dtype("<u8"),
 }
+# Extensions and sources are numbered by u16.
 MAX_TABLE = 1 << 16
+# One `sendfile` copies at most 2 GiB.
 COPY_BYTES = 1 << 30
 LOW_HALF = (1 << 64) - 1
 UNKNOWN = MediaSize(num_frames=0)

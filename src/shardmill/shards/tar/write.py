@@ -26,6 +26,7 @@ from shardmill.shards.tar.header import (
 )
 
 Content: TypeAlias = bytes | memoryview
+# Linux takes at most 1024 pieces by one `writev`; a sample adds three for each member.
 MAX_PIECES = 1020
 MAX_BATCH_BYTES = 1 << 20
 

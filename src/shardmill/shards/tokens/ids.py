@@ -38,6 +38,7 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
+# So at most 24 MiB are held for an object.
 BLOCK_BYTES = 8 << 20
 BLOCKS_HELD = 3
 BLOCKS_AHEAD = 2

@@ -52,6 +52,7 @@ from shardmill.shards.tokens.ids import SPANS_FORMAT, RemoteIds, open_ids, open_
 from shardmill.storage.cache import StagedCopies
 from shardmill.storage.path import UrlPath, as_path
 
+# The meta of a hostile file could say any number; this one still fits into an index.
 MAX_ENTRIES = 1 << 40
 ROLES = ("bin", "idx", "spans")
 ROW_COLUMNS = ("num_visual", "num_fixed", "origin_file", "origin_row")
