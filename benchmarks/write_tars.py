@@ -42,17 +42,12 @@ def _writing(folder: str, num: int, mean_bytes: int, write: Callable[[Path, list
 
 def shardmill_tar(**arguments) -> Work:
     """Our tar and its index."""
-    from shardmill.shards.tar.index import IndexRows
-    from shardmill.shards.tar.write import TarWriter
+    from shardmill.shards.tar.index import IndexedTar
 
     def write(path: Path, shard: list) -> None:
-        rows = IndexRows()
-        with TarWriter(path) as tar:
+        with IndexedTar(path, path.with_suffix(".idx")) as tar:
             for key, image, text in shard:
-                start, at = tar.add(key, [("jpg", image), ("json", text)])
-                rows.add(key, start, at.exts, at.offsets, at.sizes)
-            end = tar.num_bytes
-        rows.write(path.with_suffix(".idx"), end=end, num_bytes=tar.num_bytes)
+                tar.add(key, [("jpg", image), ("json", text)])
 
     return _writing(write=write, **arguments)
 

@@ -1,4 +1,4 @@
-"""The ledger: what counts as done, and what a reader is told when a folder is not finished."""
+"""The ledger: what counts as done, what is kept of a store, and what readers are told."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from pathlib import Path
 
 import orjson
 import pytest
+from faulty_proxy import faulty_proxy
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.manifest import StageRecord, build_manifest
 from shardmill.model.stage import Draft, Reject, Tally, Unit
 from shardmill.shards.commit import commit, seal
-from shardmill.shards.ledger import Ledger, open_manifest, read_rejects
+from shardmill.shards.ledger import (
+    Ledger,
+    earlier_files,
+    open_manifest,
+    read_receipt_files,
+    read_rejects,
+    set_aside,
+)
+from shardmill.storage import objects
+from shardmill.storage.cache import scratch_root
+from shardmill.storage.path import as_path
 
 RECORD = StageRecord(
     stage={"kind": "some:Stage", "size": 3},
@@ -150,3 +161,77 @@ def test_a_broken_list_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "x.jsonl").write_text(line)
     with pytest.raises(FormatError, match="not a list of rejects"):
         list(read_rejects(tmp_path / "x.jsonl"))
+
+
+NAMES = [f"{n:03d}.json" for n in range(80)]
+
+
+def test_only_what_is_new_is_fetched(
+    store_env: str, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_path(store_url)
+    for name in NAMES[:70]:
+        objects.put(f"{store_url}/{name}", name.encode())
+    with faulty_proxy(store_env, lambda method, path: None) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+
+        def fetched() -> list[str]:
+            asked = [
+                path.rpartition("/")[2] for _, path in proxy.requests if "list-type" not in path
+            ]
+            proxy.requests.clear()
+            return sorted(asked)
+
+        expected = [name.encode() for name in NAMES[:70]]
+        assert list(read_receipt_files(folder, NAMES[:70])) == expected
+        assert fetched() == NAMES[:70]
+        assert list(read_receipt_files(folder, NAMES[:70])) == expected
+        assert fetched() == []
+        objects.put(f"{store_url}/{NAMES[3]}", b"another")
+        objects.put(f"{store_url}/{NAMES[75]}", b"new")
+        objects.delete([f"{store_url}/{NAMES[5]}"])
+        proxy.requests.clear()
+        found = dict(zip(NAMES, read_receipt_files(folder, NAMES)))
+    assert found[NAMES[3]] == b"another" and found[NAMES[75]] == b"new"
+    assert found[NAMES[5]] is None and found[NAMES[79]] is None
+    assert found[NAMES[69]] == NAMES[69].encode()
+
+
+def test_a_broken_cache_is_no_cache(store_url: str) -> None:
+    for name in NAMES:
+        objects.put(f"{store_url}/{name}", b"content")
+    list(read_receipt_files(as_path(store_url), NAMES))
+    (cache,) = (scratch_root() / "cache").iterdir()
+    for rubbish in (b"\xff\xfe", b"[1]\n", b'["a", "b", 3]\n', b""):
+        cache.write_bytes(rubbish)
+        assert list(read_receipt_files(as_path(store_url), NAMES)) == [b"content"] * 80
+
+
+def test_a_unit_set_aside_is_pending_and_its_files_are_known(ledger: Ledger) -> None:
+    unit = UNITS[1]
+    finish(ledger, unit, b"first")
+    receipt = ledger.valid_receipt(unit, RECORD.digest)
+    assert receipt is not None and earlier_files(ledger, unit, RECORD.digest) == ()
+    set_aside(ledger, [receipt])
+    assert ledger.pending([unit], RECORD.digest) == [unit]
+    assert earlier_files(ledger, unit, RECORD.digest) == (
+        {"txt": ledger.out_dir / "shards" / "1.txt"},
+    )
+    assert earlier_files(ledger, unit, "another stage") == ()
+    assert earlier_files(ledger, Unit(name="1", input={"row": 7}), RECORD.digest) == ()
+    finish(ledger, unit, b"second")
+    assert (
+        ledger.pending([unit], RECORD.digest) == []
+        and earlier_files(ledger, unit, RECORD.digest) == ()
+    )
+    assert list((ledger.out_dir / "earlier").iterdir()) == []
+
+
+def test_files_of_another_size_are_not_those_of_the_receipt(ledger: Ledger) -> None:
+    unit = UNITS[1]
+    finish(ledger, unit, b"first")
+    receipt = ledger.valid_receipt(unit, RECORD.digest)
+    assert receipt is not None
+    set_aside(ledger, [receipt])
+    (ledger.out_dir / "shards" / "1.txt").write_text("longer than it was")
+    assert earlier_files(ledger, unit, RECORD.digest) == ()

@@ -57,8 +57,8 @@ from shardmill.model.stage import Draft, Tally
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, open_foreign
 from shardmill.shards.tar.header import Layout
-from shardmill.shards.tar.index import IndexRows
-from shardmill.shards.tar.write import Content, TarWriter
+from shardmill.shards.tar.index import IndexedTar
+from shardmill.shards.tar.write import Content
 from shardmill.storage.files import link_or_copy
 from shardmill.storage.path import expand
 
@@ -114,8 +114,8 @@ class WebDatasetFormat(Format):
 
     def _write_packed(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         samples = None if self.samples is None else open_media(self.samples)
-        index = IndexRows()
-        with TarWriter(draft.file(piece.name, "tar")) as tar:
+        tar_path, index_path = (draft.file(piece.name, role) for role in ("tar", "idx"))
+        with IndexedTar(tar_path, index_path) as tar:
             for key, fields in packed_samples(source, piece):
                 with tally.sample(key):
                     media = [] if samples is None else read_media(fields, samples)
@@ -123,11 +123,8 @@ class WebDatasetFormat(Format):
                         *self._members(fields, len(media)),
                         *_numbered(media),
                     ]
-                    start, planned = tar.add(key, members, self.layout)
-                    index.add(key, start, planned.exts, planned.offsets, planned.sizes)
-            end = tar.num_bytes
-        index.write(draft.file(piece.name, "idx"), end=end, num_bytes=tar.num_bytes)
-        draft.finish(piece.name, num_samples=len(index))
+                    tar.add(key, members, self.layout)
+        draft.finish(piece.name, num_samples=len(tar.rows))
 
     def _members(self, fields: Mapping[str, Any], num_media: int) -> list[tuple[str, Content]]:
         """Return the members of a packed sample without its media."""

@@ -44,7 +44,6 @@ class Sealed:
     """
 
     unit: Unit
-    draft_dir: Path
     receipt: Receipt
     moves: tuple[tuple[Path, Path], ...]
     shared: tuple[Path, ...] = ()
@@ -69,7 +68,7 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
     moves = [(draft.dir / Path(e.path).name, ledger.out_dir / e.path) for e in entries]
     if rejects is not None:
         moves.append((draft.dir / "rejects", ledger.out_dir / rejects.path))
-    return Sealed(unit, draft.dir, receipt, tuple(moves), tuple(draft.shared))
+    return Sealed(unit, receipt, tuple(moves), tuple(draft.shared))
 
 
 def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:

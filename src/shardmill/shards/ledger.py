@@ -138,9 +138,9 @@ class Ledger:
         if old is not None and old.digest != record.digest:
             self.backend.remove([self.out_dir / "stage.json"])
         lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
-        self._write(self.out_dir / "units.jsonl", lines)
+        self.backend.put(self.out_dir / "units.jsonl", lines)
         self.write_inputs(inputs)
-        self._write(self.out_dir / "stage.json", dump_page(record_to_plain(record)))
+        self.backend.put(self.out_dir / "stage.json", dump_page(record_to_plain(record)))
 
     def read_stage(self) -> StageRecord | None:
         """Return what stage.json says, or None if nothing was planned here."""
@@ -164,7 +164,7 @@ class Ledger:
 
     def write_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Store what the units were listed from."""
-        self._write(self.out_dir / "inputs.json", dump_page(inputs))
+        self.backend.put(self.out_dir / "inputs.json", dump_page(inputs))
 
     def read_units(self) -> list[Unit]:
         """Return the planned units in order."""
@@ -235,7 +235,7 @@ class Ledger:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Declare the folder complete."""
-        self._write(self.manifest_path, dump_page(manifest_to_plain(manifest)))
+        self.backend.put(self.manifest_path, dump_page(manifest_to_plain(manifest)))
 
     def read_manifest(self) -> Manifest | None:
         """Return the manifest, or None if the folder is not complete."""
@@ -253,7 +253,7 @@ class Ledger:
 
     def write_failure(self, unit_name: str, failure: Mapping[str, Any]) -> None:
         """Keep why a unit failed, until it succeeds."""
-        self._write(self.failure_path(unit_name), dump_page(failure))
+        self.backend.put(self.failure_path(unit_name), dump_page(failure))
 
     def read_failures(self) -> Iterator[dict[str, Any]]:
         """Yield the failure of each unit that failed and has not succeeded since."""
@@ -285,9 +285,6 @@ class Ledger:
             )
         except FileNotFoundError:
             return False
-
-    def _write(self, path: Path, content: bytes) -> None:
-        self.backend.put(path, content)
 
 
 def open_manifest(folder: Path | str) -> Manifest:

@@ -39,9 +39,9 @@ from shardmill.model.stage import Draft
 from shardmill.shards.arrays import encoded, find_keys
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.header import END_OF_TAR, Layout
-from shardmill.shards.tar.index import IndexRows, TarIndex, index_of, open_tar_index
+from shardmill.shards.tar.index import IndexedTar, IndexRows, TarIndex, index_of, open_tar_index
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
-from shardmill.shards.tar.write import Content, TarWriter, lay_out_sample
+from shardmill.shards.tar.write import Content, lay_out_sample
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.cache import StagedCopies, fetch_copies
 from shardmill.storage.path import as_path
@@ -374,15 +374,14 @@ class SampleWriter:
         self._layout = layout
         self._max_bytes = inf if max_bytes is None else max_bytes
         self._num_splits = 0
-        self._tar: TarWriter | None = None
-        self._rows = IndexRows()
+        self._tar: IndexedTar | None = None
 
     def add(self, sample: Sample, sizes: Mapping[str, MediaSize] | None = None) -> None:
         """Append a sample; `sizes` gives what is known of its media, by their names."""
         planned = lay_out_sample(sample.key, sample_members(sample), self._layout)
-        start = self._tar_with_room(planned.num_bytes).append(planned)
-        self._rows.add(sample.key, start, planned.exts, planned.offsets, planned.sizes)
-        self._rows.describe(
+        tar = self._tar_with_room(planned.num_bytes)
+        tar.append(planned)
+        tar.rows.describe(
             [sizes.get(ext) for ext in planned.exts] if sizes else (),
             sum(len(segment.text) for segment in sample.document.segments),
             content_hash(sample),
@@ -398,24 +397,24 @@ class SampleWriter:
         elif self._tar is not None:
             self._tar.abandon()
 
-    def _tar_with_room(self, num_bytes: int) -> TarWriter:
+    def _tar_with_room(self, num_bytes: int) -> IndexedTar:
         tar = self._tar
         if tar is not None and tar.num_bytes + num_bytes + len(END_OF_TAR) > self._max_bytes:
             self._finish_shard()
             tar = None
         if tar is None:
             name = self._name_of_split(self._num_splits)
-            tar = self._tar = TarWriter(self._draft.file(name, "tar"))
+            files = (self._draft.file(name, role) for role in ("tar", "idx"))
+            tar = self._tar = IndexedTar(*files)
         return tar
 
     def _finish_shard(self) -> None:
         if self._tar is None:
             return
-        name, end = self._name_of_split(self._num_splits), self._tar.num_bytes
         self._tar.close()
-        self._rows.write(self._draft.file(name, "idx"), end=end, num_bytes=self._tar.num_bytes)
-        self._draft.finish(name, num_samples=len(self._rows))
-        self._tar, self._rows = None, IndexRows()
+        name = self._name_of_split(self._num_splits)
+        self._draft.finish(name, num_samples=len(self._tar.rows))
+        self._tar = None
         self._num_splits += 1
 
 

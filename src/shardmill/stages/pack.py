@@ -34,8 +34,8 @@ from shardmill.packing.order import EpochOrder
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import SampleDataset, open_samples
-from shardmill.shards.tar.index import IndexRows
-from shardmill.shards.tar.write import Content, TarWriter
+from shardmill.shards.tar.index import IndexedTar
+from shardmill.shards.tar.write import Content
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens, token_lengths
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import check_numbers, fingerprint_of
@@ -148,17 +148,13 @@ def write_tar(
     packs: NamedPacks, samples: SampleDataset | None, unit: Unit, draft: Draft, tally: Tally
 ) -> None:
     """Write packs as one tar, with the media of `samples` if given."""
-    index = IndexRows()
-    with TarWriter(draft.file(unit.name, "tar")) as tar:
+    tar_path, index_path = (draft.file(unit.name, role) for role in ("tar", "idx"))
+    with IndexedTar(tar_path, index_path) as tar:
         for key, rows in packs:
             with tally.sample(key):
                 members = _members(build_pack(rows, BuildSpec()), rows, samples)
-                start, planned = tar.add(key, members, "dashed")
-                index.add(key, start, planned.exts, planned.offsets, planned.sizes)
-                index.describe((), 0, 0, "")
-        end = tar.num_bytes  # of the last member; closing adds the two empty blocks and padding
-    index.write(draft.file(unit.name, "idx"), end=end, num_bytes=tar.num_bytes)
-    draft.finish(unit.name, num_samples=len(index))
+                tar.add(key, members, "dashed")
+    draft.finish(unit.name, num_samples=len(tar.rows))
 
 
 def _members(

@@ -14,18 +14,17 @@ from tars import read_tar, samples
 from shardmill.errors import SampleError
 from shardmill.shards.tar import write as tarwrite
 from shardmill.shards.tar.header import Layout, member_name
+from shardmill.shards.tar.index import IndexedTar
 from shardmill.shards.tar.write import TarWriter
 
 
 def write(path: Path, named: dict[str, dict[str, bytes]], layout: Layout = "dotted") -> list[int]:
     """Write samples and return the offset of each content."""
-    offsets = []
-    with TarWriter(path) as tar:
+    with IndexedTar(path, path.with_suffix(".idx")) as tar:
         for key, members in named.items():
-            start, planned = tar.add(key, members.items(), layout)
-            offsets += [start + offset for offset in planned.offsets]
+            tar.add(key, members.items(), layout)
     assert path.stat().st_size == tar.num_bytes
-    return offsets
+    return tar.rows.offset
 
 
 @given(samples)

@@ -18,7 +18,8 @@ duration_s f64[M] from media headers; text_chars u32[N]; source u16[N] in the ta
 content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` holds "url" (of a
 tar that lies elsewhere, else null) and "num_bytes" of the tar.
 
-`IndexRows` collects the rows while a tar is written or walked, and writes them at the end.
+`IndexRows` collects the rows while a tar is written (`IndexedTar`) or walked, and writes them at
+the end.
 
 `cut_tar` writes a tar without some of its samples. The others keep their bytes, header for header:
 runs of neighbours are copied by the kernel, and nothing is parsed. The index loses the same rows,
@@ -53,6 +54,7 @@ from shardmill.shards.arrays import (
 )
 from shardmill.shards.tar.header import END_OF_TAR
 from shardmill.shards.tar.read import Grouped
+from shardmill.shards.tar.write import TarSample, TarWriter
 
 try:
     from shardmill.shards.tar import _members  # type: ignore[attr-defined, unused-ignore]
@@ -317,6 +319,24 @@ class IndexRows:
         columns["source"] = np.array(self.source, np.uint16)
         columns["content"] = np.array(halves, np.uint64)
         return {name: column for name, column in columns.items() if column.any()}
+
+
+class IndexedTar(TarWriter):
+    """Writes samples to a tar and, when it ends, the index beside it."""
+
+    def __init__(self, path: Path, index_path: Path) -> None:
+        super().__init__(path)
+        self.rows, self._index_path = IndexRows(), index_path
+
+    def append(self, sample: TarSample) -> int:
+        start = super().append(sample)
+        self.rows.add(sample.key, start, sample.exts, sample.offsets, sample.sizes)
+        return start
+
+    def close(self) -> None:
+        end = self.num_bytes
+        super().close()
+        self.rows.write(self._index_path, end=end, num_bytes=self.num_bytes)
 
 
 def cut_tar(

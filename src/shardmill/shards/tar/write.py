@@ -84,10 +84,9 @@ class TarWriter:
 
     def add(
         self, key: str, members: Iterable[tuple[str, Content]], layout: Layout = "dotted"
-    ) -> tuple[int, TarSample]:
-        """Append a sample; return the offset of its first header and its layout from there on."""
-        planned = lay_out_sample(key, members, layout)
-        return self.append(planned), planned
+    ) -> None:
+        """Append a sample: (extension, content) pairs in order."""
+        self.append(lay_out_sample(key, members, layout))
 
     def append(self, sample: TarSample) -> int:
         """Append a planned sample and return its offset; a key twice is a `SampleError`."""
@@ -102,8 +101,6 @@ class TarWriter:
 
     def close(self) -> None:
         """Write what is pending and the end of the tar."""
-        if self._fd < 0:
-            return
         try:
             self._pieces.append(END_OF_TAR)
             self.num_bytes += len(END_OF_TAR)
