@@ -35,7 +35,7 @@ from shardmill.model.tokenrow import (
 )
 from shardmill.shards.tokens.shard import TokenShard
 
-NO_LABEL = -100
+NO_LABEL = -100  # what torch's cross entropy ignores
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -351,7 +351,6 @@ def _largest_first(waiting: Any, capacity: int, limit: int, chosen: Any) -> Any:
 
 
 COMPILED = Loops(
-    "compiled",
     best_fit=lambda histogram, capacity, limit: Patterns(
         *best_fit(histogram, capacity, min(limit, capacity))
     ),

@@ -113,7 +113,6 @@ class Filled(NamedTuple):
 class Loops:
     """The five loops of planning."""
 
-    name: str
     best_fit: Callable[[Histogram, int, int], Patterns]
     fill_window: Callable[[Lengths, int, int, int, int, bool], Filled]
     sort_rows: Callable[[Lengths, NDArray[np.int64], int, Histogram], NDArray[np.uint32]]
@@ -139,63 +138,35 @@ def best_fit(histogram: NDArray[np.int64], capacity: int, max_documents: int) ->
     one class, so a step places thousands of samples at once, and the time depends on the number of
     distinct lengths, not of samples.
     """
-    packs = _OpenPacks(capacity, max_documents)
+    classes: list[_Class] = []
+    by_room: dict[int, list[int]] = {}
+    # Bit r is set when some open pack has r tokens free. With packs of 3 and 6 free it is
+    # 0b1001000; a sample of 4 looks at 0b1001000 >> 4 = 0b100, lowest bit 2, so 6 free.
+    rooms = 0
     for length in np.flatnonzero(histogram)[::-1].tolist():
-        packs.place(length, int(histogram[length]))
-    return _patterns(packs.classes)
-
-
-class _OpenPacks:
-    """Classes of packs that still have room, found by how much."""
-
-    def __init__(self, capacity: int, max_documents: int) -> None:
-        self.capacity, self.max_documents = capacity, max_documents
-        self.classes: list[_Class] = []
-        self.by_room: dict[int, list[int]] = {}
-        # Bit r is set when some open pack has r tokens free. With packs of 3 and 6 free it is
-        # 0b1001000; a sample of 4 looks at 0b1001000 >> 4 = 0b100, lowest bit 2, so 6 free.
-        self.room = 0
-
-    def place(self, length: int, count: int) -> None:
+        count = int(histogram[length])
         while count:
-            above = self.room >> length
-            if above == 0:
-                count -= self._open(length, count)
-            else:
-                count -= self._fill(length, count, length + (above & -above).bit_length() - 1)
-
-    def _open(self, length: int, count: int) -> int:
-        return self._put(-1, self.capacity, 0, count, length, count)
-
-    def _fill(self, length: int, count: int, room: int) -> int:
-        at_room = self.by_room[room]
-        number = at_room[-1]
-        chosen = self.classes[number]
-        before = chosen.num_packs
-        placed = self._put(number, room, chosen.documents, before, length, count)
-        if chosen.num_packs == 0:
-            at_room.remove(number)
-            if not at_room:
-                self.room ^= 1 << room
-        return placed
-
-    def _put(
-        self, parent: int, room: int, documents: int, available: int, length: int, count: int
-    ) -> int:
-        # Each pack takes as many as fit; a last pack takes what is left of the count.
-        quantity = min(room // length, self.max_documents - documents, count)
-        num_packs = min(available, count // quantity)
-        if parent >= 0:
-            self.classes[parent].num_packs -= num_packs
-        self._add(_Class(parent, length, quantity, documents + quantity, num_packs), room)
-        return quantity * num_packs
-
-    def _add(self, new: _Class, room_before: int) -> None:
-        self.classes.append(new)
-        room = room_before - new.length * new.quantity
-        if room and new.documents < self.max_documents:
-            self.by_room.setdefault(room, []).append(len(self.classes) - 1)
-            self.room |= 1 << room
+            parent, room, documents, available = -1, capacity, 0, count
+            if above := rooms >> length:
+                room = length + (above & -above).bit_length() - 1
+                parent = by_room[room][-1]
+                documents, available = classes[parent].documents, classes[parent].num_packs
+            # Each pack takes as many as fit; a last pack takes what is left of the count.
+            quantity = min(room // length, max_documents - documents, count)
+            num_packs = min(available, count // quantity)
+            count -= quantity * num_packs
+            if parent >= 0:
+                classes[parent].num_packs -= num_packs
+                if classes[parent].num_packs == 0:
+                    by_room[room].pop()
+                    if not by_room[room]:
+                        rooms ^= 1 << room
+            classes.append(_Class(parent, length, quantity, documents + quantity, num_packs))
+            room -= length * quantity
+            if room and documents + quantity < max_documents:
+                by_room.setdefault(room, []).append(len(classes) - 1)
+                rooms |= 1 << room
+    return _patterns(classes)
 
 
 def _patterns(classes: list[_Class]) -> Patterns:
@@ -331,7 +302,11 @@ def sort_rows(
 def deal_rows(
     patterns: Patterns, rows: NDArray[np.uint32], histogram: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """Return the members of all packs: pattern by pattern, and each pattern's packs in turn."""
+    """Return the members of all packs: pattern by pattern, and each pattern's packs in turn.
+
+    `rows` are sorted by length. A pattern of the lengths 3, 1, 1 that is made twice takes rows a, b
+    of length 3 and c, d, e, f of length 1 as a c d, b e f.
+    """
     members = np.empty(len(rows), np.uint32)
     documents = patterns.documents()
     runs_of = np.diff(patterns.run_starts)
@@ -393,7 +368,7 @@ def halve(
     is_left[left] = False
 
 
-PLAIN = Loops("plain", best_fit, fill_window, sort_rows, deal_rows, halve)
+PLAIN = Loops(best_fit, fill_window, sort_rows, deal_rows, halve)
 
 
 @cache

@@ -18,7 +18,7 @@ from shardmill.model.rng import mix
 from shardmill.packing.balance import CostModel, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled
 
-RANKS = (8, 64, 512)
+RANKS = (8, 64, 512)  # a node, a small and a large run
 PARTS = 4
 
 

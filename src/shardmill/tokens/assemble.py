@@ -136,6 +136,7 @@ class _Row:
 
     def _learn(self, loss: bool, count: int) -> None:
         if loss and count:
+            # A span [start, length] that ends here grows, so that neighbours are one span.
             if self.loss and sum(self.loss[-1]) == self.length:
                 self.loss[-1][1] += count
             else:
@@ -181,6 +182,8 @@ def _part_ends(
 
 
 def _token_at(position: int, starts: list[int], *, starts_learning: bool) -> int:
+    # The first token that begins at or after the boundary. If it begins after, the one before
+    # reaches over: it belongs to what follows if that is learned.
     after = next((n for n, start in enumerate(starts) if start >= position), len(starts))
     straddles = after == len(starts) or starts[after] > position
     return after - 1 if straddles and starts_learning and after > 0 else after

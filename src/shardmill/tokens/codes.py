@@ -25,7 +25,7 @@ from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.codes import CodeJoin, join_codes
 
 ABSENT: tuple[Any, ...] = (None, "", "no", [], {})
-MAX_CODES = 1 << 24
+MAX_CODES = 1 << 24  # a damaged field must not fill the memory; 4096 x 4096 codes
 
 
 class CodeReader(Protocol):

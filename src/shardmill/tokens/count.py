@@ -34,6 +34,7 @@ from shardmill.tokens.text.huggingface import TextCounter
 from shardmill.tokens.text.tokenizer import check_text
 from shardmill.tokens.visual.rule import Visual, VisualRule, replace_placeholders
 
+# What NeMo's neat packing takes, though of bytes and not of characters.
 BYTES_PER_TOKEN = 3
 TOKENS_PER_MEDIUM = 500
 TOKENS_PER_TURN = 5  # role, delimiters and newlines of a chat template
@@ -105,6 +106,7 @@ def _size_of_entry(kind: str, entry: Any) -> MediaSize | int | None:
     if isinstance(entry, dict):
         count = entry.get("n_tokens")
         return count if isinstance(count, int) and count > 0 else None
+    # Rows come from anywhere: what is not of this form counts as unknown, never as an error.
     wanted = 2 if kind == "image" else 5
     if not isinstance(entry, list) or len(entry) != wanted:
         return None

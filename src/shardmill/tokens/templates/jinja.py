@@ -51,6 +51,8 @@ def compile_chat(source: str, variables: Mapping[str, Any], today: date | None) 
 
 
 def _environment(today: date | None) -> Any:
+    # The settings of transformers, for which templates are written. The sandbox matters: a template
+    # comes with a model that somebody else published.
     sandbox = need("jinja2.sandbox", extra="text")
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -59,6 +61,7 @@ def _environment(today: date | None) -> Any:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
+    # Only a date that the user gave: the clock would give the same sample other tokens tomorrow.
     if today is not None:
         environment.globals["strftime_now"] = today.strftime
     return environment
@@ -89,6 +92,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    # Jinja's own filter escapes <, > and & for HTML, which no model was trained on.
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -105,7 +109,7 @@ def _raise_exception(message: str) -> None:
 CharSpans: TypeAlias = list[tuple[int, int]]
 
 PROBE = "\U0010fffb"
-LONGEST_TOKEN = 64
+LONGEST_TOKEN = 64  # characters of a control token, for a look around a position
 MARKS = re.compile(f"[{OPEN}{CLOSE}]")
 
 

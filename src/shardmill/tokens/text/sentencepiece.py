@@ -50,12 +50,10 @@ class SentencePieceText:
         # Any piece may be user-defined, which the library does not tell; so each is probed.
         pieces = [model.id_to_piece(i).replace("\u2581", " ") for i in range(size)]
         name, encode = choose_engine(str(path), encode_batch, engines, pieces)
-        roles = {
-            "bos": model.bos_id(),
-            "eos": model.eos_id(),
-            "pad": model.pad_id(),
-            "unk": model.unk_id(),
-        }
+        found = {role: getattr(model, f"{role}_id")() for role in ("bos", "eos", "pad", "unk")}
+        # A role that the model lacks has the id -1.
+        roles = {role: number for role, number in found.items() if number >= 0}
+        template = path.with_suffix(".jinja")
         return TextTokenizer(
             name=str(self.path),
             vocab_size=size,
@@ -64,13 +62,9 @@ class SentencePieceText:
             starts=starts,
             decode=lambda ids: _decode(model, specials, ids),
             specials=specials,
-            roles={role: number for role, number in roles.items() if number >= 0},
-            chat_template=_template_beside(path),
-            variables={
-                f"{role}_token": model.id_to_piece(number)
-                for role, number in roles.items()
-                if number >= 0
-            },
+            roles=roles,
+            chat_template=template.read_text("utf-8") if template.is_file() else None,
+            variables={f"{role}_token": model.id_to_piece(n) for role, n in roles.items()},
         )
 
     def files(self) -> list[Path]:
@@ -89,11 +83,6 @@ def _open(path: Path) -> Any:
         return library.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:
         raise ConfigError(f"{path} is not a sentencepiece model: {error}") from error
-
-
-def _template_beside(path: Path) -> str | None:
-    template = path.with_suffix(".jinja")
-    return template.read_text("utf-8") if template.is_file() else None
 
 
 def _decode(model: Any, specials: dict[str, Special], ids: Sequence[int]) -> str:

@@ -19,6 +19,8 @@ from shardmill.tokens.text.tokenizer import (
     tiktoken_engines,
 )
 
+# As published with the models. They differ in digits: GPT-4 and Llama-3 take up to three together,
+# Qwen each alone.
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -43,7 +43,7 @@ from shardmill.tokens.visual.rule import (
 
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 START, END = "<|vision_start|>", "<|vision_end|>"
-MAX_ASPECT = 200
+MAX_ASPECT = 200  # more is refused by the processors
 
 # What the processors' classes take when no file says it; published checkpoints do.
 DEFAULT_IMAGE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
@@ -210,6 +210,7 @@ class Qwen2VL(VisualRule):
         video = self.videos
         if not video.cap_pixels_per_frame:
             return video.max_pixels
+        # 0.9, 1.05 and the share of a frame are those of qwen_vl_utils.
         budget = int(video.max_video_tokens * video.factor * video.factor * 0.9)
         share = budget * video.temporal_patch_size // num_frames
         return max(min(video.max_pixels, share), int(video.min_pixels * 1.05))

@@ -30,8 +30,8 @@ from shardmill.tokens.vq.tokenizer import LiveTokenizer
 
 Tensor = Any
 WARM_UPS = 2
-MAX_GRAPHS = 6
-USES_BEFORE_GRAPH = 2
+MAX_GRAPHS = 6  # each holds the memory of its batch
+USES_BEFORE_GRAPH = 2  # a shape that comes once, such as the last batch's, is not worth recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class BatchEncoder:
             codes = torch.cat(self._encode_what_fits(pixels))
             if not self._is_gpu:
                 return Launched(codes, None)
+            # Only into pinned memory can a copy run while the next batch is launched.
             host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
             host.copy_(codes, non_blocking=True)
             arrived = torch.cuda.Event()

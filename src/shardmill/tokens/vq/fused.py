@@ -155,6 +155,7 @@ class FusedLayers:
     def _prepare(self, name: str, weight: Tensor) -> Tensor:
         operand = self._format_of(name.removesuffix(".weight")).operand
         if name == "encoder.conv_in.weight":
+            # 3 x 3 taps of 3 colours, filled up to the 32 that the matrix units take.
             rows = weight.permute(2, 3, 1, 0).reshape(27, -1)
             return F.pad(rows, (0, 0, 0, 5)).to(operand).contiguous()
         flat = fill_up(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), 0)

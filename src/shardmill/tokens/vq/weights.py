@@ -218,6 +218,7 @@ def _listed(dims: Dims) -> str:
 
 
 PICKLES = (".ckpt", ".pt", ".pth")
+# Where checkpoints of training keep the weights: Lightning's, then LlamaGen's averaged and plain.
 WRAPPERS = ("state_dict", "ema", "model")
 INDEX = "model.safetensors.index.json"
 Tensor = Any
