@@ -33,6 +33,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "megatron": ("megatron-core==0.16.0",),
     "nemo": ("nemo-automodel==0.7.0",),
     "llamafactory": ("llamafactory==0.9.5",),
+    "torchcodec": ("torchcodec==0.13.0",),
     "decord": ("decord==0.6.0",),
     "decord2": ("decord2==3.4.0",),
     "opencv": ("opencv-python-headless==5.0.0.93",),

@@ -120,7 +120,7 @@ def frames_by_opencv(clip: str) -> np.ndarray:
 
 READERS: dict[str, tuple[Callable[[str], np.ndarray], str | None]] = {
     "shardmill": (frames_by_shardmill, None),
-    "torchcodec 0.13": (frames_by_torchcodec, None),
+    "torchcodec 0.13": (frames_by_torchcodec, "torchcodec"),
     "decord 0.6": (frames_by_decord, "decord"),
     "decord2 3.4": (frames_by_decord, "decord2"),
     "OpenCV 5.0": (frames_by_opencv, "opencv"),

@@ -39,10 +39,12 @@ def run_block(language: str, text: str, folder: Path) -> None:
     else:
         return
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": search, "PYTHONPATH": str(folder)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some 300 commands compiles all modules
     run = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": search, "PYTHONPATH": str(folder)},
+        env=env,
         capture_output=True,
         text=True,
         check=False,
