@@ -44,6 +44,7 @@ from shardmill.storage.files import made_file, write_file
 
 META_DIR = ".nv-meta"
 LOADER_NAME = "sample_loader.py"
+# The release whose layout this is; `energon info` prints it.
 VERSION = "7.4.1"
 LOADER_PATH = Path(__file__).with_name("energon_loader.py")
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tiff")

@@ -328,7 +328,9 @@ def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:
 
 
 def with_codes(record: Record, space: TokenSpace) -> Record:
-    """Return a record of tokens with the local codes of its images."""
+    """Return a record of tokens with the local codes of its images, if the space has codes."""
+    if not space.num_codes:
+        return record
     codes = tuple(
         space.local_codes(row.ids[span.position : span.position + span.num_tokens])
         for row in record.rows
@@ -364,7 +366,7 @@ def _words_of(row: TokenRow) -> NDArray[Any]:
 
 
 def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    if len(parts) == 1:
+    if len(parts) == 1:  # most records are one row, which stays mapped
         return parts[0]
     joined: NDArray[Any] = np.concatenate([*parts, np.empty(0, dtype)])
     return joined.astype(dtype, copy=False)
@@ -396,8 +398,7 @@ class TokensReader(FolderReader):
         bounds = opened.documents if opened.holds_packs else np.arange(len(opened) + 1)
         for first, last in pairwise(bounds.tolist()):
             rows = tuple(opened[row] for row in range(first, last))
-            record = Record(key=rows[0].key if rows else "", rows=rows)
-            yield with_codes(record, opened.space) if opened.space.num_codes else record
+            yield with_codes(Record(key=rows[0].key if rows else "", rows=rows), opened.space)
 
     def _open(self, shard: ShardEntry) -> TokenShard:
         return open_token_shard({role: Path(self.dir) / shard.files[role].path for role in ROLES})

@@ -34,10 +34,11 @@ from shardmill.storage.text import read_json
 
 ROLE = "bin"
 INDEX_NAME = "index.json"
-MAX_BYTES = (1 << 32) - 1
+MAX_BYTES = (1 << 32) - 1  # the bounds of rows are u32
 # LitData's numbers of torch's dtypes; uint16 came late, so an older reader wants int32.
 NUMBERS = {"uint16": 20, "int32": 15}
 DTYPES = {number: np.dtype(name) for name, number in NUMBERS.items()}
+# `torch.utils._pytree.treespec_dumps` of a sample that is one tensor.
 SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
 
 
@@ -93,6 +94,7 @@ class LitDataFormat(Format):
         index = {
             "chunks": [_chunk(shard, dtype.itemsize) for shard in filled],
             "config": self._config(dtype),
+            # A time would make the bytes of every run differ, so that they could not be compared.
             "updated_at": digest([manifest.stage_digest, manifest.units_digest]),
         }
         write_file(out_dir / INDEX_NAME, orjson.dumps(index, option=orjson.OPT_SORT_KEYS))

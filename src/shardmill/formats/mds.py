@@ -54,7 +54,7 @@ from shardmill.storage.text import read_json
 
 ROLE = "mds"
 INDEX_NAME = "index.json"
-MAX_BYTES = (1 << 32) - 1
+MAX_BYTES = (1 << 32) - 1  # the bounds of samples are u32
 JPEG_START = b"\xff\xd8\xff"
 
 
@@ -159,6 +159,7 @@ def _encode_sample(fields: Mapping[str, Any], samples: SampleDataset | None) -> 
 def _encode_array(values: NDArray[Any]) -> bytes:
     """Return values of one dimension, whose size takes 1, 2 or 4 bytes."""
     length = len(values)
+    # 300 values: code 1, so the head is 0b101 and the size takes two bytes.
     code = (length >= 1 << 8) + (length >= 1 << 16)
     return bytes([1 << 2 | code]) + length.to_bytes(1 << code, "little") + values.tobytes()
 
@@ -230,8 +231,9 @@ class MdsReader:
         origin = Origin(source="mds", path=name, row=number)
         row = packed_row(key, fields, self.space, origin)
         media = tuple(xxhash.xxh3_64_hexdigest(content) for content in fields.get("images", ()))
-        record = Record(key=key, rows=packed_documents(row, fields), media=media)
-        return with_codes(record, self.space) if self.space.num_codes else record
+        return with_codes(
+            Record(key=key, rows=packed_documents(row, fields), media=media), self.space
+        )
 
 
 def _samples(raw: memoryview, count: int, path: Path) -> Iterator[memoryview]:

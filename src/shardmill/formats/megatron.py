@@ -126,6 +126,8 @@ class MegatronFormat(Format):
         header = HEADER.pack(MAGIC, 1, CODES[dtype.str], manifest.num_samples, num_bounds)
         descriptor = os.open(path, os.O_WRONLY)
         try:
+            # Each unit wrote where its documents begin; the end of the last belongs to none. The
+            # header comes when all else is on disk: a reader believes a file that has one.
             end = np.array(manifest.num_samples, "<i8").tobytes()
             os.pwrite(descriptor, end, path.stat().st_size - len(end))
             os.fsync(descriptor)

@@ -31,6 +31,7 @@ from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleDataset, open_samples
 
+# No pack is nearly as long: a list of more numbers is not what it says it is.
 MAX_IDS = 1 << 24
 # What a packed sample has, its ids in its JSON or in a member beside it.
 MARKS = ({"input_ids"}, {"lengths", "keys", "media"})
@@ -100,7 +101,10 @@ def packed_documents(row: TokenRow, fields: Mapping[str, Any]) -> tuple[TokenRow
 
 
 def cut_document(row: TokenRow, key: str, start: int, end: int) -> TokenRow:
-    """Return the tokens start .. end of a row as a row of its own."""
+    """Return the tokens start .. end of a row as a row of its own.
+
+    A loss span (2, 6), tokens 2 to 7, cut to 4 .. 10 is (0, 4): tokens 4 to 7.
+    """
     first = np.maximum(row.loss[:, 0], start)
     last = np.minimum(row.loss.sum(axis=1), end)
     loss = np.stack([first - start, last - first], axis=1)[last > first]

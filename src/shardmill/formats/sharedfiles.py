@@ -69,6 +69,8 @@ class RangeWriter:
         if not values.size:
             return
         content = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        # A unit writes few ranges, one a file or array, each in order: its batches continue them,
+        # and the checksum of a range goes on without reading anything back.
         run = next((r for r in self._runs if r.file == file and r.end == offset), None)
         if run is None:
             run = _Run(file, offset, offset)
@@ -76,7 +78,7 @@ class RangeWriter:
         run.state.update(content)
         run.end += len(content)
         descriptor = self._descriptor(file)
-        while content:
+        while content:  # one call writes at most 2 GiB
             num_written = os.pwrite(descriptor, content, offset)
             content, offset = content[num_written:], offset + num_written
 

@@ -104,7 +104,7 @@ def _rows(reader: Reader, parts: Sequence[Part]) -> Iterator[Record]:
     for record in _whole(reader, parts):
         for row in record.rows:
             single = Record(key=row.key, rows=(row,), problem=record.problem)
-            yield with_codes(single, space) if space is not None and space.num_codes else single
+            yield single if space is None else with_codes(single, space)
 
 
 def _difference(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 2000
 MAX_NUMBER = 1 << 53  # the largest whole number that JavaScript holds exactly
-SECONDS = 0.25
+SECONDS = 0.25  # a page that is typed into must answer before the next letter
 ANSWERS: Mapping[str, str] = {
     "map": "overview:show_map",
     "item": "overview:show_item",

@@ -79,6 +79,7 @@ def codebook_counts(folder: Folder) -> tuple[NDArray[np.int64], int]:
 
 def rank_images(folder: Folder, counts: NDArray[np.int64]) -> list[CodeImage]:
     """Return images of some shards, outliers first."""
+    # One is added to each count, so that a code which some shards lack has bits too.
     bits_of = -np.log2((counts + 1) / (counts.sum() + max(1, len(counts))))
     found: list[CodeImage] = []
     chosen = _some_shards(folder)

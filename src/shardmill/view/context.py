@@ -41,15 +41,15 @@ Kind = Literal["stage", "plan", "lengths"]
 Stamp: TypeAlias = tuple[int, int]
 VERBS = {"tokenize-text": "tokenize", "adopt-tokens": "tokenize", "adopt-codes": "codes"}
 SCAN_DEPTH = 3
-MAX_ENTRIES = 2000
+MAX_ENTRIES = 2000  # of one folder: a root with a million raw files must not stop the page
 # Each listing of a store is a request, so it is listed again less often.
 RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
 STORE_AGE_S = 30.0
-MAX_CODE_SHARDS = 64
+MAX_CODE_SHARDS = 64  # that stay mapped
 MAX_ASKED = 64
 MAX_CACHED = 32
-MAX_TABLES = 4
-MAX_UPSTREAM = 8
+MAX_TABLES = 4  # they can be large, so that fewer are kept than of the rest
+MAX_UPSTREAM = 8  # a folder that claims to be made from itself must not be followed for ever
 # A status that took long to read is read less often: at most a tenth of the time goes into it.
 MIN_STATUS_AGE_S, STATUS_SHARE = 0.5, 10.0
 
@@ -340,6 +340,7 @@ class Folder:
             starts = accumulate((entry.num_samples for entry in full), initial=0)
             return {entry.name: start for entry, start in zip(full, starts)}
 
+        # The list is kept in the cache itself until it changes, so its id stands for its content.
         return self._cached("first", id(entries), make)
 
     def samples(self) -> SampleDataset:
@@ -584,7 +585,6 @@ class Context:
                 yield item
 
     def _table(self, key: Hashable, make: Callable[[], LengthTable]) -> LengthTable:
-        # Tables can be large, so that fewer of them are kept than of the rest.
         return self._keep(self._tables, MAX_TABLES, key, make)
 
     def _keep(
@@ -594,6 +594,7 @@ class Context:
             if key in cache:
                 known: T = cache[key]
                 return known
+        # Made without the lock: two requests may make the same, but none waits for the other's.
         made = make()
         with self.lock:
             while len(cache) >= limit:

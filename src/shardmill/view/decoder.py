@@ -20,8 +20,8 @@ from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
 from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
 
-MAX_TOKENS = 16_384
-PIECE_CONTEXT = 3
+MAX_TOKENS = 16_384  # more elements make a browser slow
+PIECE_CONTEXT = 3  # a character of UTF-8 has at most four bytes, so at most four tokens
 REPLACEMENT = "\ufffd"
 BUNDLED = "bundled"
 

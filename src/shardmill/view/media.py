@@ -40,8 +40,8 @@ TYPES = {
 UNKNOWN = "application/octet-stream"
 HEAD_BYTES = 256
 MAX_THUMB_BYTES = 64 << 20
-MAX_THUMB_PIXELS = 1 << 26
-WIDTHS = (64, 160, 320, 640)
+MAX_THUMB_PIXELS = 1 << 26  # a small file can claim any size: decoded, this is 200 MB
+WIDTHS = (64, 160, 320, 640)  # few, so that caching helps
 QUALITY = 82
 
 
@@ -119,7 +119,7 @@ def thumbnail(place: MediumBytes, width: int) -> bytes | None:
         if size.width * size.height > MAX_THUMB_PIXELS:
             return None
         image = need("PIL.Image", extra="image").open(io.BytesIO(content))
-        image.draft("RGB", (width, width))
+        image.draft("RGB", (width, width))  # a JPEG is decoded at an eighth to a half of its size
         turned = need("PIL.ImageOps", extra="image").exif_transpose(image)
         return _as_jpeg(turned, width)
     except (SampleError, MissingExtra, OSError, ValueError, SyntaxError):
@@ -134,7 +134,7 @@ def frame(place: MediumBytes, time_s: float, width: int) -> bytes | None:
 
 
 def known_width(width: int) -> int:
-    """Return the next width in which thumbnails are made: there are few, so that caching helps."""
+    """Return the next width in which thumbnails are made."""
     return next((known for known in WIDTHS if known >= width), WIDTHS[-1])
 
 

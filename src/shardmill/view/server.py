@@ -117,6 +117,7 @@ def bind(port: int | None, default: int) -> socket.socket:
     tried = [port] if port is not None else [default, 0]
     for number in tried:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # A port whose last server has just ended would be refused for a minute.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind(("127.0.0.1", number))
@@ -136,7 +137,7 @@ def serve(app: Starlette, bound: socket.socket) -> None:
         server_header=False,
         proxy_headers=False,
         lifespan="off",
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=2,  # a video that is playing must not keep Ctrl-C waiting
     )
     with suppress(KeyboardInterrupt):  # Ctrl-C is how a page ends
         uvicorn.Server(config).run(sockets=[bound])

@@ -47,7 +47,7 @@ DtypeName: TypeAlias = Literal["smallest", "int16", "int32"]
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
 
 INT16_SIZE = 1 << 15
-VALUES_AT_ONCE = 1 << 20
+VALUES_AT_ONCE = 1 << 20  # padded values of a batch, however few of them are tokens
 TOO_LONG = "longer than a row"
 MEDIA_TOO_LONG = "media longer than a row"
 EMPTY = "no tokens"
@@ -150,7 +150,7 @@ class TensorRowsFormat(Format):
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield the first row of each unit in the input and in the tensors."""
-        self.tensors(source)
+        self.tensors(source)  # refuses what cannot be
         firsts = []
         number = row = 0
         for slices in ranges:

@@ -53,7 +53,7 @@ CodeForm: TypeAlias = Literal["raw", "shifted"]
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
 IMAGE = MODALITIES["image"]
 NAMES = ("codes",)
-TOKENS_AT_ONCE = 1 << 20
+TOKENS_AT_ONCE = 1 << 20  # a block: some MiB of ids, masks and kinds
 Ids = Literal["global", "local"]
 PART = re.compile(r"(tmp_)?(train|val)(?:_(.+))?")
 ROWS_AT_ONCE = 256
@@ -318,6 +318,7 @@ def _find_images(
 ) -> MediaColumns:
     """Return the runs of codes as media of the documents that begin at `starts`."""
     # A run ends where codes end, and where a document does.
+    # With codes at 1 1 1 0 1 and documents that begin at 0 and 2: runs 0 .. 1, 2 .. 2 and 4 .. 4.
     is_start = np.zeros(len(ids) + 1, np.bool_)
     is_start[starts[lengths > 0]] = is_start[-1] = True
     begins, ends = is_image.copy(), is_image.copy()
@@ -455,6 +456,8 @@ def _id_column(part: UnidiscPart) -> NDArray[np.int64]:
 
 def _first_of_each(columns: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Return, for each part, the rows whose id no earlier row of any part has."""
+    # Ids 4 5 -1 and 5 6: joined 4 5 -1 5 6, first places of 4 5 6 are 0 1 4, so part 0 gives its
+    # rows 0 and 1, part 1 its row 1.
     joined = np.concatenate(columns)
     ids, first = np.unique(joined, return_index=True)
     is_taken = np.zeros(len(joined), np.bool_)
