@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 import torch
 from packed_folder import Made, lengths_of, token_row, write_rows
 
+import shardmill as sm
 from shardmill.errors import ConfigError, SampleError, StaleError
 from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.plan import plan_packs
@@ -198,3 +199,31 @@ def test_batches_of_like_length_waste_little(made: Made) -> None:
     shuffled = torch.from_numpy(made.table.num_tokens[:496].reshape(-1, 16).copy())
     blind = int(shuffled.sum()) / int(shuffled.max(dim=1).values.sum() * 16)
     assert real / total > 0.9 > blind
+
+
+def test_options_that_need_files_are_refused_without_them(made: Made, tmp_path: Path) -> None:
+    reader = TokenReader.open(made.tokens)
+    for options, words in (
+        ({"epoch_plans": tmp_path / "plans"}, "another process"),
+        ({"images": tmp_path}, "not a reader"),
+        ({"staged_dir": tmp_path / "near"}, "give the folder"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            PackedDataset(made.plan_path, reader, **options)
+    with pytest.raises(ConfigError, match="another process"):
+        PackedDataset(made.plan, made.tokens, epoch_plans=tmp_path / "plans")
+    with pytest.raises(ConfigError, match="makes pixels itself"):
+        PackedDataset(made.plan_path, made.tokens, images=tmp_path, processor=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_loader_takes_what_the_data_set_takes(made: Made, tmp_path: Path) -> None:
+    options = {"epoch_plans": tmp_path / "plans", "staged_dir": tmp_path / "near"}
+    loader = sm.loader(made.plan_path, made.tokens, lengths=made.lengths_path, **options)
+    assert isinstance(loader.dataset, PackedDataset)
+    assert loader.dataset.staging is not None
+    with loader.dataset.staging:
+        assert sum(1 for _ in loader) == len(loader)
+        assert loader.dataset.staging.wait(60)
+    with pytest.raises(ConfigError, match="made already"):
+        sm.loader(loader.dataset, epoch_plans=tmp_path / "plans")

@@ -194,6 +194,7 @@ def _open_both(places: Sequence[str], codes: Place | None) -> list[Reader]:
     from shardmill.formats.finder import open_reader
 
     codes_dir = None if codes is None else str(to_path(codes))
+    # Opened twice, since whether one side needs a space is known only when both have been asked.
     spaces = [open_reader(place, codes_dir=codes_dir).token_space() for place in places]
     is_ours = [(Path(place) / "stage.json").exists() for place in places]
     lent = [None if own else spaces[1 - n] for n, own in enumerate(is_ours)]

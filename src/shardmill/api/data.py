@@ -328,6 +328,7 @@ class Export(Data["Record"]):
 
     def find(self, key: str) -> int | None:
         """Return the number of the record that has this key, or a document with it."""
+        # From the first on: the formats of others have no index of keys.
         for number, record in enumerate(self):
             if key == record.key or any(key == row.key for row in record.rows):
                 return number
@@ -358,6 +359,7 @@ class Lengths(Data[Length]):
         """The columns of the table."""
         if self.path.is_file():
             return open_lengths(self.path)
+        # Says what is missing: the table is merged from the shards when the last one is there.
         open_manifest(self.path)
         return open_lengths(self.path / TABLE_NAME)
 

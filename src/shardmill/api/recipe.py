@@ -101,6 +101,7 @@ class Step:
         *inputs, last = _place_names(self.verb)
         if last != "out":
             inputs.append(last)
+        # Three tables of ingest are one argument, tokens and plan of pack are two.
         given: Any = [[*self.inputs]] if len(inputs) == 1 < len(self.inputs) else self.inputs
         places = [*given, *([self.out] if self.out is not None else [])]
         known = _options(self.verb)
@@ -203,6 +204,7 @@ def _step(table: Any, shared: Mapping[str, Any], where: str) -> Step:
     _check_names(given, known, where=where)
     options = {name: value for name, value in shared.items() if name in known} | given
     for name, value in options.items():
+        # Plugins are left to the verb: to check one is to import it, with all that it needs.
         if _is_simple(known[name]):
             from_plain(value, known[name], where=f"{where}: {_dashed(name)}")
     has_out = "out" in _place_names(verb)
@@ -388,6 +390,7 @@ def quote_steps(recipe: Recipe, *, num_units: int) -> Iterator[Estimate]:
     """Yield the estimates one by one, as they are made."""
     if all(step.out is None for step in recipe.steps):
         raise ConfigError("no step of the recipe writes anything: there is nothing to try")
+    # Here and not in /tmp: the trial shall write to the disk that the run will write to.
     with tempfile.TemporaryDirectory(prefix=".quote-", dir=Path.cwd()) as folder:
         places: dict[str, str] = {}
         scales: dict[str, float] = {}
@@ -443,6 +446,7 @@ def _estimate(
     # (a scale of 2), stands for a twentieth of the work.
     whole = scale / max(tried.share, 1e-12)
     num_samples = tried.manifest.num_in * whole
+    # A limit leaves out what comes after it, however many units there are.
     whole *= min(1.0, step.options.get("limit", num_samples) / max(num_samples, 1e-12))
     num_units = max(1, round(tried.num_tried * whole))
     workers = min(tried.num_workers, num_units)

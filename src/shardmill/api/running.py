@@ -84,6 +84,7 @@ def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
         report = where.run(stage, to_path(out), options)
     else:
         engine = to_engine(where)
+        # Silent by default: a function that is called in a notebook or a test prints nothing.
         shown = show_progress(sys.stderr) if options.get("progress") else nullcontext()
         with shown as on_event:
             report = run_stage(

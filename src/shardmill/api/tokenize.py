@@ -102,6 +102,7 @@ def _adopt(settings: Mapping[str, Any], inputs: Sequence[str]) -> AdoptTokens:
     if useless:
         raise ConfigError(f"{useless[0]!r} has no meaning for rows that are tokens already")
     plain = {**to_table(settings.get("from") or {"kind": kind_of_tokens(inputs)}, where="from")}
+    # They become part of the spec, which workers read in folders of their own.
     places = [str(Path(given).absolute()) for given in inputs]
     tokenizer = to_tokenizer(settings["tokenizer"]) if "tokenizer" in settings else None
     if tokenizer is not None:

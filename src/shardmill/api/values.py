@@ -31,6 +31,7 @@ Plugin: TypeAlias = str | Mapping[str, Any] | object
 
 Spec = TypeVar("Spec")
 
+# "1.5 GiB" is 1.5, G and i: powers of 1024; without the i they are of 1000.
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
@@ -41,6 +42,7 @@ def to_path(place: Place) -> Path:
         raise ConfigError(f"expected one place, got {len(place)}: {place}")
     # A url path refuses `os.fspath`, so that nobody takes it for a local file.
     path = place if isinstance(place, Path) else as_path(os.fspath(place))
+    # Absolute at once: a recipe changes the working folder while its steps run.
     return path.absolute()
 
 

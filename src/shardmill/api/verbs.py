@@ -518,6 +518,7 @@ def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan |
         found = open_plan(path)
     except FormatError as error:
         raise ConfigError(f"{error}\n{path} is there, and is no plan: {another}") from error
+    # The arrays follow from spec and lengths, so these two say whether it is the same plan.
     changes = differences(to_plain(found.spec), to_plain(spec))
     if found.lengths_digest != table.digest:
         changes.append("the lengths are others")

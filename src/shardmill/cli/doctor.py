@@ -29,6 +29,7 @@ from shardmill.cli.options import json_option
 from shardmill.machine import count_cpus
 
 State = Literal["good", "missing", "bad"]
+# "av>=14; extra == 'video'" is av, 14 and video.
 REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\w.]+))?.*?(?:; *extra *== *['\"](\w+)['\"])?$")
 FOR_WHAT = {
     "tables": "parquet, Arrow and .zst tables",
@@ -48,6 +49,7 @@ COMPILED = {
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}
+# Readers keep shards open; many systems begin with 1024 files a process.
 MIN_OPEN_FILES = 4096
 MIN_FREE_BYTES = 10e9
 

@@ -41,6 +41,7 @@ def all_of(*options: Option) -> Option:
     """Return the option that adds all these, which the help lists in their order."""
 
     def add(command: Any) -> Any:
+        # Decorators apply from the innermost out, so the last one comes first.
         for option in reversed(options):
             command = option(command)
         return command

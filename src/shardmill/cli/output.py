@@ -59,6 +59,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     rows = [list(row) for row in rows]
     columns = list(zip(header, *rows))
     widths = [max(map(len, column)) for column in columns]
+    # By the first character, since cells such as "12 %" or "3.1 GB" are numbers to a reader.
     right = [all(c[:1].isdigit() or c in ("", "-") for c in column[1:]) for column in columns]
     for number, row in enumerate([header, *rows]):
         cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
@@ -68,6 +69,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def bar(share: float, width: int = 24) -> str:
     """0.5 -> '████████████', in eighths of a cell."""
+    # 0.3 of 24 cells are 57.6 eighths: 7 whole cells and 2 eighths, which are one character.
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 

@@ -63,6 +63,7 @@ def call(
     Exits with 1 if units failed. `next_step` is the hint that follows when the folder is complete.
     """
     if dry_run:
+        # The function runs as always, up to the point where it would submit.
         options["on"] = DryRun(to_engine(options["on"]))
     try:
         made = verb(*places, progress=True, **options)

@@ -71,7 +71,7 @@ def _run(recipe: Recipe, as_json: bool) -> None:
             output.heading(f"{number}/{len(recipe.steps)}  {step.title}")
         try:
             made = step.call(progress=True)
-        except RunFailed as error:
+        except RunFailed as error:  # the later steps would read a folder that is not finished
             print_run(error.report, as_json)
             is_good = False
         else:

@@ -60,6 +60,7 @@ def view(
     from shardmill.view.context import Context
     from shardmill.view.server import bind, make_app, serve
 
+    # Bound before anything is printed, so that the address works when somebody reads it.
     bound = bind(port, DEFAULT_PORT)
     number = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)

@@ -110,6 +110,7 @@ def _plans(plan: Path, lengths: Path | None) -> Iterator[Plans]:
     if lengths is None:
         yield OnePlan(plan)
         return
+    # Plans of later epochs are made for this question alone; the loader's own may be gone by now.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         yield EpochPlans(plan, lengths, folder)
 
