@@ -32,7 +32,6 @@ class TextLength:
     max_chars: int | None = None
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` for a text that is too short or too long."""
         count = sum(len(segment.text) for segment in sample.document.segments)
         if count < self.min_chars:
             raise Filtered("text too short", f"{count} characters, fewer than {self.min_chars}")
@@ -51,7 +50,6 @@ class WithoutWords:
             raise ConfigError("words needs at least one word, and none may be empty")
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` with the first unwanted word."""
         found = _any_word(self.words).search(sample.document.text)
         if found is not None:
             raise Filtered("unwanted word", found[0])
@@ -65,7 +63,6 @@ class ImageSize:
     max_pixels: int | None = None
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` for the first image that is too small or too large."""
         for name, size in _visible(sizes):
             what = f"{name}: {size.width} x {size.height}"
             if min(size.width, size.height) < self.min_side:
@@ -85,7 +82,6 @@ class AspectRatio:
             raise ConfigError(f"max_ratio must be at least 1, got {self.max_ratio}")
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` for the first image that is too long."""
         for name, size in _visible(sizes):
             if max(size.width, size.height) > self.max_ratio * min(size.width, size.height):
                 detail = f"{name}: {size.width} x {size.height}, more than {self.max_ratio:g} to 1"
@@ -105,7 +101,6 @@ class HasMedia:
                 raise ConfigError(f"kinds must be among {known}, got {kind!r}")
 
     def check(self, sample: Sample, sizes: Mapping[str, MediaSize]) -> None:
-        """Raise `Filtered` with the first kind that is missing."""
         present = {segment.kind for segment in sample.document.segments}
         for kind in self.kinds:
             if kind not in present:

@@ -49,7 +49,6 @@ class FolderSource:
     name: str = "folder"
 
     def places(self) -> tuple[str, ...]:
-        """Return what it was given."""
         return (self.dir,)
 
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
@@ -60,7 +59,6 @@ class FolderSource:
 
     @contextmanager
     def open(self) -> Iterator[Read]:
-        """Yield the reader of one part."""
         yield self._read
 
     def inputs(self) -> Mapping[str, Any]:

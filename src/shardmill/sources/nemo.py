@@ -65,7 +65,6 @@ class NemoSource:
     max_row_bytes: int = 64 << 20
 
     def places(self) -> tuple[str, ...]:
-        """Return what it was given."""
         return (self.meta,)
 
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:

@@ -69,11 +69,9 @@ class TableFiles:
     media_root: str | None = None
 
     def places(self) -> tuple[str, ...]:
-        """Return what it was given."""
         return self.files
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of each file."""
         return fingerprint(listed.path for listed in self._listed())
 
     def _listed(self) -> Iterator[Listed]:
@@ -174,7 +172,6 @@ class NestedSource(TableSource):
 
     @contextmanager
     def open(self) -> Iterator[Read]:
-        """Yield the reader of one part."""
         with TableSource.open(self) as read:
             yield lambda part: self._rows(read(part))
 

@@ -63,7 +63,6 @@ class TarSource:
     max_sample_bytes: int = MAX_SAMPLE_BYTES
 
     def places(self) -> tuple[str, ...]:
-        """Return what it was given."""
         return self.tars
 
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:

@@ -53,7 +53,6 @@ class Mmc4Shape:
     media: tuple[str, ...] = ("image", "bytes", "path", "image_name", "raw_url")
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the interleaved document of a page."""
         sentences = fields.get("text_list")
         if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
             raise SampleError("missing field", "text_list must be a list of texts")
@@ -99,7 +98,6 @@ class PromptShape:
     image: tuple[str, ...] = ("images", "image", "image_name_list")
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the conversation about packed frames."""
         prompts, texts = _texts(fields, self.prompt), _texts(fields, self.text)
         if len(prompts) != len(texts):
             raise SampleError("missing field", f"{len(prompts)} prompts, {len(texts)} texts")
@@ -131,7 +129,6 @@ class UniControlShape:
     text: tuple[str, ...] = ("value", "prompt", "caption")
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a pair of images."""
         prompt = first_of(fields, self.text)
         missing = [n for n in (self.source, self.target) if is_missing(fields.get(n))]
         if prompt is None or missing:
@@ -246,7 +243,6 @@ class HowtoInterlinkShape:
     summary: str = "summary"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the interleaved document of a video."""
         clips = fields.get("clips")
         if not isinstance(clips, list) or not clips:
             raise SampleError("missing field", "clips must be a list of clips")
@@ -301,7 +297,6 @@ class VideoChat2Shape:
     end: str = "end"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a conversation about media."""
         name = need_one(fields, self.talk)
         images, used_images = media_list(fields, self.image)
         videos, used_videos = media_list(fields, self.video)
@@ -335,7 +330,6 @@ class MerlinShape:
     marks_are_seconds: bool = True
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the conversation of a marked text and its frames."""
         images = [_image(info) for info in _list(fields, "image_info")]
         text = "".join(map(str, _list(fields, "text_list")))
         segments = tuple(self._segments(text, images))

@@ -74,7 +74,6 @@ class TextShape:
     text: tuple[str, ...] = ("text", "content", "raw_content")
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a text."""
         name = need_one(fields, self.text)
         segment = RowSegment(kind="text", text=text_of(fields, name))
         return RowDocument(segments=(segment,), extra=unused(fields, {name}))
@@ -85,7 +84,6 @@ class DocumentShape:
     """`segments`, `origin` and `extra` as a sample shard stores them; the first origin stays."""
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document as it was stored."""
         sample = sample_from_plain("", dict(fields))
         segments = tuple(
             RowSegment(
@@ -121,7 +119,6 @@ class PairShape:
     text: tuple[str, ...] = TEXT_FIELDS
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a caption pair."""
         videos, used = media_list(fields, self.video)
         audios, used_audio = media_list(fields, self.audio)
         # A `url` beside a video is where it came from, not an image.
@@ -165,7 +162,6 @@ class MessagesShape:
     assistant_media: bool = False
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a conversation."""
         turns = fields.get(self.messages)
         if not isinstance(turns, list) or not turns:
             raise SampleError("empty conversation", f"{self.messages!r} holds no turns")
@@ -316,7 +312,6 @@ class VideoShape:
     end: str = "end"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        """Return the document of a video."""
         videos, used = self.videos(fields)
         name = need_one(fields, self.text, "missing caption")
         if isinstance(fields[name], list):
