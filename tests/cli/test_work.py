@@ -12,7 +12,7 @@ Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 
 def make_job(tmp_path: Path, shardmill: Shardmill) -> str:
     """Plan a folder, and leave all of its units to tasks."""
-    from shardmill.running.job import Job, write_job
+    from shardmill.running.engine import Job, write_job
     from shardmill.shards.ledger import Ledger
 
     words = ("ingest", "data/pairs.jsonl", "out", "--per-shard", "4", "--part", "1/99999")

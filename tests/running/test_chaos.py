@@ -22,8 +22,8 @@ from slurm_cluster import missing_programs, slurm_cluster
 from stages_for_tests import Lines
 
 from shardmill.model.codec import to_plain
+from shardmill.running.engine import Job, write_job
 from shardmill.running.events import read_log
-from shardmill.running.job import Job, write_job
 from shardmill.running.lock import LockTiming
 from shardmill.running.runner import run_stage
 from shardmill.stages.check.folder import check_folder

@@ -103,7 +103,7 @@ def test_every_engine_previews_and_submits_or_says_that_it_does_not(
 def test_a_task_that_runs_out_of_time_asks_its_engine_for_another_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Path
 ) -> None:
-    from shardmill.running.job import Job, write_job
+    from shardmill.running.engine import Job, write_job
     from shardmill.running.task import ClaimedUnits
 
     note, out = tmp_path / "queue", tmp_path / "out"

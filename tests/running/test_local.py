@@ -14,8 +14,8 @@ from stages_for_tests import Lines, Unruly
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.codec import to_plain
+from shardmill.running.engine import Job
 from shardmill.running.events import Event
-from shardmill.running.job import Job
 from shardmill.running.local import LOG_TAIL_BYTES, WorkerProcess, describe_exit
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import run_stage

@@ -17,7 +17,7 @@ from shardmill.errors import ConfigError, TooManySkips, UnitFailed
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Receipt
 from shardmill.model.stage import Draft, Reject, Tally, Unit
-from shardmill.running.job import Job, read_job, write_job
+from shardmill.running.engine import Job, read_job, write_job
 from shardmill.running.plan import check_skips, collect, make_shared_files, part_of, plan_units
 from shardmill.running.runner import run_stage
 from shardmill.running.task import run_task

@@ -19,8 +19,8 @@ from stages_for_tests import Copies, Lines
 from shardmill.errors import StaleError
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import stage_digest
+from shardmill.running.engine import Job, read_job, write_job
 from shardmill.running.events import Event
-from shardmill.running.job import Job, read_job, write_job
 from shardmill.running.lock import FolderLock, task_lock_name
 from shardmill.running.plan import plan_units
 from shardmill.running.runner import remove_dead_drafts, retry_rejects, run_stage

@@ -17,8 +17,8 @@ from stages_for_tests import Nothing
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Unit
+from shardmill.running.engine import Job
 from shardmill.running.events import Event
-from shardmill.running.job import Job
 from shardmill.running.pool import Message, WorkerExit, WorkerPool, WorkerUnits
 from shardmill.shards.ledger import Ledger
 

@@ -16,7 +16,7 @@ from stages_for_tests import Lines, Unruly
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
 from shardmill.running import ray as ray_cluster
-from shardmill.running.job import Job
+from shardmill.running.engine import Job
 from shardmill.running.ray import ActorWorker, ClusterLost, HeadWatch, count_fitting
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import dump_line

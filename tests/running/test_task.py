@@ -17,8 +17,8 @@ from start_task import start_task
 from shardmill.errors import LockedError, StaleError
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage
+from shardmill.running.engine import Job, read_job, write_job
 from shardmill.running.events import read_log
-from shardmill.running.job import Job, read_job, write_job
 from shardmill.running.lock import LockTiming
 from shardmill.running.runner import run_stage
 from shardmill.running.task import run_task

@@ -19,8 +19,8 @@ from shardmill.errors import FormatError, SampleError, UnitFailed
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, unit_to_plain
-from shardmill.running.events import Event
-from shardmill.running.job import Job
+from shardmill.running.engine import Job
+from shardmill.running.events import Event, is_fatal
 from shardmill.running.worker import (
     MAX_ASKED,
     MAX_WAITING,
@@ -31,7 +31,6 @@ from shardmill.running.worker import (
     Finished,
     ReceivedUnits,
     describe,
-    is_fatal,
     may_pass,
     work_job,
 )

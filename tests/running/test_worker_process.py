@@ -12,7 +12,7 @@ from stages_for_tests import Lines
 
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
-from shardmill.running.job import Job
+from shardmill.running.engine import Job
 from shardmill.running.worker import EXIT_ORPHANED, read_lines
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.text import dump_line, parse_json

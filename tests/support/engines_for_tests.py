@@ -11,8 +11,7 @@ from typing import Self
 
 from shardmill.errors import ConfigError
 from shardmill.model.stage import Unit
-from shardmill.running.engine import Assignment, Engine, QueueState
-from shardmill.running.job import Job
+from shardmill.running.engine import Assignment, Engine, Job, QueueState
 from shardmill.running.worker import work_job
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from shardmill.errors import ShardmillError
-from shardmill.running.job import read_job
+from shardmill.running.engine import read_job
 from shardmill.running.lock import LockTiming
 from shardmill.running.task import run_task
 from shardmill.storage.path import as_path

@@ -12,8 +12,7 @@ from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
 from shardmill.cli.report import print_failures, run_to_plain
-from shardmill.running.engine import Engine
-from shardmill.running.job import read_job
+from shardmill.running.engine import Engine, read_job
 from shardmill.running.progress import show_progress
 from shardmill.running.task import TaskReport, run_task
 

@@ -8,21 +8,68 @@ and commits them. An engine never touches data, and may lose any of its workers 
 
 Only `work` must be written. The other methods are what commands ask an engine for; their defaults
 refuse, or say that there is nothing.
+
+A `Job` is all that a process needs to work off units, as JSON; in a message, or as a file for tasks
+that start later and elsewhere: `shardmill work OUT/jobs/NAME.json`.
+
+    {"format": 1, "shardmill": "0.1.0", "job": {"stage": ..., "out_dir": ..., ...},
+     "stage_digest": "...", "path": [...]}
+
+NAME is a digest of the content, so the same command writes the same file. It holds the spec and
+where modules are found, and never a credential: those come from the environment of the task.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from shardmill.errors import ConfigError
-from shardmill.model.codec import build
+from shardmill import __version__
+from shardmill.errors import ConfigError, FormatError
+from shardmill.model.codec import Plain, build, digest, from_plain, to_plain
+from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
 from shardmill.running.events import OnEvent
-from shardmill.running.job import Job
+from shardmill.shards.ledger import Ledger
+from shardmill.storage.files import backend_of
+from shardmill.storage.path import as_path
+from shardmill.storage.text import dump_page, parse_json
+
+FORMAT = 1
+NAME_DIGITS = 12  # 48 bits tell the few jobs of one folder apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The stage, the folder that it fills, and the settings of a run, which `token` names."""
+
+    stage: Plain
+    out_dir: str
+    token: str
+    retries: int
+    max_skip_rate: float
+
+    def load_stage(self) -> Stage:
+        """Return the stage; importing its module is up to the sender's path."""
+        stage: Stage = from_plain(self.stage, where="stage")
+        return stage
+
+    def for_run(self, token: str) -> Job:
+        """Return the same job for another run, or for a worker with drafts of its own."""
+        return replace(self, token=token)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the output folder, for the run of this job."""
+        return Ledger(as_path(self.out_dir), self.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +150,93 @@ def find_queue(out_dir: Path, on: Engine | None = None) -> QueueState | None:
     engines = [on] if on else (build(ENGINES, {"kind": name}) for name in ENGINES)
     states = (engine.queue_state(out_dir) for engine in engines)
     return next((state for state in states if state is not None), None)
+
+
+def jobs_dir(out_dir: Path) -> Path:
+    """Return the folder of job files, scripts and what their tasks print."""
+    return out_dir / "jobs"
+
+
+def job_path(job: Job) -> Path:
+    """Return where the job is stored."""
+    return jobs_dir(as_path(job.out_dir)) / f"{digest(_content(job))[:NAME_DIGITS]}.json"
+
+
+def write_job(job: Job) -> Path:
+    """Store the job in its folder and return where."""
+    path = job_path(job)
+    backend = backend_of(path.parent)
+    backend.make_folder(path.parent)
+    backend.put(path, dump_page(_content(job)))
+    return path
+
+
+def read_job(path: Path) -> Job:
+    """Return the job of a file, and add its search path for modules to ours.
+
+    Raises `ConfigError` for a job of another format, or one whose stage is another version here.
+    """
+    content = _read(path)
+    if content["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} is a job of shardmill {content.get('shardmill', '?')} in format "
+            f"{content['format']}, and this is shardmill {__version__}, which reads format "
+            f"{FORMAT}: use that version here, or run the command that made it again"
+        )
+    add_to_path(content["path"])
+    job: Job = from_plain(content["job"], Job, where="job")
+    stage = job.load_stage()
+    if stage_digest(stage) != content["stage_digest"]:
+        raise ConfigError(
+            f"{path} was made with another version of {type(stage).__name__}: the shardmill "
+            f"({__version__}) or the plugin installed here is not the one that made the job "
+            f"({content['shardmill']}); install the same one on every machine"
+        )
+    return job
+
+
+def keep_failure(ledger: Ledger, unit_name: str, message: str, trace: str = "") -> None:
+    """Write failures/NAME.json, as far as the disk allows: it only informs."""
+    record = {
+        "unit": unit_name,
+        "message": message,
+        "traceback": trace,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": round(time.time(), 3),
+    }
+    with suppress(OSError):
+        ledger.write_failure(unit_name, record)
+
+
+def add_to_path(folders: list[str]) -> None:
+    """Find modules where the sender of a job finds them, after our own places."""
+    sys.path += [folder for folder in folders if folder not in sys.path]
+
+
+def _content(job: Job) -> dict[str, Any]:
+    plain = to_plain(job)
+    assert isinstance(plain, dict)
+    # The token names a run; each task makes its own.
+    fields = {name: value for name, value in plain.items() if name != "kind"} | {"token": ""}
+    return {
+        "format": FORMAT,
+        "shardmill": __version__,
+        "job": fields,
+        "stage_digest": stage_digest(job.load_stage()),
+        "path": [str(Path(folder).absolute()) for folder in sys.path],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict) or not {"format", "job", "path"} <= content.keys():
+            raise ValueError("it lacks what a job has")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the job {path}: {error.strerror}. Is its folder shared with this machine?"
+        ) from error
+    except ValueError as error:
+        raise FormatError(f"is not a job: {error}", path=path) from error
+    return content

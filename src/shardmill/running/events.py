@@ -7,6 +7,7 @@ since the last one, every few seconds. Nothing in shards, receipts or manifest d
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -18,6 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from shardmill.errors import StoreError
 from shardmill.storage.files import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
@@ -28,6 +30,7 @@ LONGEST_PAUSE_S = 60.0
 
 Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
 ABOUT_UNITS = ("start", "done", "failed")
+FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,13 @@ def event_to_plain(event: Event) -> dict[str, Any]:
 def event_from_plain(plain: dict[str, Any]) -> Event:
     """Return the event that `event_to_plain` stored; fields of other versions are left out."""
     return Event(**{name: value for name, value in plain.items() if name in _DEFAULTS})
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Say whether an error would meet every other unit too: a full disk, a store that refuses."""
+    if isinstance(error, StoreError):
+        return not error.passing
+    return isinstance(error, OSError) and error.errno in FATAL_ERRNOS
 
 
 class EventHub:

@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 
 from shardmill.machine import count_cpus
 from shardmill.model.codec import to_plain
-from shardmill.running.engine import Assignment, Engine
-from shardmill.running.job import Job
+from shardmill.running.engine import Assignment, Engine, Job
 from shardmill.running.pool import (
     PoolWorker,
     WorkerExit,

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.stage import Stage, Unit, unit_to_plain
+from shardmill.running.engine import Job, keep_failure
 from shardmill.running.events import Event, OnEvent, event_from_plain
-from shardmill.running.job import Job, keep_failure
 
 TICK_S = 0.25
 QUIT_WAIT_S = 6.0  # a worker that is told to quit takes up to 5 s for the unit at work

@@ -37,9 +37,8 @@ from typing import Any
 from shardmill.errors import ConfigError, ShardmillError, need
 from shardmill.machine import count_cpus
 from shardmill.model.codec import from_plain, to_plain
-from shardmill.running.engine import Assignment, Engine
+from shardmill.running.engine import Assignment, Engine, Job, add_to_path
 from shardmill.running.events import Event, OnEvent, event_to_plain
-from shardmill.running.job import Job, add_to_path
 from shardmill.running.pool import (
     Message,
     PoolWorker,

@@ -39,9 +39,8 @@ from shardmill.model.codec import build, from_plain, to_plain
 from shardmill.model.manifest import Manifest, Receipt, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
-from shardmill.running.engine import Assignment, Engine
-from shardmill.running.events import Event, EventHub, EventLog, OnEvent
-from shardmill.running.job import Job
+from shardmill.running.engine import Assignment, Engine, Job
+from shardmill.running.events import Event, EventHub, EventLog, OnEvent, is_fatal
 from shardmill.running.lock import (
     FolderLock,
     LockTiming,
@@ -60,7 +59,6 @@ from shardmill.running.plan import (
     store_plan,
 )
 from shardmill.running.progress import Progress, RunReport
-from shardmill.running.worker import is_fatal
 from shardmill.shards.ledger import Ledger, set_aside
 from shardmill.storage.path import UrlPath, as_path
 

@@ -27,9 +27,16 @@ from typing import ClassVar, Self
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.stage import Unit
-from shardmill.running.engine import Assignment, Engine, QueueState
+from shardmill.running.engine import (
+    Assignment,
+    Engine,
+    Job,
+    QueueState,
+    job_path,
+    jobs_dir,
+    write_job,
+)
 from shardmill.running.events import Event, LogTail
-from shardmill.running.job import Job, job_path, jobs_dir, write_job
 from shardmill.storage.files import list_names
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_page, read_json

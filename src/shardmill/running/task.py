@@ -30,8 +30,8 @@ from shardmill.errors import LockedError, StaleError
 from shardmill.machine import count_cpus
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage, Unit
+from shardmill.running.engine import Job, keep_failure
 from shardmill.running.events import Event, EventHub, OnEvent
-from shardmill.running.job import Job, keep_failure
 from shardmill.running.local import ProcessSpawner
 from shardmill.running.lock import FolderLock, HeartbeatWatch, LockTiming, task_lock_name
 from shardmill.running.plan import collect

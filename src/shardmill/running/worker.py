@@ -16,7 +16,6 @@ The end of standard input without {"end"} means that the driver is gone: the wor
 
 from __future__ import annotations
 
-import errno
 import faulthandler
 import os
 import queue
@@ -40,14 +39,13 @@ from shardmill.errors import ShardmillError, StoreError
 from shardmill.model.codec import from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work, unit_from_plain
-from shardmill.running.events import Event, OnEvent, event_to_plain
-from shardmill.running.job import Job, add_to_path, keep_failure
+from shardmill.running.engine import Job, add_to_path, keep_failure
+from shardmill.running.events import Event, OnEvent, event_to_plain, is_fatal
 from shardmill.shards.commit import Sealed, commit, seal
 from shardmill.shards.ledger import Ledger, earlier_files
 from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, parse_json
 
-FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 # What waits for its commit is lost when the process is killed, so not much may wait.
 MAX_WAITING = 64
 MAX_WAITING_BYTES = 1 << 30
@@ -251,13 +249,6 @@ class DraftFolders:
                 self._empty.append(path)
                 return
         shutil.rmtree(path, ignore_errors=True)
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Say whether an error would meet every other unit too: a full disk, a store that refuses."""
-    if isinstance(error, StoreError):
-        return not error.passing
-    return isinstance(error, OSError) and error.errno in FATAL_ERRNOS
 
 
 def may_pass(error: Exception) -> bool:

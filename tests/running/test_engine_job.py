@@ -10,7 +10,7 @@ from stages_for_tests import Lines
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain, to_plain
-from shardmill.running.job import Job, job_path, read_job, write_job
+from shardmill.running.engine import Job, job_path, read_job, write_job
 from shardmill.storage.text import dump_line, parse_json
 
 
