@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, Filtered, SampleError, UnitFailed
-from shardmill.model.stage import Draft, Tally, Unit, check_name, unit_from_plain, unit_to_plain
+from shardmill.model.stage import Draft, Tally, Unit, unit_from_plain, unit_to_plain
+from shardmill.storage.path import check_name
 
 FATES = st.lists(st.sampled_from(["keep", "broken", "filtered"]), max_size=30)
 

@@ -29,7 +29,7 @@ from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
 from shardmill.model.space import UINT16_SIZE, TokenSpace
-from shardmill.model.stage import Draft, Tally, check_name
+from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import TokenRow
 from shardmill.shards.tokens.ids import (
     CODES,
@@ -40,7 +40,7 @@ from shardmill.shards.tokens.ids import (
     open_megatron_index,
     write_megatron_index,
 )
-from shardmill.storage.path import expand
+from shardmill.storage.path import check_name, expand
 
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "int32": np.dtype("<i4")}
 

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.model.codec import Plain, digest, to_plain
-from shardmill.model.stage import SAFE_NAME, Stage, Unit
+from shardmill.storage.path import SAFE_NAME
+
+if TYPE_CHECKING:
+    from shardmill.model.stage import Stage, Unit
 
 # A receipt from elsewhere may name any limit; more digits are no count of anything.
 MAX_DIGITS = 18

@@ -7,7 +7,6 @@ unit, writes files into the draft and accounts for every sample in the tally.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_ch
 
 from shardmill.errors import ConfigError, Filtered, SampleError, UnitFailed
 from shardmill.model.codec import Plain, digest
+from shardmill.storage.path import check_name
 
 if TYPE_CHECKING:
     from shardmill.model.manifest import Manifest
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 # What a folder can hold. An index of tars that lie elsewhere holds samples too.
 CONTENTS = ("samples", "codes", "tokens", "packs", "lengths", "export")
-
-# A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
-MAX_NAME_BYTES = 200
-SAFE_NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +57,6 @@ def unit_from_plain(plain: Any) -> Unit:
     if not isinstance(name, str) or not isinstance(num_samples, int | None):
         raise ConfigError(f"not a unit: {str(plain)[:200]}")
     return Unit(name=check_name(name), input=plain["input"], num_samples=num_samples)
-
-
-def check_name(name: str) -> str:
-    """Return a name of a unit, a shard or a role if it is safe as a file name in every folder."""
-    if not SAFE_NAME.fullmatch(name) or len(name.encode()) > MAX_NAME_BYTES:
-        raise ConfigError(
-            f"{name!r} cannot be the name of a unit or shard: use at most {MAX_NAME_BYTES} bytes, "
-            "no '/', no control characters, and no '.' at the start"
-        )
-    return name
 
 
 @dataclass(slots=True)

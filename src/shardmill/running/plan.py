@@ -33,18 +33,10 @@ from shardmill.model.manifest import (
     stage_digest,
     stage_record,
 )
-from shardmill.model.stage import (
-    ContentKeyed,
-    Stage,
-    Unit,
-    WholeStage,
-    check_name,
-    listed,
-    skip_budget,
-)
+from shardmill.model.stage import ContentKeyed, Stage, Unit, WholeStage, listed, skip_budget
 from shardmill.shards.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.storage.files import list_names
-from shardmill.storage.path import UrlPath, as_path, is_remote
+from shardmill.storage.path import UrlPath, as_path, check_name, is_remote
 from shardmill.storage.text import dump_line, parse_json
 
 MAX_LISTED = 8

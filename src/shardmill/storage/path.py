@@ -36,6 +36,9 @@ REMOTE_SCHEMES = (*STORE_SCHEMES, *WEB_SCHEMES)
 # A slip such as {0..9999999999} must not fill the memory.
 MAX_NAMES = 1_000_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
+# A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
+MAX_NAME_BYTES = 200
+SAFE_NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 # Also what the front door opens: `os.fspath` of it is where it lies.
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -88,6 +91,16 @@ def plain_url(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2] if parts.scheme in WEB_SCHEMES else parts.netloc
     return f"{parts.scheme}://{host}{parts.path}"
+
+
+def check_name(name: str) -> str:
+    """Return a name of a unit, a shard or a role if it is safe as a file name in every folder."""
+    if not SAFE_NAME.fullmatch(name) or len(name.encode()) > MAX_NAME_BYTES:
+        raise ConfigError(
+            f"{name!r} cannot be the name of a unit or shard: use at most {MAX_NAME_BYTES} bytes, "
+            "no '/', no control characters, and no '.' at the start"
+        )
+    return name
 
 
 def as_path(name: AnyPath) -> Path:
