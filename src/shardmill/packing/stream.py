@@ -51,6 +51,7 @@ class StreamPlanner:
         self._units_seen += units
         if len(self._units) < self._window:
             return None
+        # Checked with every pack, because only now it is known how long the samples are.
         self._check_window()
         return self._take()
 
@@ -94,6 +95,7 @@ class StreamPlanner:
             )
 
     def _take(self) -> list[int]:
+        # As in `fit`, but by the mean of all samples so far: what comes is not known.
         blind = min(self._capacity, BLIND_MEANS * self._units_seen // self._num_seen)
         chosen = choose(self._units, self._capacity, blind, self._max_documents)
         pack = [self._numbers[place] for place in chosen]

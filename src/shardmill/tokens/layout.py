@@ -119,6 +119,7 @@ def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], in
             "there are images, and this layout writes their codes, but the space has none: "
             "set space.num_codes, or another layout (patches, vision)"
         )
+    # Looked up now, so that a missing name stops the run before its first sample.
     for name in (layout.patch, layout.row_end, layout.grid):
         if name is not None:
             find(name)

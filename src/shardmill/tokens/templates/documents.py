@@ -73,6 +73,7 @@ class Interleaved:
             if segment.kind == "text":
                 placed += [segment, *waiting]
                 waiting = []
+            # Named after its place, so that each image has a choice of its own.
             elif self.image_first is None or rng.uniform(f"place {number}") < self.image_first:
                 placed.append(segment)
             else:

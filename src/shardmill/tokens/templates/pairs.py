@@ -103,6 +103,7 @@ class ImageToText:
             answer: tuple[tuple[str, bool], ...] = ((caption, True),)
             if self.prompts:
                 prompt = rng.choose("prompt", self.prompts)
+                # Encoded in one go: the space belongs to the caption's first word, as in prose.
                 answer = ((prompt, False), (" " + caption, True))
             return [*bos, Medium(image), Text(answer), *eos]
 

@@ -119,6 +119,7 @@ def text_runs(segments: Iterable[Segment]) -> list[Segment | list[str]]:
 def conversation(sample: Sample) -> list[tuple[str, list[Segment]]]:
     """Return the turns of a sample as (role, segments); `SampleError` if it is no conversation."""
     turns: list[tuple[str, list[Segment]]] = []
+    # Two turns of one role may follow each other, so that the number of the turn counts too.
     for (role, _), group in groupby(sample.document.segments, lambda s: (s.role, s.turn)):
         if role is None:
             detail = "a segment has no role, as in pairs and plain text: write it as chat messages"

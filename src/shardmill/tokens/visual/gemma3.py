@@ -56,6 +56,8 @@ class Gemma3(VisualRule):
         return Visual(text, self.num_tokens * (num_crops + 1), num_runs=num_crops + 1)
 
     def _num_crops(self, height: int, width: int) -> int:
+        # As the processor cuts: along the longer side only, at least two crops, none if they would
+        # be smaller than `min_crop_size`.
         short, long = min(height, width), max(height, width)
         if long / short < self.min_crop_ratio:
             return 0

@@ -78,6 +78,7 @@ class InternVL(VisualRule):
     def count(self, kind: str, size: MediaSize) -> Visual:
         if kind == "image":
             rows, columns = self._tiles(*need_size(size))
+            # Several tiles are followed by the whole image as one more, the thumbnail.
             num_tiles = rows * columns + (rows * columns > 1)
             text = self.start + self.token + self.end
             return Visual(text, self.tokens_per_tile * num_tiles, grid=(1, rows, columns))
@@ -128,6 +129,8 @@ def choose_tiles(
 @lru_cache
 def tilings(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
     """Return all (rows, columns) with so many tiles, few tiles first, then few columns."""
+    # The order decides between tilings of one shape: it is that of the processor, whose first sort
+    # key is the number of tiles; Python's sort keeps the order of columns inside.
     found = [
         (rows, columns)
         for columns in range(1, max_tiles + 1)

@@ -49,5 +49,6 @@ class Llava(VisualRule):
         if kind != "image":
             raise refuse("LLaVA", kind)
         rows, columns = self.height // self.patch_size, self.width // self.patch_size
+        # "default" leaves out the first feature of the tower, which is its class token.
         num_tokens = rows * columns + self.num_additional - (self.select == "default")
         return Visual(self.token, num_tokens, grid=(1, rows, columns))
