@@ -11,7 +11,7 @@ objects of columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -77,16 +77,18 @@ class TableFiles:
     def _listed(self) -> Iterator[Listed]:
         return list_files(self.files, table_stem)
 
-    def _row(self, part: Mapping[str, Any], number: int, content: Any) -> Row:
-        """Return the row of these fields, or of the `SampleError` that stands for them."""
-        is_problem = isinstance(content, SampleError)
-        return Row(
-            key=f"{part['name']}-{number:08d}",
-            origin=Origin(source=self.name, path=part["relative"], row=number),
-            fields={} if is_problem else content,
-            media_dir=self.media_root or str(as_path(part["path"]).parent),
-            problem=content if is_problem else None,
-        )
+    def _rows(self, part: Mapping[str, Any], found: Iterable[tuple[int, Any]]) -> Iterator[Row]:
+        """Yield a row for each (number, fields), or for the `SampleError` in place of fields."""
+        media_dir = self.media_root or str(as_path(part["path"]).parent)
+        for number, content in found:
+            is_problem = isinstance(content, SampleError)
+            yield Row(
+                key=f"{part['name']}-{number:08d}",
+                origin=Origin(source=self.name, path=part["relative"], row=number),
+                fields={} if is_problem else content,
+                media_dir=media_dir,
+                problem=content if is_problem else None,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ class TableSource(TableFiles):
             def read(part: Mapping[str, Any]) -> Iterator[Row]:
                 is_columnar = part["format"] == "columnar"
                 found = _columnar(cursors, part) if is_columnar else self._text(streams, part)
-                return (self._row(part, number, content) for number, content in found)
+                return self._rows(part, found)
 
             yield read
 
@@ -173,9 +175,9 @@ class NestedSource(TableSource):
     @contextmanager
     def open(self) -> Iterator[Read]:
         with TableSource.open(self) as read:
-            yield lambda part: self._rows(read(part))
+            yield lambda part: self._nested(read(part))
 
-    def _rows(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _nested(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             yield from [row] if row.problem is not None else self._elements(row)
 
@@ -225,7 +227,7 @@ class ColumnsSource(TableFiles):
     def open(self) -> Iterator[Read]:
         """Yield the reader of one part; it keeps the file of the last part open."""
         with closing(Streams()) as streams:
-            yield lambda part: self._rows(streams, part)
+            yield lambda part: self._rows(part, self._cells(streams, part))
 
     def _slices(self, path: Path, per_slice: int) -> Iterator[tuple[int, int, dict[str, Plain]]]:
         """Yield (first row, rows, spans): [offset, bytes, whether cells have keys] by column."""
@@ -249,7 +251,7 @@ class ColumnsSource(TableFiles):
             plain: dict[str, Plain] = {name: list(span) for name, span in spans.items()}
             yield number, min(per_slice, num_rows - number), plain
 
-    def _rows(self, streams: Streams, part: Mapping[str, Any]) -> Iterator[Row]:
+    def _cells(self, streams: Streams, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         path = _unchanged(part)
         columns: dict[str, list[Cell]] = {}
         for name, (offset, num_bytes, is_keyed) in part["spans"].items():
@@ -257,7 +259,7 @@ class ColumnsSource(TableFiles):
             elements = Elements(span, offset, self.max_cell_bytes, path)
             columns[name] = list(elements.cells(is_keyed=is_keyed))
         for number, cells in enumerate(zip(*columns.values()), part["number"]):
-            yield self._row(part, number, _fields(dict(zip(columns, cells))))
+            yield number, _fields(dict(zip(columns, cells)))
 
 
 def _fields(row: Mapping[str, Cell]) -> dict[str, Any] | SampleError:
