@@ -5,8 +5,16 @@ Optional packages, imported where they are used; a missing one says what to inst
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+
+
+def without_addresses(text: str) -> str:
+    """Return a text that may quote objects, '<BytesIO object at 0x7f3a...>', as every run says it."""
+    return ADDRESS.sub("", text)
 
 
 class ShardmillError(Exception):
@@ -49,8 +57,9 @@ class SampleError(ShardmillError):
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        self.reason, self.detail = reason, detail
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        # Every reject passes here, and what libraries say of a sample often quotes an object.
+        self.reason, self.detail = without_addresses(reason), without_addresses(detail)
+        super().__init__(f"{self.reason}: {self.detail}" if detail else self.reason)
 
 
 class Filtered(SampleError):

@@ -63,8 +63,15 @@ def test_the_fingerprint_covers_the_manifest_and_the_files_used(
     used = tmp_path / "used"
     used.write_bytes(b"12345")
     found = sample_inputs(folder, [used])
-    assert list(found) == [str(folder / "manifest.json"), str(used)]
-    assert found[str(used)] == [5, used.stat().st_mtime_ns]
+    assert list(found) == [str(folder / "manifest.json"), "used"]
+    # Neither place nor time of a file that belongs to the settings counts, only what it holds.
+    moved = tmp_path / "elsewhere" / "used"
+    moved.parent.mkdir()
+    used.rename(moved)
+    os.utime(moved, ns=(1, 1))
+    assert sample_inputs(folder, [moved]) == found
+    moved.write_bytes(b"12346")
+    assert sample_inputs(folder, [moved]) != found
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

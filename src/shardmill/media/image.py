@@ -115,6 +115,9 @@ def _open_with_pillow(content: Content) -> Iterator[Any]:
             yield image
     except pillow.DecompressionBombError as error:
         raise SampleError("too many pixels", str(error)) from error
+    except pillow.UnidentifiedImageError as error:
+        # Its own words name the buffer that we made, not the image.
+        raise SampleError("broken image", "its header is not that of any format") from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
         reason = "truncated image" if "truncated" in str(error) else "broken image"
         raise SampleError(reason, str(error)) from error

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shardmill.errors import ShardmillError, StoreError
+from shardmill.errors import ShardmillError, StoreError, without_addresses
 from shardmill.model.codec import from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work, unit_from_plain
@@ -261,7 +261,7 @@ def may_pass(error: Exception) -> bool:
 def describe(error: BaseException) -> str:
     """Return one line: the message of our own errors, type and message of all others."""
     text = str(error) if isinstance(error, ShardmillError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())
+    return without_addresses(" ".join(text.split()))
 
 
 class ReceivedUnits:

@@ -16,7 +16,7 @@ from shardmill.formats.rows import ExportInput, Piece, Slice, open_input
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.inputs import check_numbers, sample_inputs
+from shardmill.stages.inputs import check_numbers, fingerprint_of, sample_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ExportShards:
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprints of the manifests of the input."""
         codes = [] if self.codes_dir is None else [self.codes_dir / "manifest.json"]
-        return sample_inputs(self.input_dir, codes)
+        return {**sample_inputs(self.input_dir), **fingerprint_of(codes)}
 
     def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:
         """Return the files that all units write together."""

@@ -37,6 +37,7 @@ from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tok
 from shardmill.sources.source import media_kind
 from shardmill.storage.blob import open_blob
 from shardmill.storage.path import as_path
+from shardmill.tokens.text.tokenizer import files_checksum
 
 MANIFEST_NAME = "manifest.json"
 ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
@@ -110,12 +111,23 @@ def shards_hold_bytes(folder: Path) -> bool:
     return all("tar" in shard.files for shard in open_manifest(folder).shards)
 
 
-def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, list[int | str]]:
-    """Return the fingerprint of a folder's manifest, and of the files that decide what is made."""
+def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, Any]:
+    """Return the fingerprint of a folder's manifest, and the contents of files that are used."""
     manifest = folder / MANIFEST_NAME
     if not manifest.exists():
         open_manifest(folder)  # says what is missing and what to do
-    return fingerprint_of([manifest, *used])
+    return {**fingerprint_of([manifest]), **contents_of(used)}
+
+
+def contents_of(paths: Iterable[Path]) -> dict[str, list[str]]:
+    """Return name -> checksums of files that belong to the settings, such as a tokenizer's.
+
+    Where they lie and when they were written does not count: an installation may be made anew.
+    """
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        found.setdefault(path.name, []).append(files_checksum([path]))
+    return found
 
 
 def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int | str]]:

@@ -48,6 +48,7 @@ from shardmill.sources.text import json_fields, line_records
 from shardmill.stages.inputs import (
     OverSamples,
     check_numbers,
+    contents_of,
     fingerprint_of,
     media_sizes,
     num_wanted,
@@ -181,7 +182,7 @@ class _Worker:
 
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         """Tokenize one shard."""
-        about = {"input": unit.name, "engine": self.tokenizer.engine}
+        about = {"input": unit.name}
         with (
             open_unit(self.spec.input_dir, unit) as shard,
             TokenWriter(lambda role: draft.file(unit.name, role), self.spec.space, about) as writer,
@@ -368,7 +369,7 @@ class TokenizeText:
 
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
             table: Any = unit.input
-            about = {"input": table["relative"], "engine": tokenizer.engine}
+            about = {"input": table["relative"]}
             with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
                 for numbers, texts in self._batches(table, streams, tally):
                     ids = surround(tokenizer.encode_batch(texts), first, last)
@@ -385,9 +386,9 @@ class TokenizeText:
         return True
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of the tables and of the tokenizer's files."""
+        """Return size and time of the tables, and the content of the tokenizer's files."""
         tables = [listed.path for listed in self._tables()]
-        return fingerprint_of([*tables, *self.tokenizer.files()])
+        return {**fingerprint_of(tables), **contents_of(self.tokenizer.files())}
 
     def _batches(
         self, table: Mapping[str, Any], streams: Streams, tally: Tally
