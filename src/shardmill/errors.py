@@ -13,7 +13,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 
 
 def without_addresses(text: str) -> str:
-    """Return a text that may quote objects, '<BytesIO object at 0x7f3a...>', as every run says it."""
+    """Return a text that quotes objects, '<BytesIO object at 0x7f3a>', as every run says it."""
     return ADDRESS.sub("", text)
 
 
