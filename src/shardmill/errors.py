@@ -1,15 +1,20 @@
 """One family of errors: a message says what was found, where, and what to do.
 
-Optional packages, imported where they are used; a missing one says what to install.
+Optional packages, imported where they are used; a missing one says what to install. `foreign` is
+the gate at which other people's code meets one sample.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+ADDRESS = re.compile(r" (?:at|@) 0x[0-9a-fA-F]{4,}")
+MAX_DETAIL = 300
+PACKAGE = __name__.partition(".")[0]
 
 
 def without_addresses(text: str) -> str:
@@ -106,3 +111,39 @@ def need(module: str, *, extra: str) -> Any:
         if error.name is not None and module.split(".")[0] == error.name.split(".")[0]:
             raise MissingExtra(module.split(".")[0], extra) from error
         raise
+
+
+@contextmanager
+def foreign(reason: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn whatever other people's code raises over one sample into a `SampleError`.
+
+        with foreign("broken image"):
+            image.load()
+
+    The detail says the exception's type and text. What is not the sample's fault passes unchanged:
+    our own errors, a lack of memory, an error with a number of the operating system (a full disk),
+    and whatever rises from our own code, which is a bug of ours. `kinds` count as foreign there,
+    too: errors of C code, which leaves no trace of itself, or of bytes that we parse ourselves.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not _is_foreign(error, kinds):
+            raise
+        text = " ".join(str(error).split())
+        detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise SampleError(reason, f"{detail:.{MAX_DETAIL}}") from error
+
+
+def _is_foreign(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
+    if type(error).__name__ == "PanicException":  # of Rust; no Exception, so it would end us
+        return True
+    if not isinstance(error, Exception) or isinstance(error, ShardmillError | MemoryError):
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return isinstance(error, kinds) or name.partition(".")[0] != PACKAGE

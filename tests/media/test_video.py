@@ -9,7 +9,7 @@ import pytest
 from make_media import image
 from numbered_video import huge_stream, numbered_clip
 
-from shardmill.errors import FormatError, SampleError
+from shardmill.errors import FormatError, SampleError, StoreError
 from shardmill.media.video import BlobPart, check_size, open_video, read_packets
 
 
@@ -87,7 +87,7 @@ class Unreadable:
     def read(self, offset: int, length: int) -> bytes:
         self.num_reads -= 1
         if self.num_reads < 0:
-            raise OSError("the store is away")
+            raise StoreError("the store is away", passing=True)
         return self.content[offset : offset + length]
 
 
@@ -96,7 +96,7 @@ def test_a_store_that_fails_is_not_the_fault_of_the_sample(num_reads: int) -> No
     content = numbered_clip(900, codec="mjpeg", format="matroska", pix_fmt="yuvj420p", options=())
     assert len(content) > 512 << 10
     part = BlobPart(Unreadable(content, num_reads), 0, len(content))
-    with pytest.raises(OSError, match="the store is away"), open_video(part) as video:
+    with pytest.raises(StoreError, match="the store is away"), open_video(part) as video:
         for _ in video.container.demux(video.stream):
             pass
 

@@ -31,7 +31,7 @@ from struct import error as StructError
 from struct import unpack, unpack_from
 from typing import Any, Protocol, TypeAlias
 
-from shardmill.errors import SampleError, need
+from shardmill.errors import SampleError, foreign, need
 from shardmill.model.frames import MAX_FRAMES
 from shardmill.model.sample import MediaSize
 
@@ -354,12 +354,13 @@ def riff_chunks(data: Bytes, at: int) -> Iterator[tuple[bytes, Bytes]]:
 
 @contextmanager
 def broken_as(reason: str) -> Iterator[None]:
-    """Turn what FFmpeg complains of into a `SampleError`; errors of reading pass unchanged."""
+    """Turn what FFmpeg and PyAV complain of into a `SampleError`; errors of reading pass."""
     av = need("av", extra="video")
-    try:
-        yield
-    except av.FFmpegError as error:
-        raise SampleError(reason, f"{error.strerror}") from error
+    with foreign(reason):
+        try:
+            yield
+        except av.FFmpegError as error:  # has a number, but not one of a disk
+            raise SampleError(reason, f"{error.strerror}") from error
 
 
 def open_container(file: Any, read_bytes: int = LOCAL_READ_BYTES) -> Any:
@@ -379,20 +380,19 @@ def open_container(file: Any, read_bytes: int = LOCAL_READ_BYTES) -> Any:
 
 def _ask_ffmpeg(data: Bytes) -> MediaSize | None:
     try:
-        container = open_container(io.BytesIO(data))
+        with broken_as("not a video"), open_container(io.BytesIO(data)) as container:
+            if not container.streams.video:
+                return None
+            stream = container.streams.video[0]
+            return MediaSize(
+                width=stream.width,
+                height=stream.height,
+                num_frames=stream.frames,
+                fps=float(stream.average_rate or 0),
+                duration_s=(container.duration or 0) / 1_000_000,
+            )
     except SampleError:
         return None
-    with container:
-        if not container.streams.video:
-            return None
-        stream = container.streams.video[0]
-        return MediaSize(
-            width=stream.width,
-            height=stream.height,
-            num_frames=stream.frames,
-            fps=float(stream.average_rate or 0),
-            duration_s=(container.duration or 0) / 1_000_000,
-        )
 
 
 READERS: dict[str, Callable[[Bytes], MediaSize | None]] = {

@@ -16,7 +16,7 @@ from struct import error as StructError
 from struct import unpack_from
 from typing import TypeAlias
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, SampleError, foreign
 from shardmill.media.containers import (
     Bytes,
     boxes,
@@ -55,10 +55,8 @@ def probe(kind: str, data: bytes | memoryview) -> MediaHeader:
     if kind not in REASONS:
         raise ConfigError(f"a medium is one of {', '.join(REASONS)}, not {kind!r}")
     head = bytes(data[:HEAD])
-    try:
+    with foreign(REASONS[kind], StructError, IndexError):
         found = _probe(kind, head, data)
-    except (StructError, IndexError) as error:
-        raise SampleError(REASONS[kind], f"its header is cut off or broken: {error}") from error
     if found is None:
         raise SampleError(REASONS[kind], _what_else(kind, head, len(data)))
     size = found.size

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError, need
+from shardmill.errors import SampleError, foreign, need
 from shardmill.media.geometry import ResizeCrop
 from shardmill.media.header import probe
 
@@ -71,12 +71,13 @@ def _decode_plain_jpeg(content: Content, allow_truncated: bool) -> Pixels | None
     simplejpeg = need("simplejpeg", extra="image")
     data = bytes(content) if not isinstance(content, bytes) else content
     try:
-        colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
-        if colours not in ("YCbCr", "Gray") or _is_turned(data):
-            return None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, strict=not allow_truncated)
-        return pixels
-    except ValueError:
+        with foreign("broken image"):
+            colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
+            if colours not in ("YCbCr", "Gray") or _is_turned(data):
+                return None
+            pixels: Pixels = simplejpeg.decode_jpeg(data, strict=not allow_truncated)
+            return pixels
+    except SampleError:
         # Some of what it complains of is harmless: Pillow, which all others use, decides.
         return None
 
@@ -109,18 +110,20 @@ def _decode_any(content: Content, allow_truncated: bool) -> Pixels:
 def _open_with_pillow(content: Content) -> Iterator[Any]:
     """Yield Pillow's image; what Pillow finds wrong with it is a `SampleError`."""
     pillow = need("PIL.Image", extra="image")
-    try:
-        # Only formats whose header we know: Pillow would try dozens more.
-        with pillow.open(io.BytesIO(content), formats=_formats()) as image:
-            yield image
-    except pillow.DecompressionBombError as error:
-        raise SampleError("too many pixels", str(error)) from error
-    except pillow.UnidentifiedImageError as error:
-        # Its own words name the buffer that we made, not the image.
-        raise SampleError("broken image", "its header is not that of any format") from error
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
-        reason = "truncated image" if "truncated" in str(error) else "broken image"
-        raise SampleError(reason, str(error)) from error
+    with foreign("broken image"):
+        try:
+            # Only formats whose header we know: Pillow would try dozens more.
+            with pillow.open(io.BytesIO(content), formats=_formats()) as image:
+                yield image
+        except pillow.DecompressionBombError as error:
+            raise SampleError("too many pixels", str(error)) from error
+        except pillow.UnidentifiedImageError as error:
+            # Its own words name the buffer that we made, not the image.
+            raise SampleError("broken image", "its header is not that of any format") from error
+        except OSError as error:
+            if "truncated" in str(error):
+                raise SampleError("truncated image", str(error)) from error
+            raise
 
 
 def _to_rgb(image: Any) -> Pixels:

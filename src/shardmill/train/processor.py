@@ -13,18 +13,20 @@ Whatever the rule says can be compared with the processor's own ids, token by to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError, need
+from shardmill.errors import SampleError, foreign, need
 from shardmill.model.sample import MediaSize, Segment
 from shardmill.model.tokenrow import MediaSpan
 from shardmill.tokens.visual.rule import Visual, VisualRule, replace_placeholders
+
+# An image of absurd shape, a chat that the template does not take: the sample's fault.
+REFUSED = "refused by the processor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class PixelProcessor:
             else message
             for message in messages
         ]
-        with _refused():
+        with foreign(REFUSED):
             return str(
                 self.processor.apply_chat_template(
                     listed, tokenize=False, tools=tools, add_generation_prompt=prompt
@@ -215,7 +217,7 @@ class PixelProcessor:
                 ],
                 "do_sample_frames": False,
             }
-        with _refused():
+        with foreign(REFUSED):
             made: Mapping[str, Any] = self.processor(
                 text=[text], return_tensors="pt", **options, **self._begun(text)
             )
@@ -227,7 +229,7 @@ class PixelProcessor:
             return {}
         has_grids = self.rule is not None and self.rule.image_grids is not None
         if has_grids and all(segment.kind == "image" for segment in segments):
-            with _refused():
+            with foreign(REFUSED):
                 made: Mapping[str, Any] = self.processor.image_processor(
                     images=list(media), return_tensors="pt"
                 )
@@ -277,9 +279,9 @@ class PixelProcessor:
     def encode(self, text: str) -> EncodedText:
         """Return the tokens of a text as the processor's tokenizer makes them."""
         # The engine itself: what transformers puts around it takes as long again.
-        found = self.processor.tokenizer.backend_tokenizer.encode(
-            text, add_special_tokens=not self._begun(text)
-        )
+        encode = self.processor.tokenizer.backend_tokenizer.encode
+        with foreign(REFUSED, Exception):
+            found = encode(text, add_special_tokens=not self._begun(text))
         starts, ends = np.array(found.offsets, np.int64).reshape(-1, 2).T
         return EncodedText(np.array(found.ids, np.int64), starts, ends)
 
@@ -294,12 +296,3 @@ class PixelProcessor:
         # As `apply_chat_template` does: what a template has begun with is not added again.
         begun = self.processor.tokenizer.bos_token
         return {"add_special_tokens": False} if begun and text.startswith(begun) else {}
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    # An image of absurd shape, a chat that the template does not take: the sample's fault.
-    try:
-        yield
-    except (ValueError, need("jinja2", extra="text").TemplateError) as error:
-        raise SampleError("refused by the processor", str(error)) from error

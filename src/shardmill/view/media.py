@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import FormatError, MissingExtra, NotFound, SampleError, need
+from shardmill.errors import FormatError, MissingExtra, NotFound, SampleError, foreign, need
 from shardmill.media.containers import broken_as, video_format
 from shardmill.media.header import audio_format, image_format, probe
 from shardmill.media.image import from_16_bits
@@ -118,11 +118,12 @@ def thumbnail(place: MediumBytes, width: int) -> bytes | None:
         size = probe("image", content).size
         if size.width * size.height > MAX_THUMB_PIXELS:
             return None
-        image = need("PIL.Image", extra="image").open(io.BytesIO(content))
-        image.draft("RGB", (width, width))  # a JPEG is decoded at an eighth to a half of its size
-        turned = need("PIL.ImageOps", extra="image").exif_transpose(image)
-        return _as_jpeg(turned, width)
-    except (SampleError, MissingExtra, OSError, ValueError, SyntaxError):
+        with foreign("broken image"):
+            image = need("PIL.Image", extra="image").open(io.BytesIO(content))
+            image.draft("RGB", (width, width))  # a JPEG is decoded at 1/8 to 1/2 of its size
+            turned = need("PIL.ImageOps", extra="image").exif_transpose(image)
+            return _as_jpeg(turned, width)
+    except (SampleError, MissingExtra):
         return None
 
 

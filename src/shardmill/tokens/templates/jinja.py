@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, SampleError, need
+from shardmill.errors import ConfigError, SampleError, foreign, need
 
 Messages: TypeAlias = list[dict[str, Any]]
 RenderChat: TypeAlias = Callable[..., str]
@@ -38,14 +38,12 @@ def compile_chat(source: str, variables: Mapping[str, Any], today: date | None) 
         raise ConfigError(f"the chat template does not compile: {error}") from error
 
     def render(messages: Messages, *, tools: Any = None, prompt: bool = False) -> str:
-        try:
+        with foreign("chat template failed", jinja2.TemplateError):
             return str(
                 template.render(
                     messages=messages, tools=tools, add_generation_prompt=prompt, **variables
                 )
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, OverflowError) as error:
-            raise SampleError("chat template failed", f"{type(error).__name__}: {error}") from error
 
     return render
 
