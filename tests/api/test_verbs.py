@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardmill as sm
@@ -114,3 +115,20 @@ def test_mistakes_are_named(call: object, told: str) -> None:
     assert callable(call)
     with pytest.raises(ConfigError, match=told):
         call()
+
+
+def test_plan_takes_the_numbers_of_the_user(tmp_path: Path) -> None:
+    plan = sm.plan(np.array([5, 3, 4, 8]), tmp_path / "a.plan", capacity=8)
+    assert sorted(sorted(plan[k].tolist()) for k in range(len(plan))) == [[0, 1], [2], [3]]
+    columns = {"num_tokens": [5, 3], "num_visual": [2, 0], "source": [0, 1]}
+    named = sm.plan({**columns, "source_names": ["a", "b"]}, tmp_path / "b.plan", capacity=8)
+    assert [share.num_visual for share in named.report.sources] == [2, 0]
+    for wrong, said in (
+        ({"tokens": [1]}, "no column 'tokens': use num_tokens"),
+        ({"num_visual": [1]}, "need the column 'num_tokens'"),
+        ([1.5], "whole numbers"),
+        ([0], "at least 1"),
+    ):
+        with pytest.raises(sm.ShardmillError, match=said):
+            sm.plan(wrong, tmp_path / "c.plan", capacity=8)
+    assert not (tmp_path / "c.plan").exists()

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
 
+from numpy.typing import ArrayLike
+
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
 from shardmill.api.running import RunOptions, is_local, run_report
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from shardmill.model.plan import LengthTable, PackPlan, PackSpec
 
 Inputs = Place | Sequence[Place]
+# The columns of lengths that a user may give; shards and rejects are for the stages.
+OWN_COLUMNS = ("num_tokens", "num_visual", "num_fixed", "source", "source_names", "exact")
 Made = TypeVar("Made", bound=Data[Any])
 
 
@@ -368,7 +372,7 @@ def measure(
 
 
 def plan(
-    lengths: Place,
+    lengths: Place | ArrayLike | Mapping[str, Any],
     out: Place,
     *,
     capacity: int,
@@ -384,7 +388,11 @@ def plan(
     epoch: int = 0,
     model: str | Mapping[str, Any] = "",
 ) -> Plan:
-    """Plan packs from the lengths of tokens, or from those that `measure` counted.
+    """Plan packs from the lengths of tokens, from those that `measure` counted, or from your own.
+
+    Your own are a list or an array of the tokens of each sample, or a table of such columns:
+    `num_tokens`, `num_visual` (of these, visual ones), `num_fixed` (those that must not be cut),
+    `source` with its `source_names`, `exact`. A sample is known by its place among them.
 
     Writes one file, which is refused for any other data than the lengths it was made from. A file
     that is there already stays: it is this plan, or `ConfigError` says what differs. `method` and
@@ -393,8 +401,9 @@ def plan(
     "layers=32,hidden=4096".
 
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
+        sm.plan([812, 90, 4403], "packs.plan", capacity=8192)[0]
     """
-    from shardmill.model.plan import PackSpec
+    from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.balance import ModelShape
     from shardmill.packing.plan import plan_packs
     from shardmill.packing.report import report_plan
@@ -415,7 +424,15 @@ def plan(
         epoch=epoch,
     )
     prices = to_spec(model, ModelShape, where="model").prices()
-    table = read_lengths(to_path(lengths))
+    if isinstance(lengths, str | os.PathLike):
+        table = read_lengths(to_path(lengths))
+    else:
+        columns = lengths if isinstance(lengths, Mapping) else {"num_tokens": lengths}
+        if unknown := columns.keys() - {*OWN_COLUMNS}:
+            raise ConfigError(f"no column {min(unknown)!r}: use {', '.join(OWN_COLUMNS)}")
+        if "num_tokens" not in columns:
+            raise ConfigError("own lengths need the column 'num_tokens'")
+        table = length_table(**columns)
     made = _existing_plan(to_path(out), spec, table)
     if made is None:
         made = plan_packs(table, spec)
