@@ -3,9 +3,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+SECONDS = 300
+SEED   ?= 0
+FAULTS ?= 1000
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-cluster lint docs bench clean
+.PHONY: demo test test-cluster fuzz faults lint docs bench clean
 
 $(VENV)/demo.done: pyproject.toml requirements/torch.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,6 +35,14 @@ test-cluster: $(VENV)/test.done  ## the long runs on real schedulers, stores and
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m cluster $(ARGS)
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from hypothesis' tests) $(ARGS)
 
+fuzz: $(VENV)/test.done  ## broken input for every reader, for SECONDS=300 from SEED=0
+	@HF_HUB_OFFLINE=1 $(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+faults: $(VENV)/test.done  ## kill and disturb real runs FAULTS=1000 times, and write docs/faults.md
+	@rm -f docs/faults.md
+	@SHARDMILL_FAULTS=$(FAULTS) SHARDMILL_SEED=$(SEED) SHARDMILL_FAULTS_PAGE=docs/faults.md \
+		$(BIN)/python -m pytest -m cluster tests/running/test_chaos.py $(ARGS)
+
 lint: $(VENV)/test.done  ## format, style, types and layers
 	@$(BIN)/ruff format --check src tests benchmarks demo examples
 	@$(BIN)/ruff check src tests benchmarks demo examples
@@ -46,4 +57,4 @@ bench: $(VENV)/test.done  ## run the benchmarks that need no GPU and write bench
 	@for program in benchmarks/[a-z]*.py; do grep -q 'save_report(__file__' $$program && $(BIN)/python $$program; done
 
 clean:
-	rm -rf .demo .site .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .demo .site .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz

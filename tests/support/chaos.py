@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,15 +38,18 @@ class Scene:
     def __init__(self, out: Path, rng: random.Random) -> None:
         self.out, self.rng = out, rng
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.struck: Counter[str] = Counter()
 
     def faults(self) -> list[Fault]:
         """Return what can happen."""
-        return [self.kill_worker, self.kill_driver, self.suspend]
+        return [self.kill_worker, self.kill_driver, self.suspend, self.terminate, self.lose_power]
 
     def strike(self) -> int:
         """Wait for some progress, and let something happen."""
         self.await_progress(self.rng.choice([0, 1, 2, 4, 8]))
-        return self.rng.choice(self.faults())()
+        fault = self.rng.choice(self.faults())
+        self.struck[fault.__name__.replace("_", " ")] += 1
+        return fault()
 
     def await_progress(self, count: int, timeout_s: float = 30) -> None:
         """Wait for more receipts, or until all is over."""
@@ -83,6 +87,20 @@ class Scene:
         signal_quietly(-victim.pid, signal.SIGSTOP)
         time.sleep(self.rng.choice([0.1, 1.5]))
         signal_quietly(-victim.pid, signal.SIGCONT)
+        return HELD * num_workers
+
+    def terminate(self) -> int:
+        """Ask a driver or task to end, as a scheduler does before it kills."""
+        victim = self.victim()
+        num_workers = max(1, len(children_of(victim.pid)))
+        signal_quietly(victim.pid, signal.SIGTERM)
+        return HELD * num_workers
+
+    def lose_power(self) -> int:
+        """Kill all processes with all their workers at once."""
+        num_workers = sum(max(1, len(children_of(process.pid))) for process in self.processes)
+        for process in self.processes:
+            signal_quietly(-process.pid, signal.SIGKILL)
         return HELD * num_workers
 
     def victim(self) -> subprocess.Popen[bytes]:

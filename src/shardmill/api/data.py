@@ -123,10 +123,14 @@ class Data(Generic[Item]):
         return next((number for number, name in enumerate(self.keys()) if name == key), None)
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        raise self._unreadable()
 
     def _item(self, number: int) -> Item:
-        raise NotImplementedError
+        raise self._unreadable()
+
+    def _unreadable(self) -> ShardmillError:
+        content = self.manifest.content
+        return ConfigError(f"{self.path} holds {content!r:.100}, which only its own stage can read")
 
     @overload
     def __getitem__(self, which: int | str) -> Item: ...

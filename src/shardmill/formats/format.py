@@ -35,11 +35,23 @@ The readers of shardmill's own folders, of tokens or packs, samples and codes, a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from struct import error as StructError
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import xxhash
@@ -68,6 +80,8 @@ from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard, o
 if TYPE_CHECKING:  # whoever only reads an export needs nothing of what writes one
     from shardmill.formats.rows import ExportInput, Piece, Slice
 
+Args = ParamSpec("Args")
+Item = TypeVar("Item")
 Place: TypeAlias = Mapping[str, Plain]
 Aspect: TypeAlias = Literal[
     "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"
@@ -176,6 +190,46 @@ class Part:
     input: Mapping[str, Plain]
     num_records: int
     passed: Mapping[str, int]
+
+
+@contextmanager
+def as_promised(place: object) -> Iterator[None]:
+    """Turn what goes wrong while the bytes of an export are taken apart into a `FormatError`.
+
+    The gate of all readers of formats: none of them asks of each field whether it is there, a
+    number, and within its bounds.
+    """
+    try:
+        yield
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        StructError,
+    ) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise FormatError(f"is not as its format says: {what:.200}", path=place) from error
+
+
+def guarded(read: Callable[Args, Iterator[Item]]) -> Callable[Args, Iterator[Item]]:
+    """Let a generator of a reader pass the gate: its `dir` or `files` say where."""
+
+    @wraps(read)
+    def pass_gate(*args: Args.args, **named: Args.kwargs) -> Iterator[Item]:
+        reader: Any = args[0]
+        with as_promised(reader.dir if hasattr(reader, "dir") else ", ".join(reader.files)):
+            yield from read(*args, **named)
+
+    return pass_gate
+
+
+def file_inside(folder: str, name: str) -> Path:
+    """Return the place of a file that an index names; one outside of its folder is refused."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise FormatError(f"its index names {name!r:.200}, which lies outside of it", path=folder)
+    return Path(folder) / name
 
 
 @runtime_checkable
@@ -306,15 +360,18 @@ class FormatReader(FolderReader):
 
     def holds(self) -> frozenset[Aspect]:
         """Return what the format says."""
-        return self.format.holds(Path(self.dir))
+        with as_promised(self.dir):
+            return self.format.holds(Path(self.dir))
 
+    @guarded
     def records(self, shard: ShardEntry) -> Iterator[Record]:
         """Yield what the format finds in a shard."""
         return self.format.records(Path(self.dir), shard)
 
     def count(self, shard: ShardEntry) -> int:
         """Return what the format counts."""
-        return self.format.count(Path(self.dir), shard)
+        with as_promised(self.dir):
+            return self.format.count(Path(self.dir), shard)
 
 
 def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:

@@ -305,6 +305,8 @@ def _batches(path: Path, role: str) -> Iterator[Any]:
         else:
             with pa.memory_map(str(path)) as file:
                 for batch in pa.ipc.open_stream(file):
+                    # Offsets in the file are addresses to Arrow: a wrong one ends the process.
+                    batch.validate(full=True)
                     yield from _slices(batch)
     except (pa.lib.ArrowException, OSError) as error:
         # Arrow raises OSError, without a number, for data that is cut off; a disk gives a number.

@@ -21,7 +21,17 @@ import numpy as np
 import orjson
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, stamp
+from shardmill.formats.format import (
+    Aspect,
+    Format,
+    Part,
+    Place,
+    Reader,
+    Record,
+    file_inside,
+    guarded,
+    stamp,
+)
 from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
@@ -168,16 +178,18 @@ class LitDataReader:
         """Return the space that was given."""
         return self.space
 
+    @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each chunk."""
         for number, chunk in enumerate(self._index()["chunks"]):
             yield Part(input={"chunk": number}, num_records=int(chunk["chunk_size"]), passed={})
 
+    @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the rows of a chunk."""
         index = self._index()
         chunk, dtype = index["chunks"][input["chunk"]], _dtype(index, Path(self.dir))
-        path = Path(self.dir) / chunk["filename"]
+        path = file_inside(self.dir, chunk["filename"])
         raw, count = map_bytes(path), int(chunk["chunk_size"])
         if len(raw) != chunk["chunk_bytes"] or int.from_bytes(raw[:4], "little") != count:
             raise FormatError(f"does not hold the {count} rows of its index", path=path)

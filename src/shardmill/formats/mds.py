@@ -31,6 +31,9 @@ from shardmill.formats.format import (
     Place,
     Reader,
     Record,
+    as_promised,
+    file_inside,
+    guarded,
     needed_space,
     stamp,
     with_codes,
@@ -189,22 +192,25 @@ class MdsReader:
         """Return all aspects of tokens, and media if images were copied."""
         known: set[Aspect] = {"keys", "tokens", "words", "documents", "loss", "modality"}
         known |= {"codes"} if self.space.num_codes else set()
-        has_images = any("images" in shard["column_names"] for shard in self._shards())
+        with as_promised(self.dir):
+            has_images = any("images" in shard["column_names"] for shard in self._shards())
         return frozenset(known | ({"media"} if has_images else set()))
 
     def token_space(self) -> TokenSpace:
         """Return the space that was given."""
         return self.space
 
+    @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each shard."""
         for number, shard in enumerate(self._shards()):
             yield Part(input={"shard": number}, num_records=int(shard["samples"]), passed={})
 
+    @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the samples of a shard."""
         shard = self._shards()[input["shard"]]
-        path = Path(self.dir) / shard["raw_data"]["basename"]
+        path = file_inside(self.dir, shard["raw_data"]["basename"])
         raw = map_bytes(path)
         encodings = dict(zip(shard["column_names"], shard["column_encodings"]))
         for number, content in enumerate(_samples(raw, int(shard["samples"]), path)):

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, stamp
+from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, guarded, stamp
 from shardmill.formats.rows import ExportInput, Piece, Slice, token_batches
 from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
@@ -220,6 +220,7 @@ class MegatronReader:
         """Return the space that was given."""
         return self.space
 
+    @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each prefix."""
         for prefix in self.prefixes():
@@ -231,6 +232,7 @@ class MegatronReader:
                 passed={},
             )
 
+    @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the documents of a prefix."""
         prefix = Path(input["prefix"])

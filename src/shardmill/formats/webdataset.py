@@ -36,6 +36,7 @@ from shardmill.formats.format import (
     Reader,
     Record,
     SamplesReader,
+    guarded,
     needed_space,
     stamp,
     with_codes,
@@ -208,6 +209,7 @@ class TarReader:
         """Return the space that was given."""
         return self.space
 
+    @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each tar; walks the headers."""
         for path in self.tars():
@@ -219,6 +221,7 @@ class TarReader:
                 passed=dict(grouped.passed),
             )
 
+    @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the samples of a tar; one that cannot be read has its problem."""
         path = Path(input["tar"])

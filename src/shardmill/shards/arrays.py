@@ -207,11 +207,11 @@ def _view(data: mmap.mmap, entry: Any, size: int, name: str, path: Path) -> NDAr
         dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
         good = (
             dtype in DTYPES
-            and isinstance(offset, int)
+            and type(offset) is int  # a bool is an int, too, but no offset
             and offset >= 0
             and offset % ALIGN == 0
             and 1 <= len(shape) <= 8
-            and all(isinstance(n, int) and 0 <= n <= size for n in shape)
+            and all(type(n) is int and 0 <= n <= size for n in shape)
         )
     except (TypeError, KeyError):
         good = False

@@ -48,6 +48,8 @@ FORMAT = "codes"
 ROLE = "codes"
 # Shards are mapped, so an open one takes little; keys are looked for in all of them.
 MAX_OPEN = 256
+# A file may say any number; readers count how often each code occurs.
+MAX_CODES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +161,7 @@ def open_codes(path: Path) -> CodeShard:
     arrays = open_arrays(path, FORMAT)
     keys, media = open_strings(arrays, "key"), open_strings(arrays, "medium")
     num_codes, factor = arrays.meta.get("num_codes"), arrays.meta.get("factor")
-    if not isinstance(num_codes, int) or not isinstance(factor, int) or num_codes < 1:
+    if type(num_codes) is not int or type(factor) is not int or not 1 <= num_codes <= MAX_CODES:
         raise FormatError("its meta lacks num_codes or factor", path=path)
     _check(arrays, len(keys), len(media), num_codes)
     return CodeShard(arrays, keys, tuple(media), num_codes, factor)

@@ -65,7 +65,7 @@ def write_lengths(path: Path, table: LengthTable) -> None:
 
 
 def open_lengths(path: Path) -> LengthTable:
-    """Map a table; its shape is checked, its rows are checked by whoever plans with them."""
+    """Map a table; shape and names are checked, its lengths by whoever plans with them."""
     arrays = open_arrays(path, "lengths")
     size = len(arrays["num_tokens"])
     if size > MAX_SAMPLES:
@@ -76,11 +76,16 @@ def open_lengths(path: Path) -> LengthTable:
         else np.broadcast_to(np.zeros((), dtype), size)
         for name, dtype in LENGTH_DTYPES.items()
     }
-    shard_names = _names(arrays, "shard_names")
+    sources, reasons, shard_names = (
+        _names(arrays, name) for name in ("source_names", "reject_reasons", "shard_names")
+    )
+    for name, most in (("source", len(sources) - 1), ("reject", len(reasons))):
+        if size and int(columns[name].max()) > most:
+            raise FormatError(f"array {name!r} counts beyond its names", path=path)
     return LengthTable(
         **columns,
-        source_names=_names(arrays, "source_names"),
-        reject_reasons=_names(arrays, "reject_reasons"),
+        source_names=sources,
+        reject_reasons=reasons,
         shard_names=shard_names,
         shard_starts=arrays.checked("shard_starts", "<i8", len(shard_names) + 1),
         exact=_meta(arrays, "exact", bool),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, NotFound, need
+from shardmill.errors import ConfigError, FormatError, NotFound, need
 from shardmill.view.answers import Query
 from shardmill.view.context import Context, Folder, sample_place
 
@@ -88,6 +88,8 @@ def rank_images(folder: Folder, counts: NDArray[np.int64]) -> list[CodeImage]:
         count = min(shard.num_images, -(-MAX_RANKED // max(1, len(chosen))))
         for image in np.unique(np.linspace(0, shard.num_images - 1, count).astype(int)).tolist():
             codes = shard.image(image).codes
+            if codes.size and int(codes.max()) >= len(bits_of):
+                raise FormatError(f"holds codes beyond its {len(bits_of)}", path=shard.arrays.path)
             bits = float(bits_of[codes].mean()) if codes.size else 0.0
             found.append(CodeImage(number, image, bits, len(np.unique(codes))))
     if not found:

@@ -39,7 +39,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import Aspect, Block, Part, Record, stamp, with_codes
+from shardmill.formats.format import Aspect, Block, Part, Record, guarded, stamp, with_codes
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MEDIA_COLUMNS, MODALITIES, MediaColumns
@@ -107,6 +107,7 @@ class UnidiscReader:
         """Return the space that was given."""
         return self.space
 
+    @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each part, named with the rows that are taken from it."""
         for chosen in choose_rows(self._parts, self.ids):
@@ -123,12 +124,14 @@ class UnidiscReader:
                 },
             )
 
+    @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the rows of a part that no part before it has."""
         for block in self.read_blocks(input):
             for record in block.records():
                 yield with_codes(record, self.space)
 
+    @guarded
     def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
         """Yield the same rows, many at a time."""
         chosen = self._listed(input)

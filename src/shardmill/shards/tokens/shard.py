@@ -211,7 +211,17 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
         raise FormatError(
             f"holds {index.dtype.name} ids, its space says {space.dtype.name}", path=files["idx"]
         )
-    columns = _columns(spans, len(index.lengths))
+    bounds, num_rows = index.documents, len(index.lengths)
+    if num_rows and int(index.lengths.min()) < 0:
+        raise FormatError("has a row of less than no ids", path=files["idx"])
+    if (
+        not len(bounds)
+        or bounds[0] < 0
+        or bounds[-1] != num_rows
+        or (bounds[1:] < bounds[:-1]).any()
+    ):
+        raise FormatError(f"its documents do not rise to {num_rows}", path=files["idx"])
+    columns = _columns(spans, num_rows)
     data = open_ids(files["bin"], index.dtype)
     if data.nbytes != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
         raise FormatError(f"has {data.nbytes} bytes, its index says otherwise", path=files["bin"])

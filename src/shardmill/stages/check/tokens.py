@@ -308,7 +308,8 @@ def _ids(shard: TokenShard, numbers: range, bounds: Ints) -> Ints:
     first = int(shard.offsets[numbers.start])
     places = first + bounds[:-1] * shard.data.itemsize
     if np.array_equal(places, shard.offsets[numbers.start : numbers.stop]):
-        start = first // shard.data.itemsize
+        shard.place(numbers[-1])  # which lies inside of the file only if all before it do
+        start, _ = shard.place(numbers.start)
         ids = shard.data[start : start + int(bounds[-1])]
     else:
         ids = np.concatenate([shard.ids(number) for number in numbers])

@@ -265,8 +265,13 @@ def weight_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"no weights at {path}: give a checkpoint file or its folder")
     if (path / INDEX).is_file():
-        shards = orjson.loads((path / INDEX).read_bytes()).get("weight_map", {})
-        return [path / Path(name).name for name in sorted(set(shards.values()))]
+        try:
+            shards = orjson.loads((path / INDEX).read_bytes())["weight_map"]
+            return [path / Path(name).name for name in sorted(set(shards.values()))]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"{path / INDEX} does not list files of weights: {error!r}"
+            ) from error
     for name in ("vqgan.ckpt", "model.safetensors"):
         if (path / name).is_file():
             return [path / name]
@@ -328,7 +333,7 @@ def _check_settings(path: Path, shape: VqShape) -> None:
     try:
         params = yaml.safe_load(settings_path.read_text())["model"]["params"]
         said = (params["n_embed"], params["embed_dim"], list(params["ddconfig"]["ch_mult"]))
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+    except (yaml.YAMLError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"{settings_path} does not describe a VQGAN: {error!r}") from error
     found = (shape.num_codes, shape.embed_dim, list(shape.multipliers))
     if said != found:
