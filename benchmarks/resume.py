@@ -26,13 +26,14 @@ def make_plan(folder: Path, num_packs: int, per_pack: int) -> None:
     """Write a plan of this size over a small token shard, whose rows serve many packs."""
     from shardmill.model.plan import PackPlan, PackSpec
     from shardmill.shards.plans import write_plan
+    from shardmill.shards.tokens.shard import token_lengths
 
     rows = ({"key": f"{n:08d}", "ids": np.full(64, n % 1000)} for n in range(NUM_ROWS))
     write_tokens(folder / "tokens", [rows], text_size=1000)
     nothing = np.empty(0, np.uint32)
     plan = PackPlan(
         spec=PackSpec(capacity=64 * per_pack),
-        lengths_digest="0",
+        lengths_digest=token_lengths(folder / "tokens").digest,
         num_rows=NUM_ROWS,
         members=(np.arange(num_packs * per_pack, dtype=np.int64) % NUM_ROWS).astype(np.uint32),
         starts=np.arange(num_packs + 1, dtype=np.int64) * per_pack,

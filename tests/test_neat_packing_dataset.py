@@ -63,6 +63,9 @@ def test_long_samples_are_dropped_on_request_and_counted() -> None:
 
 def test_sample_longer_than_its_estimate_is_left_out_and_counted() -> None:
     packed = PackedDatasetWrapper(Samples([5, 14, 30]), [[0, 1], [2]], 16)
+    planned = neat_pack_dataset_vlm(Samples([5, 6, 7]), 16)
+    with pytest.raises(ConfigError, match="packs 3 samples, the data set has 2"):
+        PackedDatasetWrapper(Samples([5, 6]), planned.bins, 16)
     assert packed[0]["seq_lens"] == [4]
     assert packed[1]["seq_lens"] == []
     assert packed.dropped == {"longer than planned": 1, "longer than a pack": 1}

@@ -145,6 +145,11 @@ class PackedDatasetWrapper(torch.utils.data.Dataset):  # type: ignore[misc]
         get_rope_index: GetRopeIndex | None = None,
         max_retries: int = 10,
     ) -> None:
+        if isinstance(bins, PackBins) and bins.plan.num_rows != len(inner_dataset):
+            raise ConfigError(
+                f"the plan packs {bins.plan.num_rows} samples, the data set has "
+                f"{len(inner_dataset)}: plan it with neat_pack_dataset_vlm"
+            )
         self.inner = inner_dataset
         self.bins = bins
         self.pack_size = pack_size

@@ -10,8 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 from click.testing import CliRunner
-from packed_folder import Made, make_packed
+from coded_folder import make_text
+from packed_folder import Made, make_packed, token_row, write_rows
+from sample_folder import write_sample_folder
 
+import shardmill as sm
 from shardmill.cli.main import cli
 from shardmill.packing.plan import plan_packs
 
@@ -35,6 +38,33 @@ def test_it_names_documents_and_files(made: Made) -> None:
     assert f"pack {pack['pack']}" in bare.output
     assert ", ".join(map(str, pack["rows"])) in bare.output
     assert "--data" in bare.output
+
+
+def test_other_data_is_refused(made: Made, tmp_path: Path) -> None:
+    rows = [token_row(number, 61 - len(row.ids)) for number, row in enumerate(made.rows)]
+    other = write_rows(tmp_path / "other", rows)
+    told = CliRunner().invoke(
+        cli, ["why", str(made.plan_path), "--step", "7", "--data", str(other)]
+    )
+    assert "was made from other lengths" in str(told.exception)
+
+
+def test_samples_need_the_lengths_that_were_measured(tmp_path: Path) -> None:
+    rows = [(make_text(str(number), "word " * number), {}) for number in range(1, 9)]
+    write_sample_folder(tmp_path / "samples", [rows])
+    write_sample_folder(tmp_path / "others", [rows[:4], rows[4:]])
+    sm.measure(tmp_path / "samples", tmp_path / "lengths", model="llava", estimate=True, workers=0)
+    sm.plan(tmp_path / "lengths", tmp_path / "packs.plan", capacity=64)
+
+    def why(data: str, *args: str) -> str:
+        words = ["why", str(tmp_path / "packs.plan"), "--step", "0", "--data", str(tmp_path / data)]
+        told = CliRunner().invoke(cli, [*words, *args])
+        return str(told.exception or told.output)
+
+    lengths = ("--lengths", str(tmp_path / "lengths"))
+    assert "--lengths FOLDER" in why("samples")
+    assert "were not measured of" in why("others", *lengths)
+    assert "lies in" in why("samples", *lengths)
 
 
 def test_steps_count_from_a_state(made: Made) -> None:

@@ -14,6 +14,7 @@ from shardmill.model.sample import Origin
 from shardmill.model.tokenrow import TokenRow
 from shardmill.packing.plan import plan_packs
 from shardmill.shards.plans import write_lengths, write_plan
+from shardmill.shards.tokens.shard import token_lengths
 
 PER_SHARD = 64
 
@@ -34,11 +35,11 @@ def make_packed(folder: Path) -> Made:
     """Return 500 token rows in 8 shards, packed to 128 tokens."""
     rng = random.Random(0)
     rows = [token_row(number, rng.randint(1, 60)) for number in range(500)]
-    table = lengths_of(rows)
+    tokens = write_rows(folder / "tokens", rows)
+    table = token_lengths(tokens)
     plan = plan_packs(table, PackSpec(capacity=128, block=16), loops="plain")
     write_plan(folder / "plan.bin", plan)
     write_lengths(folder / "lengths.bin", table)
-    tokens = write_rows(folder / "tokens", rows)
     return Made(tokens, folder / "plan.bin", folder / "lengths.bin", plan, table, rows)
 
 

@@ -160,6 +160,35 @@ def test_plans_of_other_data_are_refused(made: Made, tmp_path: Path) -> None:
         PackedDataset(made.plan_path, made.tokens, lengths=other)
 
 
+def test_a_plan_of_other_tokens_with_as_many_rows_is_refused(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [token_row(number, 61 - len(row.ids)) for number, row in enumerate(made.rows)]
+    other = write_rows(tmp_path / "other", rows)
+    for data in (other, TokenReader.open(other), sm.open(other)):
+        with pytest.raises(StaleError, match=r"500 samples .*other has 500 .*shardmill plan .*128"):
+            sm.loader(made.plan_path, data)
+    reads = []
+    monkeypatch.setattr("shardmill.shards.tokens.shard.token_lengths", reads.append)
+    packs = PackedDataset(made.plan_path, made.tokens)  # known on this machine by now
+    pickle.loads(pickle.dumps(packs))
+    assert reads == []
+
+
+def test_documents_that_do_not_fit_are_left_out(made: Made) -> None:
+    small = replace(made.plan, spec=replace(made.plan.spec, capacity=64))
+    packs = PackedDataset(small, made.tokens, max_faults=1000)
+    assert all(len(packs[number].pack.input_ids) <= 64 for number in range(len(packs)))
+    assert {fault.reason.partition(":")[0] for fault in packs.faults()} == {
+        "does not fit into its pack"
+    }
+
+
+def test_a_processor_needs_the_lengths_that_were_measured(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give their folder as lengths"):
+        sm.loader(made.plan_path, tmp_path, processor="model")
+
+
 def test_the_empty_pack(made: Made) -> None:
     empty = PackedDataset(made.plan_path, made.tokens)[NO_PACK]
     assert empty.number == NO_PACK

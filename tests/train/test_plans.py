@@ -248,8 +248,9 @@ def test_lengths_may_be_those_of_token_shards(made: Made, tmp_path: Path) -> Non
     make_plan(tmp_path / "first.plan", made.tokens, 3, tmp_path / "x.plan")
     expected = plan_packs(table, replace(spec, epoch=3))
     assert np.array_equal(open_plan(tmp_path / "x.plan").members, expected.members)
+    write_plan(tmp_path / "other.plan", replace(made.plan, lengths_digest="0"))
     with pytest.raises(StaleError, match="other lengths"):
-        make_plan(made.plan_path, made.tokens, 3, tmp_path / "y.plan")
+        make_plan(tmp_path / "other.plan", made.tokens, 3, tmp_path / "y.plan")
 
 
 def test_it_ends_when_its_input_does(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 
 from shardmill.errors import ConfigError, NotFound
 from shardmill.model.plan import length_table
-from shardmill.shards.plans import write_lengths
+from shardmill.shards.plans import write_lengths, write_plan
 from shardmill.storage.objects import put_file
 from shardmill.storage.path import as_path
 from shardmill.view import context as context_module
@@ -93,6 +94,8 @@ def test_a_plan_belongs_to_the_table_whose_digest_it_names(tmp_path: Path) -> No
     write_lengths(made.lengths_path, length_table([7] * len(made.rows)))
     shown = Context(tmp_path).data_of_plan("plan.bin")
     assert shown is not None and shown.id == "tokens"
+    write_plan(tmp_path / "other.plan", replace(made.plan, lengths_digest="0"))
+    assert Context(tmp_path).data_of_plan("other.plan") is None
 
 
 def test_a_stage_alone_has_no_way_out(pipeline: Path) -> None:

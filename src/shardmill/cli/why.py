@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     type=PlaceType(exists=True),
     help="The loader has a plan for each epoch, made from these lengths.",
 )
+@click.option(
+    "--lengths",
+    type=PlaceType(exists=True),
+    help="What `measure` counted, if --data holds samples.  [default: that of --epoch-plans]",
+)
 @json_option
 def why(
     plan: Path,
@@ -68,6 +73,7 @@ def why(
     borrowed: int,
     data: Path | None,
     epoch_plans: Path | None,
+    lengths: Path | None,
     as_json: bool,
 ) -> None:
     """Name the packs, documents and source files of a training step.
@@ -78,6 +84,7 @@ def why(
     \b
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
     """
+    from shardmill.shards.tokens.shard import read_lengths
     from shardmill.train.order import LoaderState, Split
     from shardmill.train.provenance import open_rows, packs_of_step
 
@@ -89,8 +96,10 @@ def why(
     )
     start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
     rows = None if data is None else open_rows(data)
+    measured = lengths or epoch_plans
+    table = None if measured is None else read_lengths(measured)
     with _plans(plan, epoch_plans) as plans:
-        packs = packs_of_step(plans, split, start, step, rows)
+        packs = packs_of_step(plans, split, start, step, rows, table)
     if as_json:
         output.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
         return

@@ -119,6 +119,16 @@ class Manifest:
         return sum(shard.num_bytes for shard in self.shards)
 
 
+def shards_digest(shards: Iterable[ShardEntry]) -> str:
+    """Return the identity of what shards hold: their names, samples and checksums, in order."""
+    return digest(
+        [
+            [shard.name, shard.num_samples, sorted(file.checksum for file in shard.files.values())]
+            for shard in shards
+        ]
+    )
+
+
 def stage_digest(stage: Stage) -> str:
     """Return the identity of a stage: class, version and every field of its spec."""
     return digest({"stage": stage, "version": type(stage).version})

@@ -298,10 +298,16 @@ class PackPlan:
             lengths = np.where(self.cut_rows[place] == rows, self.cut_lengths[place], lengths)
         return lengths
 
-    def check_table(self, table: LengthTable) -> None:
-        """Raise `StaleError` unless the plan was made from this very table."""
-        if table.digest != self.lengths_digest:
+    def check_table(self, table: LengthTable, place: object = "the table") -> None:
+        """Raise `StaleError` unless the plan was made from this very table, found at `place`."""
+        self.check_lengths(table.digest, len(table), place)
+
+    def check_lengths(self, digest: str, num_rows: int, place: object) -> None:
+        """Raise `StaleError` unless the plan was made from lengths with this digest."""
+        if digest != self.lengths_digest:
             raise StaleError(
-                f"this plan was made from other lengths (digest {self.lengths_digest}, "
-                f"{self.num_rows} samples; found {table.digest}, {len(table)} samples): plan again"
+                f"this plan was made from other lengths: of {self.num_rows:,} samples with the "
+                f"digest {self.lengths_digest}, but {place} has {num_rows:,} with {digest}. Give "
+                f"the data that it was made from, or plan this: shardmill plan {place} NEW.plan "
+                f"--capacity {self.spec.capacity}"
             )

@@ -36,7 +36,7 @@ from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tar.index import IndexedTar
 from shardmill.shards.tar.write import Content
-from shardmill.shards.tokens.shard import TokenDataset, open_tokens, token_lengths
+from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens, token_lengths
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import check_numbers, fingerprint_of
 
@@ -77,8 +77,8 @@ class Materialize:
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each range of packs; it names plan and tokens by their content."""
         plan = open_plan(self.plan_path)
-        plan.check_table(token_lengths(self.tokens_dir))
         tokens = open_manifest(self.tokens_dir)
+        check_plan(plan, open_tokens(self.tokens_dir, tokens))
         # Not of the plan's file: the same plan written again makes the same packs.
         state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
         for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
@@ -93,7 +93,7 @@ class Materialize:
         """Map plan, tokens and samples, once a process."""
         tokens = open_tokens(self.tokens_dir)
         plan, table = open_plan(self.plan_path), token_lengths(self.tokens_dir)
-        plan.check_table(table)
+        plan.check_table(table, self.tokens_dir)
         order = EpochOrder(plan, seed=self.seed, epoch=self.epoch)
         samples = None if self.samples_dir is None else open_samples(self.samples_dir)
 

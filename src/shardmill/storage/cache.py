@@ -21,7 +21,7 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -90,6 +90,22 @@ def fetch_copies(paths: Iterable[Path]) -> None:
     threads = min(NUM_THREADS, len(remote))
     for _ in map_ahead(local_copy, remote, threads=threads, ahead=len(remote)):
         pass
+
+
+def remembered(name: str, make: Callable[[], str]) -> str:
+    """Return a short text that is made once on this machine; `name` says all that decides it."""
+    try:
+        path = scratch_root() / "cache" / name
+        known = path.read_text() if path.is_file() else ""
+    except (OSError, ConfigError):  # whoever has no place to remember makes it each time
+        return make()
+    if known.endswith("\n"):  # written whole
+        return known[:-1]
+    made = make()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{made}\n")
+    return made
 
 
 def _fetch(path: Path, num_bytes: int, copy_path: Path) -> None:

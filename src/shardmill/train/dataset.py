@@ -28,7 +28,7 @@ from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.tokenrow import PositionRule, cut_row
 from shardmill.packing.build import BuildSpec, build_pack
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.tokens.shard import TokenDataset, open_tokens, read_lengths
+from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens, read_lengths
 from shardmill.storage.path import AnyPath, as_path
 from shardmill.train.documents import (
     ImageReader,
@@ -37,6 +37,7 @@ from shardmill.train.documents import (
     TrainPack,
     TrainRow,
     join_tensors,
+    tokens_behind,
 )
 from shardmill.train.health import Health, SampleFault
 from shardmill.train.order import NO_PACK, Remainder, StepSampler, split_of
@@ -57,11 +58,11 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     `plan` is the file of a plan (each worker maps it; the arrays of a `PackPlan` would be copied to
     each). `data` is the folder of token shards that it packs, or of samples if a `processor` (a
     Hugging Face processor or the folder of a model) makes tokens and pixels of them, or any
-    `RowReader`. `lengths` is what the plan was made from, a file or the folder it lies in; without
-    it each row has the length it is read with, as token shards do. `positions` is the visual rule
-    of a model whose positions are not 0, 1, 2, by default that of the processor. `images` is the
-    folder of the samples that tokens were made from, for models that put images into placeholders:
-    packs then have `pixel_values`, uint8 squares of `resolution` pixels a side.
+    `RowReader`. `lengths` is what the plan was made from, a file or the folder it lies in; samples
+    need it, tokens know their own. `positions` is the visual rule of a model whose positions are
+    not 0, 1, 2, by default that of the processor. `images` is the folder of the samples that tokens
+    were made from, for models that put images into placeholders: packs then have `pixel_values`,
+    uint8 squares of `resolution` pixels a side.
 
     `epoch_plans` is a folder for the plans of later epochs, made one by one while training goes on;
     without it one plan serves all epochs, and a document keeps its neighbours. `staged_dir` is a
@@ -70,7 +71,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     stop the training.
 
     Raises `ConfigError` if the plan packs another number of samples, `StaleError` if it was made
-    from other lengths.
+    from other lengths than those of the data. This is checked once, here, and not in workers.
 
         packs = sm.PackedDataset("packs.plan", "tokens", epoch_plans="plans")
     """
@@ -94,7 +95,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         if staged_dir is not None and not isinstance(data, str | os.PathLike):
             raise ConfigError("staged_dir takes copies of a folder: give the folder as the data")
         self.plans = _plans(plan, data if lengths is None else lengths, epoch_plans)
-        self.reader = _reader(data, processor, images, resolution, staged_dir)
+        self.reader = _reader(data, processor, images, resolution, lengths, staged_dir)
         self.health = Health(max_faults)
         self._lengths = lengths if isinstance(lengths, LengthTable | None) else as_path(lengths)
         self._open()
@@ -104,8 +105,12 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
                 f"the plan packs {first.num_rows} samples, the data has {len(self.reader)}: this "
                 "is the plan of another data set"
             )
+        # Here and not in `_open`, so that no worker does it again.
         if self.table is not None:
-            first.check_table(self.table)
+            place = self._lengths if isinstance(self._lengths, Path) else "the table"
+            first.check_table(self.table, place)
+        elif (tokens := tokens_behind(self.reader)) is not None:
+            check_plan(first, tokens)
         if positions is None:
             positions = getattr(self.reader, "rule", None)
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
@@ -205,9 +210,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         read = self.reader.read(row)
         found = len(read.row.ids)
         planned = self._planned(row, found, plan)
+        if (found if planned is None else planned) > room:
+            reason = "longer than its estimate" if planned is None else "does not fit into its pack"
+            raise SampleError(reason, f"{found} tokens, {room} are free")
         if planned is None:
-            if found > room:
-                raise SampleError("longer than its estimate", f"{found} tokens, {room} are free")
             return read
         return read if planned == found else replace(read, row=cut_row(read.row, planned))
 
@@ -252,6 +258,7 @@ def _reader(
     processor: Any,
     images: AnyPath | None,
     resolution: int,
+    lengths: object,
     staged_dir: AnyPath | None,
 ) -> RowReader:
     if isinstance(data, TokenDataset):
@@ -262,6 +269,11 @@ def _reader(
         return data
     if processor is not None and images is not None:
         raise ConfigError("a processor makes pixels itself: images are for folders of tokens")
+    if processor is not None and lengths is None:
+        raise ConfigError(
+            "a plan over samples was made from lengths that were measured: give their folder as "
+            "lengths, so that the plan of other samples is not taken for this one"
+        )
     staged = None if staged_dir is None else as_path(staged_dir)
     if images is not None:
         return ImageReader.open(data, images, resolution, staged)

@@ -80,6 +80,13 @@ class RowReader(Protocol):
         """Return shard and place of a row, for messages."""
 
 
+def tokens_behind(reader: RowReader) -> TokenDataset | None:
+    """Return the token shards that a reader reads, whose lengths a plan can be held against."""
+    if isinstance(reader, ImageReader):
+        reader = reader.tokens
+    return reader.tokens if isinstance(reader, TokenReader) else None
+
+
 @dataclass(slots=True)
 class TokenReader:
     """Rows of token shards: views into the mapped files."""

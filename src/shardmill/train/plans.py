@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest
-from shardmill.model.manifest import ShardEntry
+from shardmill.model.manifest import ShardEntry, shards_digest
 from shardmill.model.plan import PackPlan
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
@@ -58,10 +58,7 @@ def plan_digest(plan: PackPlan, shards: tuple[ShardEntry, ...] = ()) -> str:
 
     A plan is a pure function of the lengths and the spec, so these stand for its arrays.
     """
-    files = [
-        [shard.name, shard.num_samples, sorted(file.checksum for file in shard.files.values())]
-        for shard in shards
-    ]
+    files = shards_digest(shards)
     return digest([plan.lengths_digest, plan.spec, len(plan), plan.num_rows, files])
 
 
@@ -197,7 +194,7 @@ Plans: TypeAlias = OnePlan | EpochPlans
 def make_plan(like: Path, lengths: Path, epoch: int, path: Path) -> None:
     """Put the plan of an epoch at `path`, whole or not at all."""
     first, table = open_plan(like), read_lengths(lengths)
-    first.check_table(table)
+    first.check_table(table, lengths)
     write_plan(path, plan_packs(table, replace(first.spec, epoch=epoch)))
 
 

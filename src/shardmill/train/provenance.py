@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from shardmill.errors import ConfigError
+from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.sample import Origin
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleDataset, open_samples
-from shardmill.shards.tokens.shard import TokenDataset, open_tokens
+from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens
 from shardmill.train.order import NO_PACK, EpochNumbers, LoaderState, Schedule, Split
 from shardmill.train.plans import Plans
 
@@ -55,22 +58,44 @@ def open_rows(folder: Path) -> Rows:
 
 
 def packs_of_step(
-    plans: Plans, split: Split, start: LoaderState, step: int, data: Rows | None = None
+    plans: Plans,
+    split: Split,
+    start: LoaderState,
+    step: int,
+    data: Rows | None = None,
+    table: LengthTable | None = None,
 ) -> list[PackOrigin]:
     """Return what one rank trains on in a step, counted from 0 at `start`.
 
-    Without the `data` that the plans pack, documents are known only by their rows.
+    Without the `data` that the plans pack, documents are known only by their rows. Samples need the
+    `table` that was measured of them; `StaleError` if the plans were made from other data.
     """
-    num_rows = plans.first.num_rows
     if step < 0:
         raise ConfigError(f"steps count from 0, got {step}")
-    if data is not None and len(data) != num_rows:
-        raise ConfigError(f"the plan packs {num_rows} samples, the data has {len(data)}")
+    if isinstance(data, TokenDataset):
+        check_plan(plans.first, data)
+    elif data is not None:
+        _check_samples(plans.first, data, table)
     schedule = Schedule(plans.size, split)
     taken = schedule.take(schedule.skip(start, step))
     numbers = EpochNumbers(plans.size, partial(plans.order, start.seed)).of(taken)
     found = zip(numbers, taken.epochs, taken.positions)
     return [_origin(plans, *place, data) for place in found]
+
+
+def _check_samples(plan: PackPlan, samples: SampleDataset, table: LengthTable | None) -> None:
+    if table is None:
+        raise ConfigError(
+            f"{samples.folder} holds samples, whose lengths the plan knows from `shardmill "
+            "measure`: name what that wrote with --lengths FOLDER"
+        )
+    plan.check_table(table, "the folder of --lengths")
+    sizes = [(entry.name, entry.num_samples) for entry in samples.entries]
+    if sizes != [*zip(table.shard_names, np.diff(table.shard_starts).tolist())]:
+        raise ConfigError(
+            f"the lengths were not measured of {samples.folder}: its shards have other names or "
+            "other numbers of samples"
+        )
 
 
 def _origin(plans: Plans, number: int, epoch: int, position: int, data: Rows | None) -> PackOrigin:

@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import digest
+from shardmill.model.manifest import shards_digest
 from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.storage.path import AnyPath, as_path
 from shardmill.storage.prefetch import announce_ahead, map_ahead
@@ -202,16 +203,12 @@ class SampleStream(StepStream):
         self.reader = reader = RawReader(self.samples)
         self._read = reader.copies if copy else reader.private if threads else reader.views
         num_samples = len(self.samples)
-        files = [
-            [entry.name, entry.num_samples, sorted(f.checksum for f in entry.files.values())]
-            for entry in self.samples.entries
-        ]
         steps = StepSampler(
             lambda epoch: num_samples,
             lambda epoch: shuffled_samples(num_samples, seed=seed, epoch=epoch, window=window),
             split_of(rank, world, batch_size, remainder),
             seed=seed,
-            digest=digest(["samples", window, files]),
+            digest=digest(["samples", window, shards_digest(self.samples.entries)]),
         )
         super().__init__(steps, threads=threads, ahead=ahead)
 

@@ -32,7 +32,7 @@ from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import FOLDERS, Ledger
 from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
 from shardmill.shards.samples import SampleDataset, SampleShard, entry_index
-from shardmill.shards.tokens.shard import TokenDataset, token_lengths
+from shardmill.shards.tokens.shard import TokenDataset, lengths_digest, open_tokens, token_lengths
 from shardmill.storage.objects import list_here
 from shardmill.storage.path import UrlPath, is_remote
 
@@ -543,11 +543,9 @@ class Context:
         return next((pair for pair in found if pair is not None), None)
 
     def data_of_plan(self, id: str) -> Item | None:
-        """Return the length table or the tokens that a plan packs, as far as can be told cheaply.
+        """Return the length table or the tokens that a plan packs: they have its digest.
 
-        A table has the digest that the plan names. Tokens only have as many rows (their digest
-        takes reading all lengths, which happens when they are used); a stage that reads both the
-        plan and its tokens decides between several.
+        A stage that reads both the plan and its tokens decides between several.
         """
         plan, plan_path = self.plan(id), self.item(id).path
         for item in self._tables_here():
@@ -558,6 +556,7 @@ class Context:
             for item, folder in self.folders()
             if folder.content == "tokens"
             and sum(entry.num_samples for entry in folder.entries()) == plan.num_rows
+            and self._lengths_digest(item) == plan.lengths_digest
         ]
         for item, folder in self.folders():
             read = inputs_of(folder.reads, item.path, self.items())
@@ -565,6 +564,19 @@ class Context:
             if named and any(other.path == plan_path for other in read):
                 return named[0]
         return fitting[0] if fitting else None
+
+    def _lengths_digest(self, item: Item) -> str:
+        manifest = self.folder(item.id).manifest
+        if manifest is None:
+            return ""
+
+        def read() -> str:
+            try:
+                return lengths_digest(open_tokens(item.path, manifest))
+            except (ShardmillError, OSError):  # tokens that cannot be read are no plan's
+                return ""
+
+        return self.cached(("lengths digest", item.id, manifest.units_digest), read)
 
     def raw_file(self, id: str, path: str) -> str:
         """Return the full name of a raw file that an origin names from its source's folder."""

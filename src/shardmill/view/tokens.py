@@ -162,10 +162,7 @@ def _planned(context: Context, id: str) -> PlannedPacks:
         return PlannedPacks(plan, None, None)
     if data.kind == "stage" and context.folder(data.id).content == "tokens":
         return PlannedPacks(plan, context.folder(data.id), None)
-    table = context.lengths(data.id)
-    if len(table) != plan.num_rows:
-        raise ConfigError(f"{data.id!r} has {len(table)} rows, the plan {plan.num_rows}")
-    return PlannedPacks(plan, None, table)
+    return PlannedPacks(plan, None, context.lengths(data.id))
 
 
 @dataclass(frozen=True, slots=True)

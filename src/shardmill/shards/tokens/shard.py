@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain
-from shardmill.model.manifest import Manifest, ShardEntry
-from shardmill.model.plan import LengthTable, join_tables, length_table
+from shardmill.model.manifest import Manifest, ShardEntry, shards_digest
+from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MEDIA_COLUMNS, MediaSpan, TokenRow
@@ -49,7 +49,7 @@ from shardmill.shards.arrays import (
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import TABLE_NAME, open_lengths
 from shardmill.shards.tokens.ids import SPANS_FORMAT, RemoteIds, open_ids, open_megatron_index
-from shardmill.storage.cache import StagedCopies
+from shardmill.storage.cache import StagedCopies, fetch_copies, remembered
 from shardmill.storage.path import UrlPath, as_path
 
 # The meta of a hostile file could say any number; this one still fits into an index.
@@ -367,11 +367,32 @@ def read_lengths(path: Path) -> LengthTable:
 def token_lengths(folder: Path) -> LengthTable:
     """Return the lengths of all rows of a finished folder, in manifest order."""
     tokens = open_tokens(folder)
+    fetch_copies(
+        tokens.folder / entry.files[role].path
+        for entry in tokens.entries
+        for role in ("idx", "spans")
+        if role in entry.files
+    )
     tables = [
         shard_lengths(entry.name, tokens.shard(number))
         for number, entry in enumerate(tokens.entries)
     ]
     return join_tables(tables) if tables else length_table(np.empty(0, np.int32))
+
+
+def lengths_digest(tokens: TokenDataset) -> str:
+    """Return the digest of `token_lengths`, which a plan of these tokens carries.
+
+    Reading all lengths takes 0.05 s a million rows, and of a store fetches every index: so it is
+    done once on a machine, and remembered for the checksums in the manifest.
+    """
+    name = f"lengths-{shards_digest(tokens.entries)}"
+    return remembered(name, lambda: token_lengths(tokens.folder).digest)
+
+
+def check_plan(plan: PackPlan, tokens: TokenDataset) -> None:
+    """Raise `StaleError` unless the plan was made from the lengths of these tokens."""
+    plan.check_lengths(lengths_digest(tokens), len(tokens), tokens.folder)
 
 
 def shard_lengths(name: str, shard: TokenShard) -> LengthTable:
