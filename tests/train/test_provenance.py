@@ -9,7 +9,7 @@ import pytest
 from packed_folder import Made
 from sample_folder import write_sample_folder
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, StaleError
 from shardmill.model.plan import PackSpec, length_table
 from shardmill.model.sample import Document, Origin, Sample, Segment
 from shardmill.packing.plan import plan_packs
@@ -50,8 +50,9 @@ def test_samples_lie_at_their_tar_offsets(tmp_path: Path) -> None:
     folder = write_sample_folder(
         tmp_path / "s", [[(s, {}) for s in samples[:3]], [(s, {}) for s in samples[3:]]]
     )
-    plan = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
-    (pack,) = packs_of_step(OnePlan(plan), Split(), LoaderState(), 1, open_rows(folder))
+    table = length_table([5] * 6, shard_names=["000000", "000001"], shard_starts=[0, 3, 6])
+    plan = plan_packs(table, PackSpec(capacity=10), loops="plain")
+    (pack,) = packs_of_step(OnePlan(plan), Split(), LoaderState(), 1, open_rows(folder), table)
     for row, source in zip(pack.rows, pack.documents):
         content = Path(source.path).read_bytes()[source.offset : source.offset + source.num_bytes]
         assert f"text {row}".encode() in content
@@ -66,5 +67,5 @@ def test_an_empty_pack_and_wrong_questions(made: Made, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="from 0"):
         packs_of_step(OnePlan(made.plan), split, LoaderState(), -1)
     other = plan_packs(length_table([5] * 6), PackSpec(capacity=10), loops="plain")
-    with pytest.raises(ConfigError, match="packs 6 samples, the data has 500"):
+    with pytest.raises(StaleError, match=r"of 6 samples .* has 500"):
         packs_of_step(OnePlan(other), Split(), LoaderState(), 0, open_rows(made.tokens))
