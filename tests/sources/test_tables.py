@@ -4,15 +4,19 @@ import csv
 import gzip
 import json
 import os
+from itertools import islice
 from pathlib import Path
+from random import Random
+from struct import pack
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from mutate import mutate
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import digest, from_plain, to_plain
 from shardmill.sources import tables as arrow
 from shardmill.sources.source import Row, Source
@@ -307,3 +311,103 @@ def test_a_file_that_was_cut_off_is_an_error(path: Path, keep: float) -> None:
     with pytest.raises(FormatError):
         count_rows(path)
         list(rows_from(path, 0))
+
+
+def damaged(path: Path, column: pa.Array, find: bytes, put: bytes) -> list[Any]:
+    """Return the rows of an Arrow file in which some bytes of a column were changed."""
+    table = pa.table({"value": column, "number": list(range(len(column)))})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    content = path.read_bytes()
+    assert content.count(find) == 1
+    path.write_bytes(content.replace(find, put))
+    with TableSource(files=(str(path),)).open() as read:
+        (part,) = TableSource(files=(str(path),)).parts(None)
+        return [row.problem or row.fields["number"] for row in read(part.input)]
+
+
+def lost(rows: list[Any]) -> list[int]:
+    """Return which rows were rejected; the others must be what they were."""
+    bad = [number for number, row in enumerate(rows) if isinstance(row, SampleError)]
+    assert [row for row in rows if not isinstance(row, SampleError)] == sorted(
+        set(range(len(rows))) - set(bad)
+    )
+    return bad
+
+
+TEXTS = [f"text {number:03d}" for number in range(100)]  # 8 bytes each
+# The offsets of texts 49 to 51, and a second one that leads far away.
+OFFSETS = pack("<iii", 49 * 8, 50 * 8, 51 * 8)
+AWAY = pack("<iii", 49 * 8, 1 << 30, 51 * 8)
+
+
+def test_one_bad_text_of_an_arrow_file_costs_its_row(tmp_path: Path) -> None:
+    rows = damaged(tmp_path / "a.arrow", pa.array(TEXTS), b"text 050", b"text \xff50")
+    assert lost(rows) == [50]
+    assert "UTF8" in rows[50].detail
+
+
+def test_one_bad_offset_of_an_arrow_file_costs_the_rows_beside_it(tmp_path: Path) -> None:
+    rows = damaged(tmp_path / "a.arrow", pa.array(TEXTS), OFFSETS, AWAY)
+    assert lost(rows) == [49, 50]
+    assert rows[49].reason == "broken row"
+
+
+@pytest.mark.parametrize("nest", ["list", "struct"])
+def test_bad_values_inside_of_others_cost_their_rows(tmp_path: Path, nest: str) -> None:
+    values = [[text] if nest == "list" else {"text": text} for text in TEXTS]
+    column = pa.array(values)
+    assert lost(damaged(tmp_path / "a.arrow", column, b"text 050", b"text \xff50")) == [50]
+    assert lost(damaged(tmp_path / "a.arrow", column, OFFSETS, AWAY)) == [49, 50]
+
+
+def test_an_offset_of_a_list_that_leads_away_costs_the_rows_beside_it(tmp_path: Path) -> None:
+    column = pa.array([[number] * 8 for number in range(100)], pa.list_(pa.int16()))
+    assert lost(damaged(tmp_path / "a.arrow", column, OFFSETS, AWAY)) == [49, 50]
+
+
+def test_an_index_outside_of_the_dictionary_costs_its_row(tmp_path: Path) -> None:
+    column = pa.array(TEXTS).dictionary_encode()
+    indices = pack("<iii", 49, 50, 51)
+    rows = damaged(tmp_path / "a.arrow", column, indices, pack("<iii", 49, 1 << 30, 51))
+    assert lost(rows) == [50]
+
+
+def test_a_value_that_python_has_no_place_for_costs_its_row(tmp_path: Path) -> None:
+    table = pa.table({"when": pa.array([*range(8), 1 << 62], pa.timestamp("s"))})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    rows = list(arrow.rows_from(tmp_path / "a.arrow", 0))
+    assert [isinstance(row, SampleError) for row in rows] == [False] * 8 + [True]
+
+
+def test_a_file_that_claims_absurdly_many_rows_is_refused_before_they_are_cut(
+    tmp_path: Path,
+) -> None:
+    nothing = pa.Array.from_buffers(pa.null(), 1 << 30, [None])
+    batch = pa.RecordBatch.from_arrays([nothing], ["nothing"])
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(FormatError, match=r"a\.arrow: claims 1,073,741,824 rows in"):
+        next(TableSource(files=(str(tmp_path / "a.arrow"),)).parts(None))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broken_arrow_and_parquet_files_end_in_rejects_or_name_themselves(
+    tmp_path: Path, seed: int
+) -> None:
+    write_rows(tmp_path / "a.parquet")
+    write_rows(tmp_path / "a.arrow")
+    rng = Random(seed)
+    for name in ["a.parquet", "a.arrow"] * 25:
+        content = (tmp_path / name).read_bytes()
+        path = tmp_path / f"broken-{name}"
+        path.write_bytes(mutate(content, rng, head=rng.choice((None, len(content) // 2))))
+        source = TableSource(files=(str(path),))
+        try:
+            parts = list(islice(source.parts(100), 10))
+            with source.open() as read:
+                for part in parts:
+                    assert all(row.problem or row.fields for row in read(part.input))
+        except FormatError as error:
+            assert str(path) in str(error)

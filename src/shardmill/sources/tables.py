@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from shardmill.errors import ConfigError, FormatError, SampleError, need
+from shardmill.errors import ConfigError, FormatError, SampleError, foreign, need
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.source import (
@@ -53,7 +53,9 @@ SUFFIXES = {
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
-Rows: TypeAlias = Iterator[dict[str, Any]]
+# Rows that are all alike take hardly a byte, but a file may not claim them without end.
+MANY_ROWS, MAX_ROWS_PER_BYTE = 1 << 24, 64
+Rows: TypeAlias = Iterator[dict[str, Any] | SampleError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +296,9 @@ def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Sou
 def _columnar_parts(listed: Listed, per_part: int) -> Iterator[SourcePart]:
     stamp = _stamp(listed.path)
     num_rows = count_rows(listed.path)
+    if num_rows > max(MANY_ROWS, MAX_ROWS_PER_BYTE * int(str(stamp["size"]))):
+        problem = f"claims {num_rows:,} rows in {stamp['size']:,} bytes"
+        raise FormatError(problem, path=listed.path)
     for first in range(0, num_rows, per_part):
         count = min(per_part, num_rows - first)
         place = _place(listed, first, count)
@@ -364,14 +369,65 @@ def count_rows(path: Path) -> int:
 
 
 def rows_from(path: Path, first: int) -> Rows:
-    """Yield the rows of a file beginning with row `first`."""
+    """Yield the rows of a file beginning with row `first`; for a bad one its `SampleError`."""
     batches, start = _parquet_batches(path, first) if _is_parquet(path) else (_ipc_batches(path), 0)
     with _arrow_errors(path):
         for batch in batches:
             skip = min(max(first - start, 0), batch.num_rows)
             start += batch.num_rows
             for at in range(skip, batch.num_rows, BATCH_ROWS):
-                yield from batch.slice(at, BATCH_ROWS).to_pylist()
+                yield from checked_rows(batch.slice(at, BATCH_ROWS))
+
+
+def checked_rows(batch: Any) -> Rows:
+    """Yield the rows of a batch; one whose values cannot be read is a `SampleError` in its place.
+
+    Nothing is read before it is checked: Arrow believes the offsets in a file, and one that leads
+    elsewhere would end the process.
+    """
+    try:
+        yield from _python_rows(batch)
+    except SampleError as problem:
+        if batch.num_rows == 1:
+            yield problem
+        else:
+            for number in range(batch.num_rows):
+                yield from checked_rows(batch.slice(number, 1))
+
+
+def _python_rows(batch: Any) -> list[dict[str, Any]]:
+    with foreign("broken row"):
+        batch.validate()
+        for column in batch.columns:
+            _check_values(column, need("pyarrow", extra="tables"))
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+
+
+def _check_values(array: Any, pa: Any) -> None:
+    """Raise what Arrow says of offsets and text that are not valid, in these rows alone.
+
+    Arrow's own check of a slice looks at all that nested values of the whole batch hold, which
+    would cost the more the longer a batch is, and one bad value would cost all of its rows.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        _check_values(array.storage, pa)
+    elif isinstance(array, pa.StructArray):
+        for number in range(array.type.num_fields):
+            _check_values(array.field(number), pa)
+    elif isinstance(array, pa.DictionaryArray):
+        array.indices.validate(full=True)
+        for index in array.indices.unique().drop_null().to_pylist():
+            if not 0 <= index < len(array.dictionary):
+                raise SampleError("broken row", f"entry {index} of {len(array.dictionary)}")
+            _check_values(array.dictionary.slice(index, 1), pa)
+    elif isinstance(array, pa.ListArray | pa.LargeListArray) and len(array):
+        offsets = array.offsets.to_numpy()
+        if offsets[0] < 0 or offsets[-1] > len(array.values) or (offsets[1:] < offsets[:-1]).any():
+            raise SampleError("broken row", "the offsets of a list lead out of its values")
+        _check_values(array.values.slice(offsets[0], offsets[-1] - offsets[0]), pa)
+    else:
+        array.validate(full=True)
 
 
 @dataclass(slots=True)
@@ -387,9 +443,9 @@ class Cursors:
         if self.rows is None or path != self.path or self.next_row != first:
             self.close()
             self.path, self.next_row, self.rows = path, first, rows_from(path, first)
-        for fields in islice(self.rows, num_rows):
+        for row in islice(self.rows, num_rows):
             self.next_row += 1
-            yield fields
+            yield row
         if self.next_row != first + num_rows:
             raise FormatError(f"has no row {self.next_row}: it was changed", path=path)
 
@@ -439,9 +495,10 @@ def _is_parquet(path: Path) -> bool:
 def _arrow_errors(path: Path) -> Iterator[None]:
     pa = need("pyarrow", extra="tables")
     try:
-        yield
-    except (pa.lib.ArrowException, OSError) as error:
         # Arrow raises OSError, without a number, for data that is cut off; a disk gives a number.
-        if getattr(error, "errno", None) is not None:
-            raise
+        with foreign("cannot be read"):
+            yield
+    except SampleError as error:
+        raise FormatError(f"{error}", path=path) from error
+    except pa.lib.ArrowMemoryError as error:  # a file that says it holds more than there is room
         raise FormatError(f"cannot be read: {error}", path=path) from error
