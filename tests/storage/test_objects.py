@@ -8,10 +8,11 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from faulty_proxy import HARM, Choose, faulty_proxy, harm_some
-from servers import ACCESS_KEY, SECRET_KEY
+from servers import ACCESS_KEY, SECRET_KEY, web_server
 
 from shardmill.errors import ConfigError, StoreError
 from shardmill.storage import objects
@@ -307,3 +308,17 @@ def test_lines_come_whole(store_url: str) -> None:
 def test_what_is_not_there_is_said_when_it_is_opened(store_url: str) -> None:
     with pytest.raises(FileNotFoundError):
         open_reader(f"{store_url}/x")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az", "abfs"])
+def test_plain_http_is_spoken_where_the_endpoint_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.setenv(name, "a")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "YQ==")
+    with web_server(tmp_path) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AZURE_ENDPOINT", url)
+        with pytest.raises(FileNotFoundError):
+            objects.get(f"{scheme}://box/none")

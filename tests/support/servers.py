@@ -1,7 +1,9 @@
-"""Real servers on loopback: a web server that answers range requests, and an S3 store."""
+"""Real servers on loopback: a web server that answers range requests, an S3 store, an Azure one."""
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -99,6 +102,50 @@ def s3_server(folder: Path, bucket: str) -> Iterator[str]:
         process.wait()
 
 
+def find_azurite() -> str | None:
+    """Return the program of Microsoft's emulator of Azure's blobs, if it is installed."""
+    return os.environ.get("AZURITE") or shutil.which("azurite-blob") or shutil.which("azurite")
+
+
+@contextmanager
+def azure_server(folder: Path, container: str) -> Iterator[str]:
+    """Run Azurite with its data in a folder, and one container; yield the endpoint's url."""
+    azurite, (port,) = find_azurite(), free_ports(1)
+    assert azurite is not None
+    command = [azurite, "--silent", "--location", str(folder), "--skipApiVersionCheck"]
+    command += ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
+    try:
+        wait_for(endpoint, process)
+        make_container(endpoint, container)
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+# The account that the emulator has, with its key: both are in its manual.
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+def make_container(endpoint: str, container: str) -> None:
+    """Create a container; the client of our own has no request for it."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    place = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{container}"
+    signed = "PUT" + "\n" * 12 + f"{named}{place}\nrestype:container"
+    key = base64.b64decode(AZURE_KEY)
+    signature = base64.b64encode(hmac.digest(key, signed.encode(), "sha256")).decode()
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{signature}"
+    url = f"{endpoint}/{container}?restype=container"
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)).close()
+
+
 PORTS = ("master", "volume", "filer", "s3")
 
 
@@ -145,4 +192,4 @@ def wait_for(endpoint: str, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
         else:
             return
-    raise RuntimeError("the S3 server does not answer")
+    raise RuntimeError("the server does not answer")

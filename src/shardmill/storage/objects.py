@@ -374,6 +374,9 @@ def _options(scheme: str, bucket: str) -> dict[str, Any]:
     if scheme in ("s3", "s3a"):
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         return {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+    if ALIASES.get(scheme, scheme) == "az":
+        endpoint = os.environ.get("AZURE_ENDPOINT") or os.environ.get("AZURE_STORAGE_ENDPOINT")
+        return {"endpoint": endpoint} if endpoint else {}
     if scheme not in COMPATIBLE:
         return {}
     names = COMPATIBLE[scheme]
@@ -395,7 +398,7 @@ def _addressing(endpoint: str, bucket: str) -> dict[str, Any]:
 
 
 def _client_options(options: Mapping[str, Any], root: str) -> dict[str, Any]:
-    # Whoever writes http:// means it; requests are signed, so no secret travels with them.
+    # Whoever writes http:// means it; requests are signed with a key, which does not travel along.
     place = str(options.get("endpoint") or root)
     return {**CLIENT_OPTIONS, **({"allow_http": True} if place.startswith("http://") else {})}
 
