@@ -5,17 +5,21 @@ SHARDMILL_KILLS sets how many kills, and SHARDMILL_SEED which.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from drivers import children_of, signal_quietly, snapshot, start_driver
 from stages_for_tests import Lines, Noise
 
+from shardmill.model.codec import to_plain
 from shardmill.running.runner import run_stage
+from shardmill.running.status import read_status
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
 
@@ -79,3 +83,29 @@ def test_files_of_different_tries_are_never_mixed(tmp_path: Path) -> None:
             assert check_folder(out).broken_units == ()
     assert run_stage(stage, out, workers=2).complete
     assert check_folder(out).sound
+
+
+def test_a_finished_folder_is_clean_wherever_after_the_last_receipt_a_run_was_killed(
+    tmp_path: Path,
+) -> None:
+    stage = Lines(num_units=2)
+    run_stage(stage, tmp_path / "calm", workers=0)
+    calm = snapshot(tmp_path / "calm")
+    words = {
+        "stage": to_plain(stage),
+        "out": str(tmp_path / "out"),
+        "planned": str(tmp_path / "calm"),
+        "last": "00001",
+    }
+    script = Path(__file__).parents[1] / "support" / "die_after.py"
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(words)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    folders = sorted((tmp_path / "out").iterdir())
+    assert len(folders) > 20
+    for out in folders:
+        assert snapshot(out) == calm, out
+        assert not any(path for name in ("locks", ".draft") for path in (out / name).iterdir()), out
+        assert not (out / "claims").exists()
+        assert read_status(out).complete and read_status(out).num_failed == 0

@@ -30,10 +30,10 @@ from shardmill.running.runner import (
     UnitTimes,
     explain_refusals,
     open_session,
-    remove_claims,
     remove_dead_drafts,
     run_stage,
     spread,
+    tidy,
     try_units,
 )
 from shardmill.shards.ledger import Ledger, open_manifest
@@ -415,10 +415,8 @@ def test_drafts_without_a_lock_are_removed(tmp_path: Path) -> None:
 
 def test_a_complete_folder_keeps_nothing_of_tasks_that_are_dead(tmp_path: Path) -> None:
     ledger = make_folder(tmp_path)
-    remove_claims(ledger)
-    assert "dead" in names(ledger.drafts_dir), "without claims there were no tasks"
     (ledger.out_dir / "claims").mkdir()
-    remove_claims(ledger)
+    tidy(ledger)
     assert names(ledger.out_dir / "locks") == ["task-alive.json", "task-me.json"]
     assert names(ledger.drafts_dir) == ["alive", "me"]
     assert not (ledger.out_dir / "claims").exists()

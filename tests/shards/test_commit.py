@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -161,3 +162,16 @@ def test_the_failure_of_an_earlier_try_goes_when_the_unit_is_done(tmp_path: Path
     ledger.write_failure("a", {"message": "it was raining"})
     commit(ledger, [draft_unit(ledger, "a", {"tar": b"x"})], "stage")
     assert list(ledger.read_failures()) == []
+
+
+def test_a_unit_is_done_although_what_earlier_tries_left_cannot_be_removed(tmp_path: Path) -> None:
+    class Sticky(TracingDisk):
+        def unlink(self, path: Path) -> None:
+            if path.parent.name == "failures":
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            super().unlink(path)
+
+    ledger = make_ledger(tmp_path, Sticky())
+    ledger.write_failure("a", {"message": "it was raining"})
+    commit(ledger, [draft_unit(ledger, "a", {"tar": b"x"})], "stage")
+    assert ledger.receipt_names() == {"a"}

@@ -10,6 +10,9 @@ A lock is dead when its process is gone (seen on the same machine), or when its 
 while we looked. Clocks are never compared: they jump, and differ from host to host. Receipts do not
 depend on the lock; it only saves double work. A driver that finds its lock taken over stops.
 
+The token of a run tells the name of its lock, so that whoever asks for one run opens that file. A
+listing may be old: one that does not show the lock that we just made is not believed.
+
 In an object store a lock is an object, created on the condition that there is none. There is no
 exclusion between looking at a dead lock and removing it; two that take over at the same moment see
 it at their next heartbeat, when one finds the other's lock in place of its own, and stops.
@@ -20,11 +23,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,11 +38,12 @@ from typing import NoReturn, TypeAlias
 import orjson
 
 from shardmill.errors import LockedError
-from shardmill.storage.files import backend_of
+from shardmill.storage.files import backend_of, list_names
 from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024
 PROBABLY_DEAD_S = 30.0  # for who only looks; a lock is taken over by what `LockTiming` says
+RELEASE_TRIES = 3
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
 TASK_NAME = re.compile(r"task-\w+\.json")
 
@@ -51,6 +56,28 @@ def part_lock_name(part: tuple[int, int]) -> str:
 def task_lock_name(token: str) -> str:
     """Return the name of the lock of a task, or of the driver that waits for tasks."""
     return f"task-{token}"
+
+
+def new_token(lock_name: str) -> str:
+    """Return a token for a run that has a lock of this name."""
+    return f"{secrets.token_hex(8)}-{lock_name}"
+
+
+def lock_path(locks_dir: Path, token: str) -> Path:
+    """Return where the lock of a run is, by its token; that of a task has no name in it."""
+    name = token.partition("-")[2] or task_lock_name(token)
+    return locks_dir / f"{name}.json"
+
+
+def may_live(locks_dir: Path, token: str) -> bool:
+    """Say whether the run has its lock; also if that cannot be read."""
+    try:
+        owner = parse_owner(lock_path(locks_dir, token).read_bytes())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return owner is None or owner.token == token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +157,25 @@ class FolderLock:
                     path.unlink(missing_ok=True)
             rivals = self._rivals()
             if not rivals and self._create():
-                rivals = [rival for rival in self._rivals() if rival[0] != self.path]
-                if not rivals:
-                    return True
-                # On another host somebody with another split looked before our file was there.
-                self._release()
+                with ExitStack() as cleanup:
+                    cleanup.callback(self._release)
+                    self._await_listing()
+                    rivals = [rival for rival in self._rivals() if rival[0] != self.path]
+                    if not rivals:
+                        cleanup.pop_all()
+                        return True
+                    # On another host somebody with another split looked before our file was there.
         if rivals and not dead and not self._wait:
             self._refuse(*rivals[0])
         return False
+
+    def _await_listing(self) -> None:
+        """Wait until a listing shows our own lock: it then shows those that were made before."""
+        began = time.monotonic()
+        while self.path.name not in list_names(self.path.parent):
+            if time.monotonic() - began > self._timing.stale_s:
+                return
+            self._over.wait(0.05)
 
     def _rivals(self) -> list[Rival]:
         return [(path, read_owner(path)) for path in rival_paths(self.path)]
@@ -181,9 +219,12 @@ class FolderLock:
         return self._backend.create(self.path, owner_page(self._owner))
 
     def _release(self) -> None:
-        owner = read_owner(self.path)
-        if owner is not None and owner.token == self._owner.token:
-            self.path.unlink(missing_ok=True)
+        for _ in range(RELEASE_TRIES):
+            with suppress(OSError):
+                if self._is_mine(self.path.read_bytes()):
+                    self.path.unlink(missing_ok=True)
+                return
+        # One that cannot be removed stands still from now on: the next run takes it over.
 
     def _keep_beating(self) -> None:
         while not self._over.wait(self._timing.beat_s) and not self.lost:
@@ -255,6 +296,15 @@ def read_locks(locks_dir: Path) -> list[LockState]:
             alive = is_running(owner) if here else age < PROBABLY_DEAD_S
             states.append(LockState(path.stem, owner, age, alive))
     return states
+
+
+def remove_dead_locks(locks_dir: Path) -> None:
+    """Remove the locks of a complete folder whose owners seem to be dead, and drafts of locks."""
+    for name in list_names(locks_dir):
+        path = locks_dir / name
+        owner, is_old = read_owner(path), age_s(path) > PROBABLY_DEAD_S
+        if is_old if owner is None or owner.place != _place() else not is_running(owner):
+            path.unlink(missing_ok=True)
 
 
 class HeartbeatWatch:

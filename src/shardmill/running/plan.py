@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import ConfigError, StaleError, TooManySkips
+from shardmill.errors import ConfigError, FormatError, StaleError, TooManySkips
 from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import (
     Manifest,
@@ -78,7 +78,10 @@ def _plan_anew(
     ledger: Ledger, stage: Stage, find_others: FindOthers, refusal: StaleError
 ) -> FolderPlan:
     inputs, record = stage.inputs(), ledger.read_stage()
-    is_touched = bool(ledger.receipt_names())
+    # By name where the listing shows none, because it may be old.
+    is_touched = bool(ledger.receipt_names()) or any(
+        ledger.receipt_path(unit.name).exists() for unit in _old_units(ledger)
+    )
     is_ours = record is not None and record.digest == stage_digest(stage)
     if is_touched and not (is_ours and can_keep_receipts(ledger, stage, inputs)):
         raise refusal
@@ -160,11 +163,13 @@ def collect(
     """Write the manifest if every unit has its receipt; return it, or None.
 
     Raises `TooManySkips` if all units together are beyond the budget. Whoever sees the last
-    receipt may do this, even several at once: the bytes are the same.
+    receipt may do this, even several at once: the bytes are the same. What the listings do not
+    show is looked for by name: of two parts that end together, the last one must see both.
     """
     record = stage_record(stage)
     receipts = []
-    for receipt in ledger.valid_receipts(units, record.digest):
+    for unit, listed_receipt in zip(units, ledger.valid_receipts(units, record.digest)):
+        receipt = listed_receipt or ledger.valid_receipt(unit, record.digest)
         if receipt is None:
             return None
         receipts.append(receipt)
@@ -226,7 +231,7 @@ def withdraw_plan(ledger: Ledger, find_others: FindOthers, refusal: StaleError) 
 
 def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) -> int:
     """Remove what earlier plans left that is not part of this one; return how many units stay."""
-    valid = [receipt for receipt in ledger.valid_receipts(units, stage_digest) if receipt]
+    valid = [receipt for unit in units if (receipt := ledger.valid_receipt(unit, stage_digest))]
     earlier = [
         receipt
         for unit in units
@@ -236,11 +241,20 @@ def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) ->
     kept |= {f"earlier/{receipt.unit}.json" for receipt in earlier}
     kept |= {entry.path for receipt in (*valid, *earlier) for entry in receipt.entries}
     for folder in ("receipts", "earlier", "shards", "rejects", "failures", "claims"):
-        names = list_names(ledger.out_dir / folder)
+        names = {*list_names(ledger.out_dir / folder)}
+        if folder == "receipts":  # tasks believe their names, and a listing may be old
+            names |= {f"{unit.name}.json" for unit in _old_units(ledger)}
         ledger.backend.remove(
             ledger.out_dir / folder / name for name in names if f"{folder}/{name}" not in kept
         )
     return len(valid)
+
+
+def _old_units(ledger: Ledger) -> list[Unit]:
+    try:
+        return ledger.read_units()
+    except (FileNotFoundError, FormatError):
+        return []
 
 
 def make_shared_files(ledger: Ledger, sizes: Mapping[str, int], units: Sequence[Unit]) -> None:

@@ -104,7 +104,8 @@ class Progress:
             num_units=self.num_units,
             num_done_before=self.num_done_before,
             num_done=self.num_done,
-            failures=tuple(sorted(self.failures.items())),
+            # In a complete folder every unit is done, by others or although an error came after.
+            failures=() if manifest is not None else tuple(sorted(self.failures.items())),
             num_in=self.num_in,
             num_kept=self.num_kept,
             num_bytes=self.num_bytes,

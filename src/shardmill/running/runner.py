@@ -9,19 +9,20 @@ may succeed now. `try_units` runs a few units, to know beforehand what all of th
 
 Below these is what a run and a task (see `task`) both need: drafts and log, stop signals, and
 removing what the dead left. A run that is killed leaves drafts, a lock and claims behind. The next
-run removes drafts that have no lock, and whoever completes a folder removes the claims and the
-locks of tasks that are dead.
+run removes drafts that have no lock; whoever completes a folder, and every run that finds it
+complete, removes all that does not belong into one (`tidy`).
 """
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -44,8 +45,11 @@ from shardmill.running.events import Event, EventHub, EventLog, OnEvent, is_fata
 from shardmill.running.lock import (
     FolderLock,
     LockTiming,
+    may_live,
+    new_token,
     part_lock_name,
     read_locks,
+    remove_dead_locks,
     task_lock_name,
 )
 from shardmill.running.plan import (
@@ -59,7 +63,8 @@ from shardmill.running.plan import (
     store_plan,
 )
 from shardmill.running.progress import Progress, RunReport
-from shardmill.shards.ledger import Ledger, set_aside
+from shardmill.shards.ledger import FOLDERS, Ledger, set_aside
+from shardmill.storage.files import is_file_draft, list_names
 from shardmill.storage.path import UrlPath, as_path
 
 
@@ -90,7 +95,7 @@ def run_stage(
     progress = Progress()
     # As workers will load it: a float that was given as an int would have another digest there.
     stage = from_plain(to_plain(stage), where="stage")
-    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
+    ledger = Ledger(as_path(out).absolute())
     if isinstance(ledger.out_dir, UrlPath) and ledger.out_dir.is_web:
         raise ConfigError(
             f"{ledger.out_dir}: a web server cannot be written to: name a folder, or a url of an "
@@ -103,6 +108,7 @@ def run_stage(
         _check_options(workers, retries, max_skip_rate, part)
         check_place(ledger)
         lock_name = _lock_name(engine, part)
+        ledger = replace(ledger, token=new_token(lock_name))
         engine.check()
         job = Job(
             stage=to_plain(stage),
@@ -132,7 +138,7 @@ def run_stage(
             manifest = collect(ledger, stage, plan.units, max_skip_rate=max_skip_rate)
             # Claims go after the manifest is there: until then they keep tasks from double work.
             if manifest is not None:
-                remove_claims(ledger)
+                tidy(ledger)
             return progress.report(ledger.out_dir, manifest)
 
 
@@ -165,9 +171,7 @@ def _finished(ledger: Ledger, stage: Stage) -> Manifest | None:
     # A manifest that cannot be read is made again from the receipts.
     with suppress(FormatError):
         manifest = ledger.read_manifest()
-        # A task may have been killed between the manifest and this; a reader may not write here.
-        with suppress(OSError):
-            remove_claims(ledger)
+        tidy(ledger)  # whoever wrote the manifest may have been killed before this
         return manifest
     return None
 
@@ -244,13 +248,14 @@ def retry_rejects(
     result is that of a run in which they had never failed. A folder that was not begun, or made
     otherwise, is left to that run.
     """
-    ledger = Ledger(as_path(out).absolute(), secrets.token_hex(8))
+    lock_name = part_lock_name((1, 1))
+    ledger = Ledger(as_path(out).absolute(), new_token(lock_name))
     # The run that follows plans an unfinished folder anew if its inputs changed.
     check = check_fresh if ledger.manifest_path.exists() else check_spec
     if not check(ledger, stage):
         return 0
     ledger.make_folders()
-    with FolderLock(ledger.out_dir / "locks", part_lock_name((1, 1)), ledger.token, timing=timing):
+    with FolderLock(ledger.out_dir / "locks", lock_name, ledger.token, timing=timing):
         ledger.make_drafts()  # receipts are set aside by way of them
         found = ledger.read_receipts(ledger.read_units(), stage_digest(stage))
         chosen = [receipt for receipt in found if receipt and _has(receipt, tuple(reasons))]
@@ -362,11 +367,19 @@ def explain_refusals(ledger: Ledger) -> Iterator[None]:
         raise  # it names the object, and says what to do
     except OSError as error:
         ours = is_fatal(error) or str(error.filename).startswith(str(ledger.out_dir))
+        if not ours and error.filename is None and error.errno == errno.EIO:
+            # Of an open file, which the system does not name: one of ours, or of the input.
+            raise ShardmillError(
+                f"{error.strerror}, while {ledger.out_dir} or its input was read or written. To go "
+                "on, run the same command again"
+            ) from error
         if not ours:
             raise
+        refused = is_fatal(error) or isinstance(error, PermissionError)
+        advice = "Free some space or get the right to write there, and" if refused else "To go on,"
         raise ShardmillError(
-            f"cannot write to {ledger.out_dir}: {error.strerror}. Free some space or get the right "
-            "to write there, and run the same command again; or name another folder"
+            f"cannot write to {ledger.out_dir}: {error.strerror}. {advice} run the same command "
+            "again; or name another folder"
         ) from error
 
 
@@ -377,29 +390,58 @@ def remove_dead_drafts(ledger: Ledger) -> set[str]:
     can commit nothing.
     """
     # Every run makes its lock before its drafts: whoever has a draft here but no lock is dead.
-    # The drafts are listed first, so that a run which starts meanwhile is not in the list.
-    drafts = list(ledger.drafts_dir.iterdir())
-    alive = {lock.owner.token for lock in read_locks(ledger.out_dir / "locks")}
-    for draft_dir in drafts:
-        if draft_dir.name not in alive:
-            shutil.rmtree(draft_dir, ignore_errors=True)
-    return alive - {ledger.token}
+    # Its lock is opened by name, because a listing of locks may be older than that of drafts.
+    locks_dir = ledger.out_dir / "locks"
+    for token in list_names(ledger.drafts_dir):
+        if not may_live(locks_dir, token):
+            shutil.rmtree(ledger.drafts_dir / token, ignore_errors=True)
+    return {lock.owner.token for lock in read_locks(locks_dir)} - {ledger.token}
 
 
-def remove_claims(ledger: Ledger) -> None:
-    """Remove the claims of a complete folder, and what tasks left there that seem to be dead."""
+def tidy(ledger: Ledger) -> None:
+    """Remove from a complete folder what runs left there that are over, as far as the disk allows.
+
+    That is claims, locks and drafts of the dead, failures of units that are done now, receipts that
+    were set aside, and drafts of files beside their place. What stays goes the next time.
+    """
+    out_dir, backend = ledger.out_dir, ledger.backend
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: _remove_claims(ledger),
+        lambda: remove_dead_locks(out_dir / "locks"),
+        lambda: backend.discard(_files_in(out_dir / "failures")),
+        lambda: _remove_earlier(ledger),
+        lambda: backend.discard(_file_drafts(out_dir)),
+    )
+    for step in steps:
+        with suppress(OSError):  # of a folder that may only be read, too
+            step()
+
+
+def _remove_claims(ledger: Ledger) -> None:
     claims_dir = ledger.out_dir / "claims"
-    if not claims_dir.exists():
-        return
     # Several tasks may see the last receipt, and do this at the same time.
-    with suppress(FileNotFoundError):
-        ledger.backend.discard(list(claims_dir.iterdir()))
+    ledger.backend.discard(_files_in(claims_dir))
     if not isinstance(claims_dir, UrlPath):
         shutil.rmtree(claims_dir, ignore_errors=True)
-    for lock in read_locks(ledger.out_dir / "locks"):
-        if lock.name.startswith("task-") and not lock.alive:
-            (ledger.out_dir / "locks" / f"{lock.name}.json").unlink(missing_ok=True)
-    remove_dead_drafts(ledger)
+
+
+def _remove_earlier(ledger: Ledger) -> None:
+    # Somebody who lives may be setting receipts aside right now.
+    if not remove_dead_drafts(ledger):
+        ledger.backend.discard(_files_in(ledger.out_dir / "earlier"))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [folder / name for name in list_names(folder)]
+
+
+def _file_drafts(out_dir: Path) -> list[Path]:
+    """Return what a kill left of files that a stage writes after the last receipt."""
+    if isinstance(out_dir, UrlPath):
+        return []
+    own = [out_dir / name for name in list_names(out_dir) if name not in FOLDERS]
+    beside = [path for folder in own if folder.is_dir() for path in _files_in(folder)]
+    return [path for path in (*own, *beside) if is_file_draft(path)]
 
 
 class Interrupted(KeyboardInterrupt):

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Unit
 from shardmill.running.engine import (
     Assignment,
@@ -304,8 +305,11 @@ def forget_tries(assignment: Assignment) -> None:
     That is receipts that are not valid, and failures, which are to be tried again.
     """
     ledger = assignment.job.ledger
-    names = {unit.name for unit in assignment.units}
-    invalid = sorted(names & ledger.receipt_names())
+    names, there = {unit.name for unit in assignment.units}, ledger.receipt_names()
+    listed = [unit for unit in assignment.units if unit.name in there]
+    digest = stage_digest(assignment.stage)
+    # One that an older listing did not show may be valid.
+    invalid = [unit.name for unit in listed if ledger.valid_receipt(unit, digest) is None]
     if invalid:
         ledger.forget(invalid)
     ledger.backend.remove([ledger.failure_path(name) for name in names & ledger.failure_names()])

@@ -95,7 +95,7 @@ def read_status(out: Path | str) -> Status:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
     units, manifest = ledger.read_units(), ledger.read_manifest()
     if manifest is not None:
-        num_done, shards = len(units), manifest.shards
+        done, shards = {unit.name for unit in units}, manifest.shards
         sums: dict[str, Any] = {
             "num_in": manifest.num_in,
             "num_kept": manifest.num_kept,
@@ -104,22 +104,24 @@ def read_status(out: Path | str) -> Status:
         }
     else:
         receipts = [found for found in ledger.read_receipts(units, record.digest) if found]
-        num_done, sums = len(receipts), sum_counts(receipts)
+        done, sums = {receipt.unit for receipt in receipts}, sum_counts(receipts)
         shards = tuple(shard for receipt in receipts for shard in receipt.shards)
     locks = tuple(read_locks(ledger.out_dir / "locks"))
     activity = _read_activity(ledger, {lock.owner.token for lock in locks if lock.alive})
-    num_pending = len(units) - num_done
+    failures = map(_failure, ledger.read_failures())
+    num_pending = len(units) - len(done)
     return Status(
         out_dir=ledger.out_dir,
         stage=record.stage,
         stage_kind=str(record.stage["kind"]) if isinstance(record.stage, dict) else "",
         complete=manifest is not None,
         num_units=len(units),
-        num_done=num_done,
+        num_done=len(done),
         num_shards=len(shards),
         num_bytes=sum(shard.num_bytes for shard in shards),
         examples=_read_examples(ledger, sums["skipped"]),
-        failures=tuple(_failure(plain) for plain in ledger.read_failures()),
+        # A unit that is done has none, though a kill may have left its file.
+        failures=tuple(failure for failure in failures if failure.unit not in done),
         locks=locks,
         running=tuple(activity.running),
         slow_units=tuple(activity.slow_units),

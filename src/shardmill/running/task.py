@@ -42,7 +42,7 @@ from shardmill.running.runner import (
     explain_refusals,
     open_session,
     raise_interrupted,
-    remove_claims,
+    tidy,
 )
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.files import backend_of
@@ -96,7 +96,7 @@ def run_task(
         if num_left == 0:  # whoever sees this collects; several may, and write the same bytes
             manifest = collect(ledger, stage, units, max_skip_rate=job.max_skip_rate)
         if manifest is not None:
-            remove_claims(ledger)
+            tidy(ledger)
         out_of_time = claimed.is_closed_early and num_left > 0
         return TaskReport(progress.report(ledger.out_dir, manifest), num_left, out_of_time)
 
@@ -226,6 +226,9 @@ class ClaimedUnits:
         self._units = (*units[first:], *units[:first])
         self._candidates: deque[_Candidate] = deque()
         self._claimed: dict[str, int] = {}
+        # What a listing may not show yet: tries that others made, and units that are over.
+        self._missed: dict[str, int] = {}
+        self._ended: set[str] = set()
         self._is_undecided = self._is_closed = False
         self.is_closed_early = False
         self._next_look_s = 0.0
@@ -254,6 +257,7 @@ class ClaimedUnits:
         """Learn from the events of the task which units need not be given back."""
         if event.kind in ("done", "failed"):
             self._claimed.pop(event.unit, None)
+            self._ended.add(event.unit)
 
     def close(self) -> None:
         """Take no more units, because the time is nearly over."""
@@ -268,14 +272,20 @@ class ClaimedUnits:
     def num_left(self) -> int:
         """Return how many units have neither a receipt nor failed."""
         over = self._over()
-        return sum(unit.name not in over for unit in self._units)
+        left = [unit.name for unit in self._units if unit.name not in over]
+        if not self.is_closed_early:
+            # Few are left, and a listing may be old: the last of two tasks must see that it is.
+            left = [name for name in left if not self._is_over(name)]
+        return len(left)
 
     def _claim(self, candidate: _Candidate) -> bool:
         name = candidate.unit.name
         if not self._claims.take(name, candidate.number):
+            self._missed[name] = candidate.number
             return False
         # Between our look and our claim another may have done the unit and ended.
         if self._ledger.receipt_path(name).exists():
+            self._ended.add(name)
             return False
         self._claimed[name] = candidate.number
         return True
@@ -303,13 +313,17 @@ class ClaimedUnits:
         found = []
         for unit in self._units:
             if unit.name not in over and unit.name not in self._claimed:
-                number = tries.get(unit.name, 0)
+                number = max(tries.get(unit.name, 0), self._missed.get(unit.name, 0))
                 owner = self._claims.owner(unit.name, number) if number else FREE
                 found.append(_Candidate(unit, number + 1, owner))
         return found
 
     def _over(self) -> set[str]:
-        return self._ledger.receipt_names() | self._ledger.failure_names()
+        return self._ledger.receipt_names() | self._ledger.failure_names() | self._ended
+
+    def _is_over(self, name: str) -> bool:
+        paths = (self._ledger.receipt_path(name), self._ledger.failure_path(name))
+        return any(path.exists() for path in paths)
 
     def _take_from_dead(self, candidate: _Candidate) -> bool:
         """Say whether a unit is free because its owner is dead, and worth another try."""

@@ -3,7 +3,7 @@
 For a group of units, each line ends before the next begins:
 
     1. fsync the drafts' files, and the shared files of which units wrote their ranges
-    2. remove receipts of older files of these units, fsync receipts/
+    2. remove receipts of older files of these units, and their rejects, fsync both folders
     3. rename them into shards/ and rejects/, fsync both
     4. write the new receipts in the drafts, fsync each
     5. rename them into receipts/, fsync it
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -84,11 +85,16 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     backend = ledger.backend
     backend.sync([*(source for source, _ in moves), *sorted(shared)])
     backend.remove(map(ledger.receipt_path, outdated))
+    names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
+    backend.remove(map(ledger.rejects_path, names))
     backend.move(moves)
     backend.write_receipts(
         [(ledger.receipt_path(s.unit.name), dump_page(receipt_to_plain(s.receipt))) for s in fresh]
     )
-    _tidy(ledger, group, fresh)
+    # The units are done. What earlier tries left does no harm; it goes when all is complete.
+    with suppress(OSError):
+        paths = (ledger.failure_path, ledger.earlier_path)
+        backend.discard(path(sealed.unit.name) for sealed in group for path in paths)
 
 
 def checksum_file(path: Path) -> FileEntry:
@@ -99,14 +105,6 @@ def checksum_file(path: Path) -> FileEntry:
             state.update(chunk)
             num_bytes += len(chunk)
     return FileEntry(path.name, num_bytes, state.hexdigest())
-
-
-def _tidy(ledger: Ledger, group: Sequence[Sealed], fresh: Sequence[Sealed]) -> None:
-    """Remove what earlier tries of these units left behind."""
-    names = [sealed.unit.name for sealed in fresh if sealed.receipt.rejects is None]
-    ledger.backend.remove(map(ledger.rejects_path, names))
-    paths = (ledger.failure_path, ledger.earlier_path)
-    ledger.backend.discard(path(sealed.unit.name) for sealed in group for path in paths)
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

@@ -124,7 +124,7 @@ class Ledger:
 
         A local one is made once, by the driver: that it is gone tells a run that was taken over.
         """
-        self.draft_dir.mkdir(parents=True, exist_ok=isinstance(self.out_dir, UrlPath))
+        self.draft_dir.mkdir(parents=True, exist_ok=True)
 
     def write_plan(
         self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]
@@ -195,6 +195,7 @@ class Ledger:
         """Yield the receipt of each unit if it is for this stage and input, else None.
 
         The folder is listed once, and only what is there is read; the files are not looked at.
+        A listing may be old: who must know whether a receipt is there asks `valid_receipt`.
         """
         there = self.receipt_names()
         names = [f"{unit.name}.json" for unit in units if unit.name in there]

@@ -19,7 +19,9 @@ checksums by which `shardmill check` finds a mix.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +41,9 @@ NUM_UPLOADS = 8
 # Receipts are small, so a request is nearly all waiting: ask for many at once.
 NUM_READS = 32
 READS_AHEAD = 1024
+NOT_OFFERED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
+NO_LINKS = NOT_OFFERED | {errno.EPERM, errno.EMLINK, errno.EXDEV}
+DRAFT_NAME = re.compile(r"\..+\.[0-9a-f]{16}")
 T = TypeVar("T")
 Moves: TypeAlias = Sequence[tuple[Path, Path]]
 
@@ -67,12 +72,26 @@ class Disk:
             pass
 
     def sync_dir(self, path: Path) -> None:
-        """Return when the names in the folder are on the disk."""
-        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+        """Return when the names in the folder are on the disk, as far as its file system offers it.
+
+        Some (FUSE, SMB) refuse to sync a folder: there a name lasts when the call that makes it
+        returns, or it is theirs to say when. No order of our calls could promise more.
+        """
+        try:
+            _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno not in NOT_OFFERED:
+                raise
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file its final name, in place of whatever had it."""
-        os.rename(source, target)  # noqa: PTH104
+        before = os.stat(source)  # noqa: PTH116
+        try:
+            os.rename(source, target)  # noqa: PTH104
+        except FileNotFoundError:
+            # A server whose first reply was lost is asked again, and finds that it is done.
+            if not _is_same(before, target):
+                raise
 
     def unlink(self, path: Path) -> None:
         """Remove a name, which may already be gone."""
@@ -106,12 +125,21 @@ def made_file(path: Path, *, draft_dir: Path | None = None, disk: Disk = DISK) -
             yield Path(folder) / path.name
             objects.put_file(str(path), Path(folder) / path.name)
         return
-    draft_path = (draft_dir or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
+    draft_path = _draft_of(path, draft_dir or path.parent)
     with removed_on_error(disk, draft_path):
         yield draft_path
         disk.sync_file(draft_path)
         disk.rename(draft_path, path)
     disk.sync_dir(path.parent)
+
+
+def _draft_of(path: Path, folder: Path) -> Path:
+    return folder / f".{path.name}.{secrets.token_hex(8)}"
+
+
+def is_file_draft(path: Path) -> bool:
+    """Say whether a path has the name of a file that is not in its place yet."""
+    return DRAFT_NAME.fullmatch(path.name) is not None
 
 
 def remove_files(paths: Iterable[Path], *, disk: Disk = DISK) -> None:
@@ -139,6 +167,16 @@ def removed_on_error(disk: Disk, path: Path) -> Iterator[None]:
         cleanup.callback(disk.unlink, path)
         yield
         cleanup.pop_all()
+
+
+def _is_same(before: os.stat_result, path: Path) -> bool:
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return all(
+        getattr(before, name) == getattr(now, name) for name in ("st_ino", "st_size", "st_mtime_ns")
+    )
 
 
 def _sync(path: Path, flags: int) -> None:
@@ -211,13 +249,28 @@ class LocalBackend:
         write_file(path, content, draft_dir=self.draft_dir, disk=self.disk)
 
     def create(self, path: Path, content: bytes) -> bool:
-        """Create a file exclusively; it is no receipt, so a crash may take it away."""
+        """Create a file exclusively; it is no receipt, so a crash may take it away.
+
+        By a second name for a file that is written already: nobody sees a part of it, and where
+        the reply to the one who made it is lost, the content says who that was.
+        """
+        draft_path = _draft_of(path, self.draft_dir)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            self.disk.write(draft_path, content)
+            return self._link(draft_path, path, content)
+        finally:
+            with suppress(OSError):  # it would hide what came of the link
+                self.disk.unlink(draft_path)
+
+    def _link(self, draft_path: Path, path: Path, content: bytes) -> bool:
+        try:
+            os.link(draft_path, path)
         except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "wb", buffering=0) as file, removed_on_error(DISK, path):
-            file.write(content)
+            return path.read_bytes() == content
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            return _create_exclusively(path, content)
         return True
 
     def renew(self, path: Path, is_mine: Callable[[bytes], bool], content: bytes) -> bool:
@@ -255,6 +308,17 @@ class LocalBackend:
         """Remove files without waiting for the disk."""
         for path in paths:
             self.disk.unlink(path)
+
+
+def _create_exclusively(path: Path, content: bytes) -> bool:
+    """Create a file where a file cannot have two names."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "wb", buffering=0) as file, removed_on_error(DISK, path):
+        file.write(content)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
