@@ -269,3 +269,19 @@ def test_what_is_no_database_is_a_reject(tmp_path: Path) -> None:
         LmdbValues().read(str(path), "a")
     with pytest.raises(SampleError, match="missing file"):
         LmdbValues().read(str(tmp_path / "gone.lmdb"), "a")
+
+
+def test_a_database_that_was_cut_short_is_a_reject_not_the_end_of_the_process(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.lmdb"
+    database = lmdb.open(str(path), subdir=False, map_size=1 << 22)
+    with database.begin(write=True) as transaction:
+        for number in range(100):
+            transaction.put(f"{number:03d}".encode(), bytes(10_000))
+    database.close()
+    content = path.read_bytes()
+    for size in (9_000, len(content) // 2, len(content) - 4096):
+        path.write_bytes(content[:size])
+        with pytest.raises(SampleError, match=rf"unreadable database: .*a\.lmdb.*{size} bytes of"):
+            LmdbValues().read(str(path), "099")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, FormatError, SampleError
@@ -36,11 +36,21 @@ def test_the_last_suffix_counts() -> None:
     assert media_kind("README") is None
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="/"), min_size=1), min_size=1))
-def test_any_path_gives_a_name_that_can_be_a_key(parts: list[str]) -> None:
-    name = name_from_path("/".join(parts))
-    if name:
-        check_key(f"{name}-00000001")
+PATHS = st.lists(st.text("_.~x-\\" + "é\ud800\n\x85") | st.text()).map("/".join)
+
+
+@given(PATHS)
+@example("__init__")
+@example(".name.")
+@example("_./..x")
+@example("____")
+@example("/")
+def test_any_path_gives_a_name_that_is_a_key_with_and_without_a_number(path: str) -> None:
+    name = name_from_path(path)
+    taken = {name}
+    for key in (name, unique(name, taken), f"{unique(name, taken)}-00000001-001-x12"):
+        check_key(key)
+    check_key(name_from_path(f"{name}/{name}"))
 
 
 def test_names_stay_readable() -> None:

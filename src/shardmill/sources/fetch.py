@@ -29,7 +29,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError, StoreError, need
+from shardmill.errors import ConfigError, FormatError, SampleError, StoreError, foreign, need
 from shardmill.shards.tar.read import walk_tar
 from shardmill.sources.download import PER_HOST, Downloads, Patience, download
 from shardmill.sources.source import Row
@@ -128,32 +128,61 @@ class TarMembers(_LastOpened):
         return _OpenTar(blob, dict(zip(walk.names, zip(walk.offsets, walk.sizes))), links)
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenDatabase:
+    environment: Any
+    num_bytes: int
+
+    def close(self) -> None:
+        self.environment.close()
+
+
 class LmdbValues(_LastOpened):
     """Reads values by key from databases that are opened read-only and without a lock."""
 
     def read(self, path: str, key: str) -> bytes:
         """Return the value of a key."""
-        lmdb = need("lmdb", extra="lmdb")
-        try:
-            with self._get(path).begin() as transaction:
-                value = transaction.get(key.encode("utf-8", "surrogatepass"))
-        except lmdb.Error as error:
-            raise SampleError("unreadable database", f"{path}: {error}") from error
-        if value is None:
-            raise SampleError("missing file", f"{path} has no key {key!r:.200}")
-        return bytes(value)
+        database = self._get(path)
+        with _of_database(path), database.environment.begin(buffers=True) as transaction:
+            value = transaction.get(key.encode("utf-8", "surrogatepass"))
+            if value is None:
+                raise SampleError("missing file", f"{path} has no key {key!r:.200}")
+            # Nothing is copied before: a broken page may claim any length.
+            if len(value) > database.num_bytes:
+                raise SampleError("unreadable database", f"{path}: {len(value)} bytes at {key!r}")
+            return bytes(value)
 
-    def _open(self, place: str) -> Any:
+    def _open(self, place: str) -> _OpenDatabase:
         lmdb = need("lmdb", extra="lmdb")
         if not os.path.lexists(place):
             raise SampleError("missing file", place)
-        try:
+        path = Path(place)
+        file = path / "data.mdb" if path.is_dir() else path
+        with _of_database(place):
             # Without a lock, so that a database on a read-only disk can be opened.
-            return lmdb.open(
-                place, readonly=True, lock=False, readahead=False, subdir=Path(place).is_dir()
+            environment = lmdb.open(
+                place, readonly=True, lock=False, readahead=False, subdir=path.is_dir()
             )
-        except lmdb.Error as error:
-            raise SampleError("unreadable database", f"{place}: {error}") from error
+            needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+        found = file.stat().st_size
+        if found < needed:
+            # A page behind the end of its file would end the process that reads it.
+            environment.close()
+            detail = f"{place}: cut short, {found} bytes of {needed}"
+            raise SampleError("unreadable database", detail)
+        return _OpenDatabase(environment, found)
+
+
+@contextmanager
+def _of_database(path: str) -> Iterator[None]:
+    lmdb = need("lmdb", extra="lmdb")
+    try:
+        with foreign("unreadable database", lmdb.Error):
+            yield
+    except SampleError as error:
+        if path in error.detail:
+            raise
+        raise SampleError(error.reason, f"{path}: {error.detail}") from error
 
 
 @dataclass(slots=True)

@@ -182,7 +182,7 @@ def _absolute(given: str) -> str:
 def _name_of(place: str) -> str:
     name = PurePath(place).name
     stem = table_stem(name) or tar_stem(name) or name
-    return name_from_path(stem) or "input"
+    return name_from_path(stem or "input")
 
 
 Test = Callable[[Mapping[str, Any]], bool]

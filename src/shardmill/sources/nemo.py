@@ -205,7 +205,7 @@ def _parts_of(dataset: _Dataset, per_shard: int, seed: int) -> Iterator[SourcePa
         count = part.num_rows or 0
         stem = str(part.input["name"])
         if stem not in taken:
-            taken[stem] = unique(f"{prefix}/{stem}", names)
+            taken[stem] = unique(name_from_path(f"{prefix}/{stem}"), names)
         sampled = copies.of_rows(first, count)
         yield SourcePart(
             input={

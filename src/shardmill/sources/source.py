@@ -103,11 +103,12 @@ MAX_NAME_BYTES = MAX_KEY_BYTES - 24
 def name_from_path(path: str) -> str:
     """Return a relative path as a name: unsafe characters become `_`, a long one ends in a hash.
 
-    Different paths may give one name ("a.b" and "a_b"); `unique` tells them apart.
+    Different paths may give one name ("a.b" and "a_b"); `unique` tells them apart. A name is a
+    valid key, alone and with a number or another name behind it.
     """
     parts = [UNSAFE.sub("_", part) for part in path.split("/") if part not in ("", ".")]
     name = "".join(c if c.isprintable() else "_" for c in "/".join(parts))
-    if is_note(f"{name}-0"):
+    if is_note(name) or not name:
         # A folder such as __pycache__: stock readers of tars would pass over what it holds.
         name = f"_{name.lstrip('_')}"
     raw = name.encode()
