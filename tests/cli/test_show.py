@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from invoked import invoke
 from mixed_folder import Mixed, make_mixed
 
+from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
 
 SECOND = "texts-00000001"
@@ -106,3 +108,13 @@ def test_tokens_without_some_are_still_decoded(place: Path) -> None:
     (row,) = shown(place / "tokens", "--sample", 2)
     (same,) = shown(place / "less", "--sample", 1)
     assert same["key"] == row["key"] and same["runs"] == row["runs"]
+
+
+def test_a_text_cannot_command_the_terminal(tmp_path: Path) -> None:
+    text = "\x1b]0;owned\x07\x1b[2Jred\x9b31m\x1b[31mcolour"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text}))
+    ingest = ["ingest", str(tmp_path / "rows.jsonl"), str(tmp_path / "out"), "--workers", "0"]
+    assert CliRunner().invoke(cli, ingest).exit_code == 0
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out")], color=True).output
+    assert r"\x1b]0;owned\x07\x1b[2Jred\x9b31m" in shown
+    assert "\x1b[31mcolour" in shown

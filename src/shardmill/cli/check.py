@@ -218,9 +218,9 @@ def _sizes(sizes: Sequence[int]) -> str:
 def _print_faults(shard: ShardReport) -> None:
     for fault in shard.faults:
         place = f"{shard.name}, {fault.key}" if fault.key else shard.name
-        click.echo(f"  {place}: {fault.what}")
+        output.echo(f"  {place}: {fault.what}")
     if shard.num_faults > len(shard.faults):
-        click.echo(f"  {shard.name}: and {shard.num_faults - len(shard.faults):,} more")
+        output.echo(f"  {shard.name}: and {shard.num_faults - len(shard.faults):,} more")
 
 
 def _print_decoding(report: DecodeReport) -> None:

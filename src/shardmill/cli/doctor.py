@@ -259,7 +259,7 @@ def _print(findings: list[Finding], wrong: list[Finding]) -> None:
         output.say(mark, f"{finding.name.ljust(width)}  {finding.found}", colour=colour)
         if finding.todo:
             output.hint(f"{' ' * width}  {finding.todo}")
-    click.echo()
+    output.echo()
     missing = sum(finding.state == "missing" for finding in findings)
     if wrong:
         output.say("✗", f"{humanize.plural(len(wrong), 'thing')} to fix", colour=output.BAD)

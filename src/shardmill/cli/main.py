@@ -140,7 +140,9 @@ def main() -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    from shardmill.cli import output  # with which the other lines of a command come
+
+    output.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
     sys.exit(2)
 
 

@@ -5,6 +5,7 @@ Statistics are counts by name: groups of them are tables, histograms of powers o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,27 +15,37 @@ import orjson
 from shardmill import humanize
 from shardmill.model.manifest import group_stats, power_bars
 
+# All but tab, line feed and the sequences that set a colour; 80 to 9f are controls of eight bits.
+CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 GOOD, BAD, HINT = "green", "red", "cyan"
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print what may hold texts of others: of control characters only our colours pass.
+
+    A terminal obeys others: they move the cursor, rename the window, or hide what was printed.
+    """
+    click.echo(CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(text)), err=err, nl=nl)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line."""
-    click.echo(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+    echo(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
 
 
 def say(mark: str, text: str, *, colour: str = GOOD) -> None:
     """Print a line that begins with a mark: `✓ 32 samples kept`."""
-    click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
+    echo(f"{click.style(mark, fg=colour, bold=True)} {text}")
 
 
 def hint(text: str) -> None:
     """Print what the reader may want to do next."""
-    click.echo(f"  {click.style(text, fg=HINT)}")
+    echo(f"  {click.style(text, fg=HINT)}")
 
 
 def heading(text: str) -> None:
     """Print a heading with a blank line above."""
-    click.echo(f"\n{click.style(text, bold=True)}")
+    echo(f"\n{click.style(text, bold=True)}")
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> None:
@@ -42,16 +53,16 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        click.echo(f"  {click.style(name.ljust(width), dim=True)}  {value}")
+        echo(f"  {click.style(name.ljust(width), dim=True)}  {value}")
 
 
 def listed(lines: Iterable[str], most: int) -> None:
     """Print the first lines of a list, and how many more there are."""
     lines = list(lines)
     for line in lines[:most]:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     if len(lines) > most:
-        click.echo(f"  and {len(lines) - most:,} more")
+        echo(f"  and {len(lines) - most:,} more")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -64,7 +75,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for number, row in enumerate([header, *rows]):
         cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)]
         line = "  ".join(cells).rstrip()
-        click.echo(f"  {click.style(line, dim=True) if number == 0 else line}")
+        echo(f"  {click.style(line, dim=True) if number == 0 else line}")
 
 
 def bar(share: float, width: int = 24) -> str:
@@ -102,7 +113,7 @@ def _print_counts(group: str, values: Mapping[str, int], num_samples: int | None
         ],
     )
     if len(rows) > MAX_ROWS:
-        click.echo(f"  and {len(rows) - MAX_ROWS} more")
+        echo(f"  and {len(rows) - MAX_ROWS} more")
 
 
 def _print_histogram(group: str, values: Mapping[str, int]) -> None:
@@ -113,4 +124,4 @@ def _print_histogram(group: str, values: Mapping[str, int]) -> None:
     width = len(humanize.count(rows[-1][0]))
     for limit, n in rows:
         size = humanize.count(limit).rjust(width)
-        click.echo(f"  up to {size}  {bar(n / most)} {humanize.count(n)}")
+        echo(f"  up to {size}  {bar(n / most)} {humanize.count(n)}")

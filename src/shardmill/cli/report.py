@@ -45,7 +45,7 @@ class DryRun:
         """Print the preview, and exit."""
         settings = run_settings(options)
         del settings["part"]  # tasks share the units, whichever part a user would do
-        click.echo(preview_stage(stage, out, on=self.engine, **settings), nl=False)
+        output.echo(preview_stage(stage, out, on=self.engine, **settings), nl=False)
         raise click.exceptions.Exit(0)
 
 
@@ -178,7 +178,7 @@ def print_run(report: RunReport, as_json: bool) -> None:
         samples = humanize.plural(manifest.num_in, "sample")
         reasons = listed(Counter(manifest.skipped))
         # On the stream of errors, which leaves --json alone.
-        click.echo(f"{mark} nothing was kept of {samples}: {reasons}", err=True)
+        output.echo(f"{mark} nothing was kept of {samples}: {reasons}", err=True)
 
 
 def run_to_plain(report: RunReport) -> dict[str, Any]:

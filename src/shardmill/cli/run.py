@@ -86,7 +86,7 @@ def _run(recipe: Recipe, as_json: bool) -> None:
 def _quote(recipe: Recipe, num_units: int, as_json: bool) -> None:
     estimates = []
     for estimate in quote_steps(recipe, num_units=num_units):
-        click.echo(f"tried {estimate.step}", err=True)
+        output.echo(f"tried {estimate.step}", err=True)
         estimates.append(estimate)
     if as_json:
         output.print_json({"steps": [_to_plain(estimate) for estimate in estimates]})

@@ -72,7 +72,7 @@ def show(
         data = Tokens(folder)  # a document of a pack is found by its own key
     if not len(data):
         text = f"{folder} is empty: shardmill status {folder} tells what became of its input"
-        click.echo(text, err=as_json)  # machines see it by the lack of lines
+        output.echo(text, err=as_json)  # machines see it by the lack of lines
         return
     if isinstance(data, Codes) and not wanted:
         wanted = tuple(spread_keys(folder, count))
@@ -143,13 +143,15 @@ def _print_document(document: Document) -> None:
     last = None
     for segment in document.segments:
         if segment.role is not None and (segment.role, segment.turn) != last:
-            click.secho(f"  {segment.role}", fg=ROLE_COLOURS.get(segment.role), bold=True)
+            output.echo(
+                click.style(f"  {segment.role}", fg=ROLE_COLOURS.get(segment.role), bold=True)
+            )
         last = (segment.role, segment.turn)
         if segment.kind == "text":
             _print_text(segment.text)
         else:
             time = "" if segment.time_s is None else " {:.2f}–{:.2f} s".format(*segment.time_s)
-            click.secho(f"    [{segment.kind} {segment.media}{time}]", fg="cyan")
+            output.echo(click.style(f"    [{segment.kind} {segment.media}{time}]", fg="cyan"))
 
 
 def _print_text(text: str) -> None:
@@ -159,7 +161,7 @@ def _print_text(text: str) -> None:
     shown = text[:MAX_CHARS]
     cut = len(text) - len(shown)
     more = f" … {cut:,} more characters" if cut else ""
-    click.echo("".join(f"    {line}\n" for line in shown.splitlines()).rstrip() + more)
+    output.echo("".join(f"    {line}\n" for line in shown.splitlines()).rstrip() + more)
 
 
 def _show_codes(key: str, images: Sequence[Any], as_json: bool) -> None:
@@ -189,7 +191,7 @@ def _show_reconstructions(
                 {"key": found.key, "medium": found.medium, "psnr": found.psnr, "path": path}
             )
         else:
-            click.echo(f"  {found.psnr:5.2f} dB  {path}")
+            output.echo(f"  {found.psnr:5.2f} dB  {path}")
 
 
 def _show_row(number: int, total: int, row: TokenRow, runs: Sequence[Run], as_json: bool) -> None:
@@ -226,7 +228,7 @@ def _print_runs(runs: Sequence[Run]) -> None:
         )
         for run in runs
     )
-    click.echo("\n".join(f"    {line}" for line in text.splitlines()))
+    output.echo("\n".join(f"    {line}" for line in text.splitlines()))
 
 
 def _record_printer(data: Export, as_json: bool) -> Callable[[int, Record], None]:
@@ -250,7 +252,7 @@ def _readable(folder: Path, reader: Reader) -> ReadableRow:
         try:
             return open_readable(tokens_behind(folder, manifest)[1])
         except (ShardmillError, OSError) as error:
-            click.echo(f"shown as ids: {error}", err=True)
+            output.echo(f"shown as ids: {error}", err=True)
     return lambda row: readable_runs(row, Numbers(), reader.token_space() or NO_SPACE)
 
 
@@ -295,7 +297,9 @@ def _print_record(number: str, record: Record, reader: Reader, readable: Readabl
     for at, row in enumerate(record.rows):
         if len(record.rows) > 1:  # some formats keep only the first key of a pack
             name = row.key or f"document {at}"
-            click.secho(f"  {name}: {humanize.plural(len(row.ids), 'token')}", dim=True)
+            output.echo(
+                click.style(f"  {name}: {humanize.plural(len(row.ids), 'token')}", dim=True)
+            )
         _print_runs(readable(row))
     _print_text(record.text)
 

@@ -74,18 +74,18 @@ def _print_summary(folder: Path, found: Status) -> None:
 
 def _print_queue(queue: QueueState) -> None:
     if not queue.answers:
-        click.echo(f"  {queue.scheduler} does not answer: whether tasks are queued is not known")
+        output.echo(f"  {queue.scheduler} does not answer: whether tasks are queued is not known")
     elif queue.num_waiting:
         why = f": {queue.why}" if queue.why else ""
         tasks = humanize.plural(queue.num_waiting, "task")
-        click.echo(f"  {tasks} queued in {queue.scheduler}{why}")
+        output.echo(f"  {tasks} queued in {queue.scheduler}{why}")
 
 
 def _print_activity(found: Status) -> None:
     _print_processes(found)
     if found.samples_per_s is not None:
         left = "?" if found.seconds_left is None else humanize.duration(found.seconds_left)
-        click.echo(f"  {humanize.count(found.samples_per_s)} samples/s, {left} left")
+        output.echo(f"  {humanize.count(found.samples_per_s)} samples/s, {left} left")
     _print_times("at work, the longest first", found.running)
     if not found.complete:
         _print_times("slow units", found.slow_units)
@@ -95,14 +95,14 @@ def _print_processes(found: Status) -> None:
     if len(found.locks) <= MAX_PROCESSES:
         for lock in found.locks:
             where = f"process {lock.owner.pid} on {lock.owner.host}"
-            click.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
+            output.echo(f"  {where} {'is at work' if lock.alive else 'gives no sign of life'}")
         return
     alive = Counter(lock.owner.host for lock in found.locks if lock.alive)
     machines = humanize.plural(len(alive), "machine")
-    click.echo(f"  {alive.total()} processes on {machines} are at work")
+    output.echo(f"  {alive.total()} processes on {machines} are at work")
     num_silent = len(found.locks) - alive.total()
     if num_silent:
-        click.echo(f"  {num_silent} give no sign of life: killed, or their machines are gone")
+        output.echo(f"  {num_silent} give no sign of life: killed, or their machines are gone")
 
 
 def _print_times(title: str, units: Sequence[UnitTime]) -> None:
@@ -113,7 +113,7 @@ def _print_times(title: str, units: Sequence[UnitTime]) -> None:
     rows = [(u.unit, humanize.duration(u.seconds), f"{u.host} ({u.pid})") for u in longest]
     output.table(("unit", "for", "on"), rows[:MAX_UNITS])
     if len(rows) > MAX_UNITS:
-        click.echo(f"  and {len(rows) - MAX_UNITS:,} more")
+        output.echo(f"  and {len(rows) - MAX_UNITS:,} more")
 
 
 def _print_skipped(found: Status) -> None:
@@ -122,9 +122,9 @@ def _print_skipped(found: Status) -> None:
     output.heading("skipped")
     for reason, number in sorted(found.skipped.items(), key=lambda item: -item[1]):
         share = humanize.percent(number / max(found.num_in, 1))
-        click.echo(f"  {humanize.count(number)} x {reason}, {share}")
+        output.echo(f"  {humanize.count(number)} x {reason}, {share}")
         for reject in found.examples.get(reason, ()):
-            click.secho(f"      {reject.key}: {reject.detail}", dim=True)
+            output.echo(click.style(f"      {reject.key}: {reject.detail}", dim=True))
 
 
 def _print_failures(found: Status) -> None:
@@ -132,8 +132,10 @@ def _print_failures(found: Status) -> None:
         return
     output.heading("failed units")
     for failure in found.failures[:MAX_FAILURES]:
-        click.secho(f"  {failure.unit}: {failure.message}", fg=output.BAD)
-        click.secho("\n".join(f"    {line}" for line in failure.tail.splitlines()), dim=True)
+        output.echo(click.style(f"  {failure.unit}: {failure.message}", fg=output.BAD))
+        output.echo(
+            click.style("\n".join(f"    {line}" for line in failure.tail.splitlines()), dim=True)
+        )
     if len(found.failures) > MAX_FAILURES:
-        click.echo(f"  and {len(found.failures) - MAX_FAILURES:,} more, in failures/")
+        output.echo(f"  and {len(found.failures) - MAX_FAILURES:,} more, in failures/")
     output.hint("run the command that makes this folder again: it tries only these units")

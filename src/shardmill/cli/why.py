@@ -136,7 +136,7 @@ def _print_pack(pack: PackOrigin) -> None:
         header = ("row", "key", "lies in", "at byte", "bytes", "came from")
         output.table(header, [_row(*item) for item in zip(pack.rows, pack.documents)])
     else:
-        click.echo(f"  rows {', '.join(map(str, pack.rows))}")
+        output.echo(f"  rows {', '.join(map(str, pack.rows))}")
 
 
 def _row(row: int, source: DocumentOrigin) -> tuple[str, ...]:

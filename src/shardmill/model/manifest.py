@@ -35,6 +35,14 @@ class FileEntry:
     checksum: str
 
 
+class RoleFiles(dict[str, FileEntry]):
+    """Files by role, as a manifest lists them; a role that it lacks is a `FormatError`."""
+
+    def __missing__(self, role: str) -> FileEntry:
+        listed = ", ".join(self) or "nothing"
+        raise FormatError(f"lists {listed:.100} for a shard, and no {role!r}", path="its manifest")
+
+
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
     """A shard: its name, how many samples it holds, and its files by role ("tar", "idx", ...)."""
@@ -314,7 +322,7 @@ def _plain_shards(shards: Iterable[ShardEntry]) -> list[dict[str, Any]]:
 
 def _shard_from_plain(plain: Any) -> ShardEntry:
     files = {role: _file_from_plain(entry, "shards/") for role, entry in plain["files"].items()}
-    return ShardEntry(_text(plain["name"]), _count(plain["num_samples"]), files)
+    return ShardEntry(_text(plain["name"]), _count(plain["num_samples"]), RoleFiles(files))
 
 
 def _file_from_plain(plain: Any, folder: str) -> FileEntry:
