@@ -49,7 +49,11 @@ def parse_json(content: bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or raise `FormatError`."""
-    return parse_page(path.read_bytes(), path)
+    try:
+        content = path.read_bytes()
+    except ValueError as error:  # a zero byte in a name, which data may have given
+        raise FormatError(f"cannot be the name of a file: {error}", path=repr(str(path))) from error
+    return parse_page(content, path)
 
 
 def parse_page(content: bytes, path: object) -> Any:
