@@ -92,3 +92,13 @@ def test_a_run_in_progress_shows_who_what_and_how_fast(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ShardmillError, match=r"no stage\.json"):
         read_status(tmp_path)
+
+
+def test_a_unit_that_is_done_has_not_failed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_stage(Lines(), out, workers=0, part=(1, 2))
+    for name in ("00000", "00011"):  # the one is done, and a kill left what an earlier try said
+        (out / "failures" / f"{name}.json").write_text(f'{{"unit": "{name}", "message": "no"}}')
+    assert [failure.unit for failure in read_status(out).failures] == ["00011"]
+    run_stage(Lines(), out, workers=0)
+    assert read_status(out).failures == () and list((out / "failures").iterdir()) == []

@@ -106,7 +106,7 @@ def _serve(behind: str, mount: str, faults: dict[str, Any]) -> None:
             times = {f"st_{kind}time": getattr(found, f"st_{kind}time_ns") for kind in "acm"}
             return {name: getattr(found, name) for name in names} | times
 
-        def readdir(self, path: str, fh: int) -> list[str]:
+        def readdir(self, path: str, fh: int) -> list[Any]:
             names, now = os.listdir(self._place(path)), time.monotonic()
             young = {
                 name
@@ -116,7 +116,8 @@ def _serve(behind: str, mount: str, faults: dict[str, Any]) -> None:
             if young and not self.calm:
                 self.happened["stale_s"] += 1
                 names = [name for name in names if name not in young]
-            return [".", "..", *names]
+            # With their numbers: a name without one is left out of the listing by the C library.
+            return [(name, self.getattr(os.path.join(path, name)), 0) for name in names]
 
         def create(self, path: str, mode: int, fi: Any = None) -> int:
             if path == "/.calm":
@@ -210,7 +211,7 @@ def _serve(behind: str, mount: str, faults: dict[str, Any]) -> None:
     # No caches in the kernel: every call arrives here. One thread: the seed orders the faults.
     mfusepy.FUSE(
         FaultyDisk(), mount, foreground=True, nothreads=True, attr_timeout=0, entry_timeout=0,
-        negative_timeout=0,
+        negative_timeout=0, use_ino=True,
     )  # fmt: skip
 
 
