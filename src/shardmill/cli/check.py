@@ -171,6 +171,8 @@ def _print_verdict(folder: str, verdict: Verdict, compared: str) -> None:
     files = f"{humanize.plural(verdict.num_files, 'file')}, {humanize.size(verdict.num_bytes)}"
     if verdict.sound:
         output.say("✓", f"{folder} is sound: {files}, all {compared} as the receipts say")
+        if verdict.uncovered:
+            output.facts([("not covered", ", ".join(verdict.uncovered[:MAX_LISTED]))])
     elif not verdict.problems:
         missing = humanize.plural(verdict.num_missing, "unit")
         text = f"{folder}: {missing} not done yet, the rest is sound: {files}"

@@ -2,11 +2,16 @@
 
 `UNIT.ranges` is JSON: [{"file": NAME, "offset": BYTE, "num_bytes": N, "checksum": XXH3}, ...]. The
 receipt lists this file with its own checksum, as any file of a shard; `check` reads both.
+
+`files.json` is the receipt of what belongs to no unit: the files that `finish` writes, and of
+shared files the bytes that no unit wrote, such as a header. It is a list of {"path", "num_bytes",
+"checksum"}; the checksum is that of all bytes outside of the ranges.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +21,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import FormatError
+from shardmill.model.manifest import FileEntry, ShardEntry
 from shardmill.model.stage import Draft, Tally
-from shardmill.storage.text import dump_page, read_json
+from shardmill.shards.ledger import FOLDERS, TASK_FOLDERS
+from shardmill.storage.files import write_file
+from shardmill.storage.text import dump_page, parse_page, read_json
 
 ROLE = "ranges"
+REST_NAME = "files.json"
+RECORDS = ("stage.json", "units.jsonl", "inputs.json", "manifest.json", REST_NAME)
+CHUNK_BYTES = 1 << 20
 IN_PLACE = "bytes in place"
 
 
@@ -102,3 +113,71 @@ def read_ranges(path: Path) -> list[Range]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a list of ranges: {error}", path=path) from error
+
+
+def rest_names(out_dir: Path) -> Iterator[str]:
+    """Yield the paths of all files of a folder that are no shards, no records and no notes."""
+    ours = {*FOLDERS, *TASK_FOLDERS, *RECORDS}
+    folders = [out_dir]
+    while folders:
+        folder = folders.pop()
+        for path in sorted(folder.iterdir()):
+            name = str(path)[len(str(out_dir)) :].strip("/")
+            if name in ours:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                folders.append(path)
+            else:
+                yield name
+
+
+def write_rest(out_dir: Path, shards: Iterable[ShardEntry]) -> None:
+    """Write files.json for a folder with these shards, if any file belongs to none of them."""
+    ranges = ranges_by_file(out_dir, shards)
+    entries = [
+        FileEntry(name, (out_dir / name).stat().st_size, checksum_outside(out_dir / name, parts))
+        for name in rest_names(out_dir)
+        for parts in [ranges.get(name, [])]
+    ]
+    if entries:
+        write_file(out_dir / REST_NAME, dump_page([asdict(entry) for entry in entries]))
+
+
+def read_rest(out_dir: Path) -> list[FileEntry]:
+    """Return what files.json lists; `FileNotFoundError` if there is none."""
+    path = out_dir / REST_NAME
+    content = path.read_bytes()
+    try:
+        entries = [
+            FileEntry(str(p["path"]), int(p["num_bytes"]), str(p["checksum"]))
+            for p in parse_page(content, path)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"is not a list of files: {error}", path=path) from error
+    if dump_page([asdict(entry) for entry in entries]) != content:
+        raise FormatError("is not as it was written", path=path)
+    return entries
+
+
+def ranges_by_file(out_dir: Path, shards: Iterable[ShardEntry]) -> dict[str, list[Range]]:
+    """Return the ranges that units wrote into each shared file."""
+    found: dict[str, list[Range]] = {}
+    for shard in shards:
+        if ROLE in shard.files:
+            for part in read_ranges(out_dir / shard.files[ROLE].path):
+                found.setdefault(part.file, []).append(part)
+    return found
+
+
+def checksum_outside(path: Path, ranges: Sequence[Range]) -> str:
+    """Return the checksum of the bytes of a file that are in none of these ranges."""
+    state, at, end = xxhash.xxh3_64(), 0, path.stat().st_size
+    bounds = sorted((part.offset, part.offset + part.num_bytes) for part in ranges)
+    with path.open("rb", buffering=0) as file:
+        for start, stop in [*bounds, (end, end)]:
+            file.seek(at)
+            while at < start and (chunk := file.read(min(CHUNK_BYTES, start - at))):
+                state.update(chunk)
+                at += len(chunk)
+            at = max(at, stop)
+    return str(state.hexdigest())

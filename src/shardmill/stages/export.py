@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from shardmill.formats.format import Format
 from shardmill.formats.rows import ExportInput, Piece, Slice, open_input
+from shardmill.formats.sharedfiles import write_rest
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -81,6 +82,7 @@ class ExportShards:
     def finish(self, manifest: Manifest, out_dir: Path) -> None:
         """Write the files that foreign readers begin with."""
         self.format.finish(self._source(), manifest, out_dir)
+        write_rest(out_dir, manifest.shards)
 
     def _source(self) -> ExportInput:
         return open_input(self.input_dir, self.codes_dir)

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 from numpy.typing import ArrayLike
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.formats.sharedfiles import write_rest
 from shardmill.model.plan import LengthTable, join_tables, length_table
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.ledger import open_manifest
@@ -159,6 +160,7 @@ def merge_lengths(folder: Path) -> LengthTable:
     tables = [open_lengths(folder / shard.files[ROLE].path) for shard in shards]
     table = join_tables(tables) if tables else length_table([])
     write_lengths(folder / TABLE_NAME, table)
+    write_rest(folder, shards)
     return table
 
 

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardmill.errors import ConfigError, Filtered, FormatError
+from shardmill.formats.sharedfiles import write_rest
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.arrays import hash_keys
@@ -112,6 +113,7 @@ class RemoveSamples:
             "not_there": sorted(keys - gone),
         }
         write_file(out_dir / SUMMARY_NAME, dump_page(summary))
+        write_rest(out_dir, manifest.shards)
 
     def _work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         stored: Any = unit.input["files"]

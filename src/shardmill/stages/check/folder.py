@@ -9,6 +9,7 @@ the broken units.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,25 +20,41 @@ import numpy as np
 import xxhash
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.formats.sharedfiles import ROLE, Range, read_ranges
+from shardmill.formats.sharedfiles import (
+    REST_NAME,
+    ROLE,
+    Range,
+    checksum_outside,
+    ranges_by_file,
+    read_ranges,
+    read_rest,
+    rest_names,
+)
+from shardmill.model.codec import digest
 from shardmill.model.manifest import (
     FileEntry,
     Receipt,
     ShardEntry,
     StageRecord,
     build_manifest,
+    manifest_to_plain,
     receipt_digest,
+    receipt_to_plain,
+    record_to_plain,
 )
-from shardmill.model.stage import Unit
+from shardmill.model.stage import Unit, unit_to_plain
 from shardmill.shards.commit import checksum_file
-from shardmill.shards.ledger import Ledger
+from shardmill.shards.ledger import FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.shards.samples import open_foreign
 from shardmill.shards.tar.index import TarIndex, open_tar_index
+from shardmill.storage.files import list_names
 from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead
+from shardmill.storage.text import dump_line, dump_page
 
 CHUNK_BYTES = 1 << 20
 PLACES = ("start", "first", "offset", "size")
+CHECKED_FOLDERS = ("shards", "rejects", "receipts")
 NUM_THREADS = 8
 UNITS_AHEAD = 256
 MAX_REPEATED_KEYS = 100  # of a key column that was ill chosen, all of them may repeat
@@ -62,6 +79,8 @@ class Verdict:
     num_bytes: int
     num_missing: int
     problems: tuple[Problem, ...]
+    # What no receipt speaks of: the time and size of inputs, notes of runs, files of others.
+    uncovered: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -83,7 +102,11 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     record = ledger.read_stage()
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
-    units = ledger.read_units()
+    try:
+        units = ledger.read_units()
+    except FileNotFoundError as error:
+        what = "is missing: run the command that makes the folder again"
+        raise FormatError(what, path=ledger.out_dir / "units.jsonl") from error
     check = partial(_check_unit, ledger, record, deep)
     # Hashing and reading leave Python's lock, so threads are enough.
     results = list(map_ahead(check, units, threads=NUM_THREADS, ahead=UNITS_AHEAD))
@@ -92,6 +115,8 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     if ledger.manifest_path.exists() or len(receipts) == len(units):
         problems += _check_manifest(ledger, record, units, receipts)
         problems += _find_strangers(ledger, units, receipts)
+        problems += _check_records(ledger, record, units)
+        problems += _check_rest(ledger, record, receipts, deep)
     if deep and not problems:  # a damaged index has no keys to compare
         problems += _find_repeated_keys(ledger, receipts)
     return Verdict(
@@ -101,6 +126,7 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
         num_bytes=sum(entry.num_bytes for receipt in receipts for entry in receipt.entries),
         num_missing=sum(result.receipt is None and not result.problems for result in results),
         problems=tuple(problems),
+        uncovered=tuple(_find_uncovered(ledger)),
     )
 
 
@@ -131,6 +157,8 @@ def _check_unit(ledger: Ledger, record: StageRecord, deep: bool, unit: Unit) -> 
     if receipt.digest != receipt_digest(record.digest, unit):
         what = "was written for another spec or input"
         return _UnitResult(None, (Problem(unit.name, path, what),))
+    if ledger.receipt_path(unit.name).read_bytes() != dump_page(receipt_to_plain(receipt)):
+        return _UnitResult(None, (Problem(unit.name, path, "is not as it was written"),))
     problems = [
         Problem(unit.name, entry.path, what)
         for entry in receipt.entries
@@ -171,12 +199,68 @@ def _check_manifest(
         elif len(receipts) < len(units):
             what = f"is there, though only {len(receipts)} of {len(units)} units are done: {again}"
             yield Problem("", "manifest.json", what)
-        elif manifest != build_manifest(record, units, receipts):
+        elif manifest != (
+            expected := build_manifest(record, units, receipts)
+        ) or ledger.manifest_path.read_bytes() != dump_page(manifest_to_plain(expected)):
             yield Problem("", "manifest.json", f"does not list what the receipts say: {again}")
     except FormatError as error:
         yield Problem("", "manifest.json", f"{error.problem}: {again}")
     except ShardmillError as error:
         yield Problem("", "receipts/", str(error))
+
+
+def _check_records(ledger: Ledger, record: StageRecord, units: Sequence[Unit]) -> Iterator[Problem]:
+    """Yield which of the records that say what was done are not as they were written."""
+    stage = {"stage": record.stage, "version": record.version}
+    if record.digest != digest(stage):
+        yield Problem("", "stage.json", "does not have the digest of its own spec")
+    lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
+    for name, content in (
+        ("stage.json", dump_page(record_to_plain(record))),
+        ("units.jsonl", lines),
+    ):
+        if (ledger.out_dir / name).read_bytes() != content:
+            yield Problem("", name, "is not as it was written")
+
+
+def _check_rest(
+    ledger: Ledger, record: StageRecord, receipts: Sequence[Receipt], deep: bool
+) -> Iterator[Problem]:
+    """Yield what is wrong with the files that belong to no unit (see `formats.sharedfiles`)."""
+    again = "remove manifest.json and run the stage again"
+    try:
+        entries = read_rest(ledger.out_dir)
+        shards = [shard for receipt in receipts for shard in receipt.shards]
+        ranges = ranges_by_file(ledger.out_dir, shards)
+    except FileNotFoundError:
+        if record.content == "export" and next(rest_names(ledger.out_dir), None) is not None:
+            yield Problem("", REST_NAME, f"is missing: {again}")
+        return
+    except FormatError as error:
+        yield Problem("", error.path.rpartition("/")[2], f"{error.problem}: {again}")
+        return
+    for entry in entries:
+        path = ledger.out_dir / entry.path
+        try:
+            num_bytes = path.stat().st_size
+            if num_bytes != entry.num_bytes:
+                what = f"has {num_bytes} bytes, {REST_NAME} says {entry.num_bytes}"
+                yield Problem("", entry.path, what)
+            elif deep and checksum_outside(path, ranges.get(entry.path, [])) != entry.checksum:
+                yield Problem("", entry.path, f"is not what {REST_NAME} says: {again}")
+        except OSError as error:
+            yield Problem("", entry.path, f"cannot be read: {error.strerror}")
+
+
+def _find_uncovered(ledger: Ledger) -> Iterator[str]:
+    known = set()
+    with suppress(FileNotFoundError, FormatError):
+        known = {entry.path for entry in read_rest(ledger.out_dir)}
+    yield "inputs.json"
+    for name in (*FOLDERS, *TASK_FOLDERS):
+        if name not in CHECKED_FOLDERS and list_names(ledger.out_dir / name):
+            yield f"{name}/"
+    yield from (name for name in rest_names(ledger.out_dir) if name not in known)
 
 
 def _find_repeated_keys(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Problem]:
@@ -197,7 +281,7 @@ def _find_strangers(
     """Yield what lies among our files without belonging to any unit."""
     known = {entry.path for receipt in receipts for entry in receipt.entries}
     known |= {f"receipts/{unit.name}.json" for unit in units}
-    for folder in ("shards", "rejects", "receipts"):
+    for folder in CHECKED_FOLDERS:
         for path in sorted((ledger.out_dir / folder).iterdir()):
             name = f"{folder}/{path.name}"
             if name not in known:
