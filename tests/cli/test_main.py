@@ -91,6 +91,16 @@ def test_a_pipe_that_closes_early_ends_a_verb_in_silence(
     assert shown.returncode == 128 + signal.SIGPIPE
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_does_not_matter(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    words = f"{sys.executable} -m shardmill ingest rows.jsonl out --workers 0 {closed}"
+    assert (
+        subprocess.run(["sh", "-c", words], cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == 0
+    )
+    assert (tmp_path / "out" / "manifest.json").is_file()
+
+
 def test_a_mistyped_verb_is_guessed() -> None:
     result = CliRunner().invoke(cli, ["tokenise", "in", "out"])
     assert result.exit_code == 2

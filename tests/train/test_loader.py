@@ -238,6 +238,20 @@ def test_a_worker_that_dies_is_named_with_what_it_read(made: Made) -> None:
         list(StepLoader(packs, sampler, collate_fn=numbers_of, num_workers=1))
 
 
+def test_an_idle_worker_that_dies_is_an_error(made: Made) -> None:
+    packs = dataset(made)
+    options = {"num_workers": 1, "persistent_workers": True, "collate_fn": numbers_of}
+    loader = StepLoader(packs, packs.sampler(), **options)
+    list(loader)
+    # torch may say it by a signal first, wherever the loop is just then.
+    with pytest.raises((WorkerDied, RuntimeError), match="DataLoader worker"):
+        for worker in loader._iterator._workers:
+            worker.kill()
+        list(loader)
+    named = loader._named(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."))
+    assert isinstance(named, WorkerDied) and "reading nothing" in str(named)
+
+
 def test_nothing_is_left_behind(made: Made) -> None:
     packs = dataset(made)
     folder = Path(packs.health.folder)

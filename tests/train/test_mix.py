@@ -125,6 +125,17 @@ def test_a_source_may_go_and_come_back(mix: Mix) -> None:
     assert again.taken(again.start) == {"a": 31, "b": 10}
 
 
+def test_a_damaged_state_is_refused(mix: Mix) -> None:
+    sampler = mix.sampler()
+    plain = sampler.to_plain(sampler.start)
+    bad: list[dict[str, Any]] = [{**plain, name: None} for name in plain]
+    bad += [{n: v for n, v in plain.items() if n != name} for name in plain]
+    bad += [{**plain, "mixed": -1}, {**plain, "before": {"a": "3"}}, {**plain, "run": True}]
+    for state in bad:
+        with pytest.raises(ConfigError):
+            sampler.load_state_dict(state)
+
+
 def test_what_cannot_be_mixed(mix: Mix, made: Made) -> None:
     for weights in ({"a": 1.0}, {"a": 1.0, "b": 0.0}, {"a": 1.0, "b": float("nan")}):
         with pytest.raises(ConfigError):

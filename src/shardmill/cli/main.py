@@ -11,6 +11,7 @@ import signal
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -120,6 +121,7 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; an error of ours, or of the system, is one message and exit code 2."""
+    _open_streams()
     # Where colours are not wanted; where they are not seen, click leaves them out by itself.
     color = False if os.environ.get("NO_COLOR") else None
     try:
@@ -137,6 +139,18 @@ def main() -> NoReturn:
     except ReaderGone:
         _end_unread()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_streams() -> None:
+    """Let the streams that a shell has closed (`2>&-`) lead nowhere.
+
+    Otherwise the next file that is opened would have their number, and take in what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 (open for as long as we run)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _fail(message: str) -> NoReturn:

@@ -204,9 +204,11 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
             self.dataset.state = self.state
         else:
             self.steps.start = self.state
-        batches = super().__iter__()
+        batches: Iterator[Any] | None = None
         while True:
             try:
+                # Also asks workers that persist whether they are still there.
+                batches = super().__iter__() if batches is None else batches
                 batch = next(batches)
             except StopIteration:
                 return
@@ -240,14 +242,15 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         # torch tells only process numbers; `health` knows what these processes were reading.
         pids = {int(number) for number in re.findall(r"\d+", str(error))}
         health = getattr(self.dataset, "health", None)
-        if health is None or "DataLoader worker" not in str(error):
+        if "DataLoader worker" not in str(error):
             return error
         reading = "; ".join(
             f"process {at.pid} was at pack {at.pack}, {self.dataset.describe(at.row)}"
-            for at in health.positions()
+            for at in (() if health is None else health.positions())
             if at.pid in pids
         )
-        return WorkerDied(f"{error}; when it died, {reading}") if reading else error
+        idle = "it was reading nothing: look for who ended it (out of memory, a signal)"
+        return WorkerDied(f"{error}; when it died, {reading or idle}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ class MixSampler:
         """Return where to go on; other weights or sources begin a new cycle at the same counts."""
         if not isinstance(plain, Mapping) or plain.get("version") != VERSION:
             raise ConfigError(f"this is not the state of a mix of version {VERSION}: {plain!r}")
+        _check_state(plain)
         if plain["seed"] != self.seed:
             raise StaleError(f"this mix was saved with seed {plain['seed']}, not {self.seed}")
         for name, found in plain["digests"].items():
@@ -186,6 +187,22 @@ class MixSampler:
         epoch, position = divmod(count, self.sizes[source])
         number = self.numbers[source].of(Taken([epoch], [position]))[0]
         return int(self.offsets[source]) + number
+
+
+def _check_state(plain: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` that names what a state lacks, or what is no count in it."""
+    kinds = {"seed": int, "run": int, "mixed": int}
+    kinds |= dict.fromkeys(("digests", "weights", "before", "taken"), Mapping)
+    for name, kind in kinds.items():
+        value = plain.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ConfigError(f"the state of the mix has no {name}, or it is damaged: {value!r}")
+    for name in ("before", "taken"):
+        bad = [n for n, v in plain[name].items() if type(v) is not int or v < 0]
+        if bad:
+            raise ConfigError(f"the state of the mix has no count of packs of {bad[0]!r} in {name}")
+    if plain["mixed"] < 0 or plain["run"] < 1:
+        raise ConfigError("the state of the mix counts fewer than no packs")
 
 
 @dataclass(frozen=True, slots=True)

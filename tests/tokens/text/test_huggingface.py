@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, FormatError
 from shardmill.tokens.text.huggingface import (
     HuggingFaceText,
     TextCounter,
@@ -83,6 +83,13 @@ def test_a_tokenizer_that_no_fast_engine_can_load_works(
     assert "slower" in caplog.text
     assert found.encode("b a c").tolist() == [1, 0, 2]
     assert found.chat_template is None
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '"a"', "\xff"])
+def test_a_broken_tokenizer_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content, "latin-1")
+    with pytest.raises(FormatError, match=r"tokenizer\.json: is not (JSON|a tokenizer)"):
+        HuggingFaceText(path=tmp_path).load()
 
 
 def test_a_missing_tokenizer_says_that_nothing_is_downloaded(tmp_path: Path) -> None:

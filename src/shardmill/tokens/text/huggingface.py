@@ -18,7 +18,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, need
+from shardmill.errors import ConfigError, FormatError, need
+from shardmill.storage.text import parse_page, read_json
 from shardmill.tokens.text.tokenizer import (
     EncodeBatch,
     Ragged,
@@ -48,7 +49,7 @@ class HuggingFaceText:
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
         folder = _Folder.read(self.path)
-        reference = need("tokenizers", extra="text").Tokenizer.from_str(folder.raw.decode())
+        reference = _build(folder.raw, self.path)
         reference.no_truncation()
         reference.no_padding()
         # The library's own switch for "special tokens in text are text". (A tokenizer from which
@@ -115,8 +116,7 @@ def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> T
     """Return the counter of a tokenizer.json or of the model folder that holds it."""
     folder = _Folder.read(path)
     raw = as_transformers_loads(folder.tokenizer, folder.config)
-    library = need("tokenizers", extra="text")
-    full = library.Tokenizer.from_str(orjson.dumps(raw).decode())
+    full = _build(orjson.dumps(raw), path)
     full.no_truncation()
     full.no_padding()
     num_added = len(full.encode("a").ids) - len(full.encode("a", add_special_tokens=False).ids)
@@ -124,7 +124,7 @@ def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> T
     bare_json = orjson.dumps(raw).decode()
     specials = tuple(read_specials(raw))
     engines = json_engines(bare_json) if engine == "fast" else []
-    reference = _encoder(library.Tokenizer.from_str(bare_json))
+    reference = _encoder(_build(bare_json.encode(), path))
     name, encode = choose_engine(str(path), reference, engines, specials)
     return TextCounter(
         name=str(path),
@@ -135,6 +135,14 @@ def load_counter(path: Path, engine: Literal["fast", "reference"] = "fast") -> T
         chat_template=folder.chat_template,
         variables=folder.variables,
     )
+
+
+def _build(content: bytes, path: Path) -> Any:
+    library = need("tokenizers", extra="text")
+    try:
+        return library.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises nothing more special
+        raise FormatError(f"is not a tokenizer: {error}", path=tokenizer_files(path)[0]) from error
 
 
 def tokenizer_files(path: Path) -> list[Path]:
@@ -162,15 +170,16 @@ class _Folder:
     def read(cls, path: Path) -> _Folder:
         file = tokenizer_files(path)[0]
         config_path = file.with_name("tokenizer_config.json")
-        config = orjson.loads(config_path.read_bytes()) if config_path.is_file() else {}
+        config = read_json(config_path) if config_path.is_file() else {}
         if not isinstance(config, dict):
             raise ConfigError(f"{config_path} must hold an object")
         # A token of the config is a text, or {"content": text}.
         tokens = {key: config[key] for key in config if key.endswith("_token")}
         texts = {k: t.get("content") if isinstance(t, dict) else t for k, t in tokens.items()}
+        raw = file.read_bytes()
         return cls(
-            file.read_bytes(),
-            orjson.loads(file.read_bytes()),
+            raw,
+            parse_page(raw, file),
             config,
             {key: text for key, text in texts.items() if isinstance(text, str)},
             _chat_template(file.parent, config),
@@ -184,7 +193,7 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
     if jinja.is_file():
         return jinja.read_text("utf-8")
     if as_json.is_file():
-        config = orjson.loads(as_json.read_bytes())
+        config = read_json(as_json)
     found = config.get("chat_template")
     if isinstance(found, list):
         named = {item.get("name"): item.get("template") for item in found}
