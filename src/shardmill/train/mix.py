@@ -191,7 +191,7 @@ class MixSampler:
 
 def _check_state(plain: Mapping[str, Any]) -> None:
     """Raise `ConfigError` that names what a state lacks, or what is no count in it."""
-    kinds = {"seed": int, "run": int, "mixed": int}
+    kinds: dict[str, Any] = {"seed": int, "run": int, "mixed": int}
     kinds |= dict.fromkeys(("digests", "weights", "before", "taken"), Mapping)
     for name, kind in kinds.items():
         value = plain.get(name)
