@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.stages.tokenize import Tokenize, TokenizeText, surround
 from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
-from shardmill.tokens.text.tokenizer import ragged
+from shardmill.tokens.text.tokenizer import Ragged, ragged
 
 BUNDLED = SentencePieceText(path=Path("bundled"))
 SPACE = TokenSpace(text_size=32_768)
@@ -113,6 +114,37 @@ def test_bad_rows_are_rejects(tmp_path: Path) -> None:
     assert sum(manifest.skipped.values()) == 5
     assert manifest.skipped["missing field"] == 2
     assert manifest.skipped["row is not an object"] == 1
+
+
+class PanicException(BaseException):
+    """What a panic of Rust is to Python."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, PanicException])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_a_text_that_the_tokenizer_stumbles_over_costs_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_text: bool
+) -> None:
+    whole = BUNDLED.load()
+
+    def stumble(texts: Sequence[str]) -> Ragged:
+        if any("poison" in text for text in texts):
+            raise error("index out of bounds")
+        return whole.encode_batch(texts)
+
+    monkeypatch.setattr(module, "load_once", lambda _: replace(whole, encode_batch=stumble))
+    texts = ["good", "poison", "also good"]
+    stage: Any = stage_of(tmp_path / "in")
+    if is_text:
+        write_table(tmp_path / "in" / "web.jsonl", [{"text": text} for text in texts])
+    else:
+        documents = [Document((Segment(kind="text", text=text),)) for text in texts]
+        samples = [Sample(key=f"web-{n:08d}", document=d) for n, d in enumerate(documents)]
+        folder = store_samples(tmp_path / "samples", samples, 100)
+        stage = Tokenize(input_dir=folder, tokenizer=BUNDLED, space=SPACE, template=PlainText())
+    manifest, tokens = tokenize(stage, tmp_path / "out")
+    assert [row.key for row in tokens] == ["web-00000000", "web-00000002"]
+    assert manifest.skipped == {"refused by the tokenizer": 1}
 
 
 def test_rows_without_tokens_or_too_long_are_rejects(tmp_path: Path) -> None:

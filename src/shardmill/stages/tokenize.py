@@ -75,6 +75,7 @@ from shardmill.tokens.text.tokenizer import (
     TextSpec,
     TextTokenizer,
     check_text,
+    encode_texts,
     files_checksum,
     load_once,
 )
@@ -188,9 +189,21 @@ class _Worker:
             TokenWriter(lambda role: draft.file(unit.name, role), self.spec.space, about) as writer,
         ):
             for batch in self._batches(shard, num_wanted(unit, shard), tally):
-                for prepared, assembled in zip(batch, assemble(batch, self.tokenizer)):
-                    self._write(prepared.sample, assembled, writer, tally)
+                self._assemble(batch, writer, tally)
         draft.finish(unit.name, num_samples=writer.num_rows)
+
+    def _assemble(self, batch: list[PreparedSample], writer: TokenWriter, tally: Tally) -> None:
+        try:
+            rows = assemble(batch, self.tokenizer)
+        except SampleError as error:
+            if len(batch) == 1:
+                tally.skip(batch[0].sample.key, error)
+            else:  # one by one, so that only those are lost that the tokenizer refuses
+                for prepared in batch:
+                    self._assemble([prepared], writer, tally)
+            return
+        for prepared, row in zip(batch, rows):
+            self._write(prepared.sample, row, writer, tally)
 
     def _batches(
         self, shard: SampleShard, limit: int, tally: Tally
@@ -370,10 +383,22 @@ class TokenizeText:
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
             table: Any = unit.input
             about = {"input": table["relative"]}
+
+            def write(numbers: list[int], texts: list[str]) -> None:
+                try:
+                    ids = surround(encode_texts(tokenizer, texts), first, last)
+                except SampleError as error:
+                    if len(texts) == 1:
+                        tally.skip(_key(table, numbers[0]), error)
+                    else:  # one by one, so that only those are lost that the tokenizer refuses
+                        for number, text in zip(numbers, texts):
+                            write([number], [text])
+                    return
+                self._write(table, numbers, ids, writer, tally)
+
             with TokenWriter(lambda r: draft.file(unit.name, r), self.space, about) as writer:
                 for numbers, texts in self._batches(table, streams, tally):
-                    ids = surround(tokenizer.encode_batch(texts), first, last)
-                    self._write(table, numbers, ids, writer, tally)
+                    write(numbers, texts)
             draft.finish(unit.name, num_samples=writer.num_rows)
 
         try:

@@ -22,7 +22,7 @@ from shardmill.model.sample import Sample
 from shardmill.model.tokenrow import MediaSpan, Overlong, TokenRow, cut_row, mask_of, spans_of
 from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
-from shardmill.tokens.text.tokenizer import TextTokenizer, check_text
+from shardmill.tokens.text.tokenizer import TextTokenizer, check_text, encode_texts
 
 LayOut: TypeAlias = Callable[[Medium], MediaBlock]
 Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
@@ -58,9 +58,12 @@ def prepare(sample: Sample, pieces: list[Piece], lay_out: LayOut) -> PreparedSam
 
 
 def assemble(batch: Sequence[PreparedSample], tokenizer: TextTokenizer) -> list[AssembledRow]:
-    """Return the rows of a batch; encoding many texts at once is what makes tokenizers fast."""
+    """Return the rows of a batch; encoding many texts at once is what makes tokenizers fast.
+
+    A text that the tokenizer cannot take is a `SampleError`: of which sample, smaller batches tell.
+    """
     texts = [t for item in batch for p in item.pieces if isinstance(p, Text) for t in _texts(p)]
-    encoded = iter(tokenizer.encode_batch(texts))
+    encoded = iter(encode_texts(tokenizer, texts))
     rows = []
     for prepared in batch:
         row, blocks = _Row(), iter(prepared.blocks)

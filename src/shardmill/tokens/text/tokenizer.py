@@ -28,7 +28,7 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, SampleError, foreign
 from shardmill.model.codec import digest
 
 PROBES: tuple[str, ...] = (
@@ -141,6 +141,12 @@ class TextTokenizer:
     def encode(self, text: str) -> NDArray[Any]:
         """Return the ids of one text, without control tokens."""
         return self.encode_batch([text])[0]
+
+
+def encode_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Ragged:
+    """Return the ids of texts; a `SampleError` says that the tokenizer cannot take one of them."""
+    with foreign("refused by the tokenizer", Exception):  # their C and Rust leave no trace
+        return tokenizer.encode_batch(texts)
 
 
 def load_once(spec: TextSpec) -> TextTokenizer:
