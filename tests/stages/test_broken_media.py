@@ -54,7 +54,13 @@ def test_stages_reject_what_is_broken_and_keep_the_rest(tmp_path: Path) -> None:
     assert len(frames) + sum(frames.skipped.values()) == len(samples)
     write_original(tmp_path / "vq")
     codes = sm.codes(
-        frames, tmp_path / "codes", weights=tmp_path / "vq", tokenizer="chameleon", device="cpu", resolution=32, **lenient
+        frames,
+        tmp_path / "codes",
+        weights=tmp_path / "vq",
+        tokenizer="chameleon",
+        device="cpu",
+        resolution=32,
+        **lenient,
     )
     lengths = sm.measure(frames, tmp_path / "lengths", model="qwen2-vl", estimate=True, **lenient)
     assert len(lengths) == len(frames)
