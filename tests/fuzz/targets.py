@@ -77,6 +77,7 @@ def make_tars(folder: Path) -> None:
 
 def read_tar(folder: Path, changed: Path) -> None:
     from shardmill.shards.samples import open_foreign, open_shard
+    from shardmill.sources.allowed import Allowed
     from shardmill.sources.fetch import TarMembers
     from shardmill.sources.tars import TarSource
 
@@ -91,7 +92,8 @@ def read_tar(folder: Path, changed: Path) -> None:
                     attempt(shard.copies, number)
         attempt(read_source, TarSource(tars=(str(changed),)))
         with closing(TarMembers()) as members:
-            attempt(members.read, str(changed), "x/a.json", 1 << 20)
+            allowed = Allowed.below(str(folder))
+            attempt(members.read, str(changed), "x/a.json", allowed, 1 << 20)
     with (
         suppress(ShardmillError),
         open_shard(str(folder / "ours.tar"), folder / "ours.idx") as shard,
@@ -373,11 +375,12 @@ def make_lmdb(folder: Path) -> None:
 
 
 def read_lmdb(folder: Path, changed: Path) -> None:
+    from shardmill.sources.allowed import Allowed
     from shardmill.sources.fetch import LmdbValues
 
     with closing(LmdbValues()) as values:
         for number in (0, 17, 39, 99):
-            attempt(values.read, str(changed), f"{number}.jpg")
+            attempt(values.read, str(changed), f"{number}.jpg", Allowed.below(str(folder)))
 
 
 def make_rows(folder: Path) -> None:

@@ -72,7 +72,8 @@ def make_stage(tmp_path: Path, web: Web) -> Ingest:
     table = tmp_path / "rows.jsonl"
     rows = [{"image": f"{web.url}/{n}.jpg", "caption": f"number {n}"} for n in range(NUM_ROWS)]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Ingest(source=TableSource(files=(str(table),)), shape=PairShape(), per_shard=10)
+    source = TableSource(files=(str(table),), allow=(web.url,))
+    return Ingest(source=source, shape=PairShape(), per_shard=10)
 
 
 def test_only_what_failed_is_fetched_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from shardmill.errors import ConfigError, SampleError
+from shardmill.sources.allowed import Allowed
 from shardmill.sources.download import (
     PER_HOST_VARIABLE,
     Downloads,
@@ -68,9 +69,14 @@ def send(
     handler.close_connection = True
 
 
+def hosts_of(url: str) -> frozenset[str]:
+    """Return the hosts that somebody allows who names this url."""
+    return Allowed.below(url).hosts
+
+
 def reason_of(url: str, max_bytes: int = 1000) -> SampleError:
     with pytest.raises(SampleError) as caught:
-        download(url, max_bytes, QUICK, sleep=lambda s: None)
+        download(url, max_bytes, QUICK, hosts_of(url), sleep=lambda s: None)
     return caught.value
 
 
@@ -97,7 +103,7 @@ def test_a_fault_that_passes_is_not_seen() -> None:
             send(handler, body=b"whole")
 
     with answering(answer) as (url, paths):
-        assert download(f"{url}/x", 1000, QUICK, sleep=lambda s: None) == b"whole"
+        assert download(f"{url}/x", 1000, QUICK, hosts_of(url), sleep=lambda s: None) == b"whole"
     assert len(paths) == 3
 
 
@@ -108,7 +114,7 @@ def test_a_server_says_how_long_to_wait() -> None:
         send(handler, 429, Retry_After="7") if number == 1 else send(handler, body=b"x")
 
     with answering(answer) as (url, _):
-        download(f"{url}/x", 1000, QUICK, sleep=pauses.append)
+        download(f"{url}/x", 1000, QUICK, hosts_of(url), sleep=pauses.append)
     assert pauses == [7.0]
 
 
@@ -128,7 +134,7 @@ def test_silence_and_slowness_are_time_outs() -> None:
     with answering(answer) as (url, _):
         slow = Patience(timeout_s=5, total_s=0.3, num_tries=1)
         with pytest.raises(SampleError, match="time-out"):
-            download(f"{url}/x", 10**9, slow)
+            download(f"{url}/x", 10**9, slow, hosts_of(url))
         over.set()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert reason_of(f"http://127.0.0.1:{silent.getsockname()[1]}/x").reason == "time-out"
@@ -162,19 +168,24 @@ def test_redirects_are_followed_to_the_web_only() -> None:
         send(handler, 302, Location=target) if target else send(handler, body=b"found")
 
     with answering(answer) as (url, _):
-        assert download(f"{url}/a", 1000, QUICK) == b"found"
+        assert download(f"{url}/a", 1000, QUICK, hosts_of(url)) == b"found"
         assert reason_of(f"{url}/f").reason in ("http 302", "no connection")
         assert reason_of(f"{url}/loop").reason == "http 302"
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "metadata.google.internal"])
-def test_addresses_where_clouds_keep_credentials_are_refused(host: str) -> None:
-    assert reason_of(f"http://{host}/latest/meta-data").reason == "forbidden address"
+def test_a_redirect_is_judged_like_a_url() -> None:
+    with answering(lambda handler, n: send(handler, body=b"secret")) as (inner, inner_paths):
+        send_there = f"{inner}/secret"
+        with answering(lambda h, n: send(h, 302, Location=send_there)) as (url, paths):
+            error = reason_of(f"{url}/a")
+            assert error.reason == "address not allowed"
+            assert f"--allow {inner}" in error.detail
+            assert (paths, inner_paths) == (["/a"], [])
 
 
 def test_names_with_spaces_and_letters_of_all_kinds_are_asked_for() -> None:
     with answering(lambda handler, n: send(handler, body=b"x")) as (url, paths):
-        assert download(f"{url}/ein Bild/größe.jpg?w=1 2", 1000, QUICK) == b"x"
+        assert download(f"{url}/ein Bild/größe.jpg?w=1 2", 1000, QUICK, hosts_of(url)) == b"x"
     assert paths == ["/ein%20Bild/gr%C3%B6%C3%9Fe.jpg?w=1%202"]
 
 

@@ -4,9 +4,11 @@ import base64
 import errno
 import io
 import os
+import socket
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from web_server import serving
 from shardmill.errors import SampleError
 from shardmill.model.sample import Origin
 from shardmill.sources import fetch
+from shardmill.sources.allowed import Allowed
 from shardmill.sources.fetch import (
     MIN_MAPPED_BYTES,
     Fetcher,
@@ -88,10 +91,10 @@ def test_media_come_in_many_ways(fetcher: Fetcher, row: Row) -> None:
         ("x" * 5000, "missing file"),
         ("nul\0.png", "missing file"),
         ("sub", "not a file"),
-        ("../secret.png", "path outside its folder"),
-        ("sub/../../secret.png", "path outside its folder"),
-        ("..", "path outside its folder"),
-        ("../x.tar::a", "path outside its folder"),
+        ("../secret.png", "path not allowed"),
+        ("sub/../../secret.png", "path not allowed"),
+        ("..", "path not allowed"),
+        ("../x.tar::a", "path not allowed"),
         ("data:image/png,abc", "bad data url"),
         ("data:image/png;base64,@@@", "bad base64"),
         ("gopher://x/a.png", "unknown scheme"),
@@ -113,6 +116,7 @@ def test_what_cannot_be_fetched_has_a_reason(
 def test_media_on_the_web(fetcher: Fetcher, row: Row) -> None:
     files = {"a/b.png": PHOTO, "large.png": bytes(2 << 20), "empty.png": b""}
     with serving(files) as url:
+        row = replace(row, allow=(url,))
         assert bytes(fetcher.fetch(f"{url}/a/b.png", row)) == PHOTO
         assert bytes(fetcher.fetch({"url": f"{url}/a/b.png"}, row)) == PHOTO
         for name, reason in (
@@ -137,7 +141,10 @@ def test_a_large_file_is_not_read(fetcher: Fetcher, row: Row) -> None:
 
 def test_a_pipe_that_never_ends_is_refused(fetcher: Fetcher, row: Row) -> None:
     os.mkfifo(f"{row.media_dir}/pipe.png")
-    for name in ("pipe.png", "/dev/zero"):
+    with closing(socket.socket(socket.AF_UNIX)) as here:
+        here.bind(f"{row.media_dir}/socket.png")
+    row = replace(row, allow=("/dev",))
+    for name in ("pipe.png", "socket.png", "/dev/zero"):
         with pytest.raises(SampleError, match="not a file"):
             fetcher.fetch(name, row)
 
@@ -178,11 +185,12 @@ def test_a_file_that_may_not_be_read_is_a_reject(fetcher: Fetcher, row: Row) -> 
 def test_a_large_file_is_mapped_and_reads_the_same(tmp_path: Path, num_bytes: int) -> None:
     content = os.urandom(num_bytes)
     (tmp_path / "clip.mp4").write_bytes(content)
-    found = map_file(str(tmp_path / "clip.mp4"), num_bytes)
+    allowed = Allowed.below(str(tmp_path))
+    found = map_file(str(tmp_path / "clip.mp4"), allowed, num_bytes)
     assert bytes(found) == content
     assert isinstance(found, memoryview) == (num_bytes >= MIN_MAPPED_BYTES)
     with pytest.raises(SampleError, match="too large"):
-        map_file(str(tmp_path / "clip.mp4"), num_bytes - 1)
+        map_file(str(tmp_path / "clip.mp4"), allowed, num_bytes - 1)
 
 
 def write_tar(path: Path, members: dict[str, bytes]) -> str:
@@ -199,15 +207,15 @@ def test_members_are_read_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     walk_tar = fetch.walk_tar
     monkeypatch.setattr(fetch, "walk_tar", lambda blob: walks.append(blob.url) or walk_tar(blob))
     path = write_tar(tmp_path / "a.tar", {"x/1.jpg": b"one", "2.jpg": b"two", "0": b""})
-    tars = TarMembers()
-    assert tars.read(path, "2.jpg", 10) == b"two"
-    assert tars.read(path, "x/1.jpg", 10) == b"one"
-    assert tars.read(path, "0", 10) == b""
+    tars, allowed = TarMembers(), Allowed.below(str(tmp_path))
+    assert tars.read(path, "2.jpg", allowed, 10) == b"two"
+    assert tars.read(path, "x/1.jpg", allowed, 10) == b"one"
+    assert tars.read(path, "0", allowed, 10) == b""
     assert walks == [path]
     with pytest.raises(SampleError, match=r"missing file: .*a\.tar has no member '3\.jpg'"):
-        tars.read(path, "3.jpg", 10)
+        tars.read(path, "3.jpg", allowed, 10)
     with pytest.raises(SampleError, match="too large"):
-        tars.read(path, "2.jpg", 2)
+        tars.read(path, "2.jpg", allowed, 2)
     tars.close()
 
 
@@ -218,19 +226,21 @@ def test_a_link_is_named_and_not_followed(tmp_path: Path) -> None:
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.LNKTYPE, "1.jpg"
             tar.addfile(link)
-    tars = TarMembers()
-    assert tars.read(path, "1.jpg", 10) == b"one"
+    tars, allowed = TarMembers(), Allowed.below(str(tmp_path))
+    assert tars.read(path, "1.jpg", allowed, 10) == b"one"
     for name in ("2.jpg", "3.jpg"):
         with pytest.raises(SampleError, match=r"link: .*is a link to '1\.jpg'"):
-            tars.read(path, name, 10)
+            tars.read(path, name, allowed, 10)
     tars.close()
 
 
 def test_only_a_few_tars_stay_open(tmp_path: Path) -> None:
     paths = [write_tar(tmp_path / f"{n}.tar", {"a": bytes([n])}) for n in range(20)]
-    tars = TarMembers()
+    tars, allowed = TarMembers(), Allowed.below(str(tmp_path))
     for _ in range(2):
-        assert [tars.read(path, "a", 10) for path in paths] == [bytes([n]) for n in range(20)]
+        assert [tars.read(path, "a", allowed, 10) for path in paths] == [
+            bytes([n]) for n in range(20)
+        ]
     assert len(tars.opened) == fetch.MAX_OPEN
     tars.close()
 
@@ -238,10 +248,10 @@ def test_only_a_few_tars_stay_open(tmp_path: Path) -> None:
 def test_a_broken_tar_rejects_each_of_its_samples(tmp_path: Path) -> None:
     path = tmp_path / "bad.tar"
     path.write_bytes(b"nonsense" * 1000)
-    tars = TarMembers()
+    tars, allowed = TarMembers(), Allowed.below(str(tmp_path))
     for _ in range(3):
         with pytest.raises(SampleError, match=r"unreadable tar: .*bad\.tar, at byte 0"):
-            tars.read(str(path), "a", 10)
+            tars.read(str(path), "a", allowed, 10)
     tars.close()
 
 
@@ -252,29 +262,29 @@ def test_values_are_read_by_key(tmp_path: Path, subdir: bool) -> None:
     with database.begin(write=True) as transaction:
         transaction.put(b"key/\xc3\xa9", b"value")
     database.close()
-    values = LmdbValues()
-    assert values.read(path, "key/é") == b"value"
+    values, allowed = LmdbValues(), Allowed.below(str(tmp_path))
+    assert values.read(path, "key/é", allowed) == b"value"
     with pytest.raises(SampleError, match="has no key 'other'"):
-        values.read(path, "other")
+        values.read(path, "other", allowed)
     with pytest.raises(SampleError, match=r"missing file|unreadable database") as error:
-        values.read(path, "x" * 5000)
+        values.read(path, "x" * 5000, allowed)
     assert len(str(error.value)) < 1000
     values.close()
 
 
 def test_what_is_no_database_is_a_reject(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
+    path, allowed = tmp_path / "a.lmdb", Allowed.below(str(tmp_path))
     path.write_bytes(b"nonsense" * 1000)
     with pytest.raises(SampleError, match="unreadable database"):
-        LmdbValues().read(str(path), "a")
+        LmdbValues().read(str(path), "a", allowed)
     with pytest.raises(SampleError, match="missing file"):
-        LmdbValues().read(str(tmp_path / "gone.lmdb"), "a")
+        LmdbValues().read(str(tmp_path / "gone.lmdb"), "a", allowed)
 
 
 def test_a_database_that_was_cut_short_is_a_reject_not_the_end_of_the_process(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "a.lmdb"
+    path, allowed = tmp_path / "a.lmdb", Allowed.below(str(tmp_path))
     database = lmdb.open(str(path), subdir=False, map_size=1 << 22)
     with database.begin(write=True) as transaction:
         for number in range(100):
@@ -284,4 +294,4 @@ def test_a_database_that_was_cut_short_is_a_reject_not_the_end_of_the_process(
     for size in (9_000, len(content) // 2, len(content) - 4096):
         path.write_bytes(content[:size])
         with pytest.raises(SampleError, match=rf"unreadable database: .*a\.lmdb.*{size} bytes of"):
-            LmdbValues().read(str(path), "099")
+            LmdbValues().read(str(path), "099", allowed)

@@ -140,10 +140,28 @@ def test_what_does_not_exist_is_an_error(folder: Path, missing: str) -> None:
         names(folder / missing)
 
 
-def test_a_loop_of_links_ends(folder: Path) -> None:
+def test_each_folder_is_walked_once_whatever_links_to_it(folder: Path) -> None:
     (folder / "sub" / "loop").symlink_to(folder)
     (folder / "linked").symlink_to(folder / "sub" / "deep")
-    assert names(folder) == ["a", "b", "linked/c_d", "sub/a", "sub/c_d", "sub/deep/c_d"]
+    assert names(folder) == ["a", "b", "linked/c_d", "sub/a", "sub/c_d"]
+
+
+def test_folders_that_link_to_each_other_are_listed_at_once(tmp_path: Path) -> None:
+    for one in range(12):
+        (tmp_path / f"{one:02d}").mkdir()
+        (tmp_path / f"{one:02d}" / "a.x").write_text("")
+    for one in range(12):
+        for other in range(12):
+            (tmp_path / f"{one:02d}" / f"to-{other:02d}").symlink_to(tmp_path / f"{other:02d}")
+    assert len(list(walk(tmp_path))) == 13  # of 12! ways
+    assert len(names(tmp_path)) == 12
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_pipe_among_the_files_is_an_error_that_names_it(folder: Path, is_named: bool) -> None:
+    os.mkfifo(folder / "pipe.x")
+    with pytest.raises(FormatError, match=r"pipe\.x: is no regular file"):
+        names(folder / "pipe.x" if is_named else folder)
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(

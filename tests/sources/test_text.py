@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -58,6 +60,7 @@ def test_a_csv_begins_after_its_header(tmp_path: Path) -> None:
 
 
 LIMIT = 1000
+PATH = Path("rows.csv")
 
 
 lines = st.lists(
@@ -70,7 +73,7 @@ lines = st.lists(
 
 
 def records_of(data: bytes, limit: int = LIMIT) -> list[TableRecord]:
-    return list(line_records(io.BytesIO(data), 0, 0, limit))
+    return list(line_records(io.BytesIO(data), 0, 0, limit, PATH))
 
 
 @given(lines, st.sampled_from(["\n", "\r\n"]), st.booleans())
@@ -90,12 +93,12 @@ def test_slices_hold_every_record_once_wherever_they_are_cut(
 ) -> None:
     data = "\n".join(texts).encode()
     again = []
-    for piece in cut(line_records(io.BytesIO(data), 0, 0, LIMIT), per_slice):
+    for piece in cut(line_records(io.BytesIO(data), 0, 0, LIMIT, PATH), per_slice):
         assert piece.num_rows <= per_slice
         file = io.BytesIO(data)
         file.seek(piece.offset)
         span = Span(file, piece.end - piece.offset)
-        again += list(line_records(span, piece.number, piece.offset, LIMIT))
+        again += list(line_records(span, piece.number, piece.offset, LIMIT, PATH))
     assert again == records_of(data)
 
 
@@ -123,7 +126,7 @@ class Endless:
 
 def test_a_huge_line_is_never_held_in_memory() -> None:
     tracemalloc.start()
-    (record,) = line_records(Endless(1 << 30), 0, 0, 1 << 20)
+    (record,) = line_records(Endless(1 << 30), 0, 0, 1 << 20, PATH)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert record.num_bytes == 1 << 30
@@ -159,9 +162,6 @@ def test_what_python_writes_for_missing_numbers_is_none() -> None:
 def test_a_byte_order_mark_is_not_content() -> None:
     assert json_fields(TableRecord(0, 0, 0, b'\xef\xbb\xbf{"a": 1}\n')) == {"a": 1}
     assert text_fields(TableRecord(0, 0, 0, b"\xef\xbb\xbfcaf\xc3\xa9\r\n")) == {"text": "café"}
-
-
-PATH = Path("rows.csv")
 
 
 cells = st.text(st.sampled_from('ab,"\n\r é\t;'), max_size=8)
@@ -232,3 +232,24 @@ def test_a_row_with_other_columns_is_a_reject() -> None:
     (record,) = csv_records(b"1,2,3\n")
     with pytest.raises(SampleError, match="3 cells, the table has 2 columns"):
         delimited_fields(record, ("a", "b"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.json.gz", "a.txt.gz"])
+def test_blank_lines_without_end_are_an_error_that_names_the_file(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"\n" * 20_000_000))
+    started_s = time.process_time()
+    with pytest.raises(FormatError, match=r"a\..*: has more than 1,000,000 blank lines in a row"):
+        list(open_table(path, name.split(".")[1], (), LIMIT).slices(1000))
+    assert time.process_time() - started_s < 5  # without a limit, some 20
+
+
+def test_white_space_in_json_is_passed_over_quickly(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b" " * 20_000_000 + b"[1," + b"\n" * 20_000_000 + b"2]"))
+    started_s = time.process_time()
+    (piece,) = open_table(path, "json", (), LIMIT).slices(1000)
+    assert piece.num_rows == 2
+    assert time.process_time() - started_s < 5

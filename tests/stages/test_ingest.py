@@ -237,7 +237,7 @@ def bad_rows(folder: Path) -> dict[str, Any]:
         "not an image": {"image": "text.jpg", "text": "t"},
         "empty file": {"image": "empty.jpg", "text": "t"},
         "not a video": {"video": "clip.mp4", "text": "t"},
-        "path outside its folder": {"image": "../x.jpg", "text": "t"},
+        "path not allowed": {"image": "../x.jpg", "text": "t"},
         "missing field": {"image": None, "text": "t"},
         "text is not text": {"image": good, "text": 5},
         "nested too deep": {"image": good, "text": "t", "more": deep},

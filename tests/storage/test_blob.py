@@ -127,3 +127,9 @@ def test_views_outlive_the_blob(tmp_path: Path) -> None:
 def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     assert bytes(LocalBlob(str(tmp_path / "x")).mapped()) == b""
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(FormatError, match=r"a\.tar: cannot be opened: it is no regular file"):
+        open_blob(str(tmp_path / "a.tar"))

@@ -71,6 +71,7 @@ def ingest(
     source: Annotated[Plugin | None, SOURCES] = None,
     shape: Annotated[Plugin | None, SHAPES] = None,
     media_root: Place | None = None,
+    allow: Inputs = (),
     filter: Annotated[Plugin | Sequence[Plugin], FILTERS] = (),
     key: str | None = None,
     limit: int | None = None,
@@ -87,9 +88,10 @@ def ingest(
     """Turn raw folders, tables or tars into shards.
 
     `src` is a folder of images with captions, tables, tars, globs, urls, or a list of them.
-    `source` and `shape` say what the input and its rows are where that cannot be seen. Every row
-    ends up in a shard or among the rejects, with a reason. `retry_rejects` tries those again whose
-    reason begins so.
+    `source` and `shape` say what the input and its rows are where that cannot be seen. Rows may
+    name files below the folder of their table or `media_root`, and public urls; `allow` names other
+    folders, stores and web servers that they may read. Every row ends up in a shard or among the
+    rejects, with a reason. `retry_rejects` tries those again whose reason begins so.
 
         sm.ingest("pairs.jsonl", "shards", filter="aspect_ratio,max_ratio=2", workers=8)
     """
@@ -102,7 +104,8 @@ def ingest(
     _refuse_inside(inputs, to_path(out))
     chosen = to_table(source, where="source") if source else {"kind": None}
     root = None if media_root is None else to_texts(media_root)[0]
-    raw = source_from_input(inputs, **{"media_root": root, **chosen})
+    given = {"media_root": root, "allow": to_texts(allow)}
+    raw = source_from_input(inputs, **{**given, **chosen})
     stage = Ingest(
         source=raw,
         shape=to_plugin(SHAPES, shape, where="shape") if shape else shape_of(raw),

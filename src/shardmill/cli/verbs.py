@@ -57,6 +57,12 @@ from shardmill.tokens.layout import LAYOUTS
     help=f"What a row is: {', '.join(SHAPES)} or package.module:Class.  [default: look at rows]",
 )
 @click.option("--media-root", metavar="DIR", help="Where relative paths of media in rows begin.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="DIR|URL",
+    help="Also let rows read what lies here: a folder, a store, a web server that is not public.",
+)
 @filter_option
 @click.option("--key", metavar="COLUMN", help="The column that holds a unique key of each row.")
 @limit_option

@@ -5,6 +5,7 @@
     http 503, http 429   it still said so after several tries
     time-out             it did not answer, or was too slow
     no connection        no such host, a refused or broken connection, a bad certificate
+    address not allowed  the host, or one that it redirects to, is not public (see `allowed`)
     too large            it says, or sends, more than the limit
 
 Answers that may differ later (5xx, 429, time-outs, connections) are asked for again after a pause
@@ -21,7 +22,6 @@ that share its lane.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import random
 import socket
@@ -31,7 +31,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -39,6 +41,7 @@ from zlib import crc32
 
 from shardmill import __version__
 from shardmill.errors import ConfigError, SampleError
+from shardmill.sources.allowed import check_address, check_proxied
 from shardmill.storage.path import plain_url
 
 TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
@@ -75,13 +78,16 @@ def download(
     url: str,
     max_bytes: int,
     patience: Patience,
+    hosts: frozenset[str] = frozenset(),
     sleep: Callable[[float], None] = time.sleep,
 ) -> bytes:
-    """Return the content of a url, or raise a `SampleError` that names what went wrong."""
-    _check_host(url)
+    """Return the content of a url, or raise a `SampleError` that names what went wrong.
+
+    `hosts` ("name:port") may have addresses that are not public.
+    """
     for number in range(1, patience.num_tries + 1):
         try:
-            return _try(url, max_bytes, patience)
+            return _try(url, max_bytes, patience, hosts)
         except _Trouble as trouble:
             if not trouble.passes or number == patience.num_tries:
                 detail = f"{plain_url(url)}: {trouble.detail}, after {number} tries"
@@ -97,11 +103,11 @@ def is_transient(reason: str) -> bool:
     return reason.startswith(TRANSIENT)
 
 
-def _try(url: str, max_bytes: int, patience: Patience) -> bytes:
+def _try(url: str, max_bytes: int, patience: Patience, hosts: frozenset[str]) -> bytes:
     deadline_s = time.monotonic() + patience.total_s
     request = urllib.request.Request(_quoted(url), headers=HEADERS)
     try:
-        with _OPENER.open(request, timeout=patience.timeout_s) as answer:
+        with _opener(hosts).open(request, timeout=patience.timeout_s) as answer:
             return _read(answer, max_bytes, deadline_s)
     except urllib.error.HTTPError as error:
         with error:
@@ -147,17 +153,6 @@ def _connection_trouble(error: Exception) -> _Trouble:
     return _Trouble("no connection", f"{type(cause).__name__}: {cause}", passes=not lasting)
 
 
-def _check_host(url: str) -> None:
-    """Refuse addresses at which machines in a cloud find their own credentials."""
-    host = urlsplit(url).hostname or ""
-    try:
-        local = ipaddress.ip_address(host).is_link_local
-    except ValueError:
-        local = host == "metadata.google.internal"
-    if local or not host:
-        raise SampleError("forbidden address", plain_url(url))
-
-
 def _quoted(url: str) -> str:
     """Return the url as it may stand in a request: spaces and letters beyond ASCII escaped."""
     parts = urlsplit(url)
@@ -166,13 +161,59 @@ def _quoted(url: str) -> str:
     return urlunsplit((parts.scheme, host, path, query, ""))
 
 
-def _opener() -> urllib.request.OpenerDirector:
+def _connect(hosts: frozenset[str], address: tuple[str, int], *options: Any) -> socket.socket:
+    """Connect as `socket.create_connection` does, to an address that was judged.
+
+    The name is looked up once: a second answer could be another.
+    """
+    host, port = address
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    numbers = [str(place[0]) for *_, place in found]
+    check_address(host, port, numbers, hosts)
+    for number in numbers[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((number, port), *options)
+    return socket.create_connection((numbers[-1], port), *options)
+
+
+class _Judged(urllib.request.AbstractHTTPHandler):
+    """Opens connections by `_connect`, those of redirects too; to a proxy, the user's choice, not.
+
+    Certificates are those of the name: only where the connection leads is decided here.
+    """
+
+    def __init__(self, hosts: frozenset[str]) -> None:
+        super().__init__()
+        self._hosts = hosts
+
+    def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+        def connection(*where: Any, **how: Any) -> Any:
+            made = http_class(*where, **how)
+            made._create_connection = partial(_connect, self._hosts)
+            return made
+
+        if req.has_proxy() or req._tunnel_host:
+            check_proxied(req.full_url, self._hosts)
+            return super().do_open(http_class, req, **options)
+        return super().do_open(connection, req, **options)
+
+
+class _Http(_Judged, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_Judged, urllib.request.HTTPSHandler):
+    pass
+
+
+@lru_cache(maxsize=8)
+def _opener(hosts: frozenset[str]) -> urllib.request.OpenerDirector:
     # Not `build_opener`: a redirect must not lead to ftp:// or file://.
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
+        _Http(hosts),
+        _Https(hosts),
         urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
@@ -182,7 +223,6 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 HEADERS = {"User-Agent": f"shardmill/{__version__}", "Accept": "*/*"}
-_OPENER = _opener()
 
 
 def downloads_a_host() -> int:

@@ -8,19 +8,17 @@
     "s3://bucket/1.jpg"  {"url": ...}    an object in a store or on the web
     "0.jpg"                              a member of the row's own tar sample
 
-A relative path may not leave its folder. What is missing, empty, too large or unreadable is a
-`SampleError`; a disk that fails is not: it stops the unit, which can be tried again. Urls may be
-announced, so that several are on their way at a time; `download` says what may go wrong with one.
-The last few tars and databases stay open.
+`allowed` says what of it a row may read. What is refused, missing, empty, too large or unreadable
+is a `SampleError`; a disk that fails is not: it stops the unit, which can be tried again. Urls may
+be announced, so that several are on their way at a time; `download` says what may go wrong with
+one. The last few tars and databases stay open.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import errno
 import os
-import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,11 +27,12 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError, StoreError, foreign, need
+from shardmill.errors import FormatError, SampleError, StoreError, foreign, need
 from shardmill.shards.tar.read import walk_tar
+from shardmill.sources.allowed import Allowed
 from shardmill.sources.download import PER_HOST, Downloads, Patience, download
 from shardmill.sources.source import Row
-from shardmill.storage.blob import Blob, RemoteBlob, open_blob
+from shardmill.storage.blob import Blob, LocalBlob, RemoteBlob
 from shardmill.storage.path import WEB_SCHEMES, is_remote, plain_url
 
 Content: TypeAlias = bytes | memoryview
@@ -46,10 +45,6 @@ BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "AAAA")
 MIN_BASE64 = 256  # a shorter text may be a path such as "AAAA/1.jpg"
 # Hugging Face sets both: bytes win, the path is only the name that they had.
 LOCATIONS = ("bytes", "path", "url", "image_url")
-# What no retry changes: the path of this row leads nowhere (EINVAL: a name that no file can have).
-# Other errors are those of a disk or a mount, not of the sample.
-GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
-CLOSED = frozenset((errno.EACCES, errno.EPERM))
 
 
 class _LastOpened:
@@ -59,28 +54,29 @@ class _LastOpened:
     """
 
     def __init__(self) -> None:
-        self.opened: OrderedDict[str, Any] = OrderedDict()
+        self.opened: OrderedDict[tuple[str, Allowed], Any] = OrderedDict()
 
     def close(self) -> None:
         """Close all of them."""
         while self.opened:
             self._drop_oldest()
 
-    def _get(self, place: str) -> Any:
-        if place not in self.opened:
+    def _get(self, place: str, allowed: Allowed) -> Any:
+        asked = (place, allowed)
+        if asked not in self.opened:
             if len(self.opened) >= MAX_OPEN:
                 self._drop_oldest()
             try:
-                self.opened[place] = self._open(place)
+                self.opened[asked] = self._open(place, allowed)
             except SampleError as error:
-                self.opened[place] = error
-        self.opened.move_to_end(place)
-        found = self.opened[place]
+                self.opened[asked] = error
+        self.opened.move_to_end(asked)
+        found = self.opened[asked]
         if isinstance(found, SampleError):
             raise SampleError(found.reason, found.detail)
         return found
 
-    def _open(self, place: str) -> Any:
+    def _open(self, place: str, allowed: Allowed) -> Any:
         raise NotImplementedError
 
     def _drop_oldest(self) -> None:
@@ -102,9 +98,9 @@ class _OpenTar:
 class TarMembers(_LastOpened):
     """Reads members by name; a tar's headers are walked once while it stays open."""
 
-    def read(self, url: str, member: str, max_bytes: int) -> bytes:
+    def read(self, url: str, member: str, allowed: Allowed, max_bytes: int) -> bytes:
         """Return the content of a member."""
-        tar = self._get(url)
+        tar = self._get(url, allowed)
         if member not in tar.members:
             raise SampleError("missing file", f"{url} has no member {member!r:.200}")
         if member in tar.links:
@@ -114,11 +110,9 @@ class TarMembers(_LastOpened):
         content: bytes = tar.blob.read(offset, size)
         return content
 
-    def _open(self, place: str) -> _OpenTar:
-        if not is_remote(place) and not os.path.lexists(place):
-            raise SampleError("missing file", place)
+    def _open(self, place: str, allowed: Allowed) -> _OpenTar:
         try:
-            blob = open_blob(place)
+            blob = RemoteBlob(place) if is_remote(place) else LocalBlob(place, allowed.open(place))
             walk = walk_tar(blob)
         except FormatError as error:
             raise SampleError("unreadable tar", str(error)) from error
@@ -140,9 +134,9 @@ class _OpenDatabase:
 class LmdbValues(_LastOpened):
     """Reads values by key from databases that are opened read-only and without a lock."""
 
-    def read(self, path: str, key: str) -> bytes:
+    def read(self, path: str, key: str, allowed: Allowed) -> bytes:
         """Return the value of a key."""
-        database = self._get(path)
+        database = self._get(path, allowed)
         with _of_database(path), database.environment.begin(buffers=True) as transaction:
             value = transaction.get(key.encode("utf-8", "surrogatepass"))
             if value is None:
@@ -152,19 +146,23 @@ class LmdbValues(_LastOpened):
                 raise SampleError("unreadable database", f"{path}: {len(value)} bytes at {key!r}")
             return bytes(value)
 
-    def _open(self, place: str) -> _OpenDatabase:
+    def _open(self, place: str, allowed: Allowed) -> _OpenDatabase:
         lmdb = need("lmdb", extra="lmdb")
-        if not os.path.lexists(place):
-            raise SampleError("missing file", place)
-        path = Path(place)
-        file = path / "data.mdb" if path.is_dir() else path
-        with _of_database(place):
-            # Without a lock, so that a database on a read-only disk can be opened.
-            environment = lmdb.open(
-                place, readonly=True, lock=False, readahead=False, subdir=path.is_dir()
-            )
-            needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-        found = file.stat().st_size
+        descriptor = allowed.open(f"{place}/data.mdb" if Path(place).is_dir() else place)
+        opened = f"/dev/fd/{descriptor}"
+        # Without a lock, so that a database on a read-only disk can be opened.
+        options = {"readonly": True, "lock": False, "readahead": False, "subdir": False}
+        try:
+            with _of_database(place, opened):
+                try:
+                    environment = lmdb.open(opened, **options)
+                except lmdb.Error:
+                    self.close()  # LMDB opens a file once a process, and it may have another name
+                    environment = lmdb.open(opened, **options)
+                needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+            found = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
         if found < needed:
             # A page behind the end of its file would end the process that reads it.
             environment.close()
@@ -174,15 +172,16 @@ class LmdbValues(_LastOpened):
 
 
 @contextmanager
-def _of_database(path: str) -> Iterator[None]:
+def _of_database(path: str, opened: str = "") -> Iterator[None]:
+    """Let errors name the path of a database, not the name by which it was `opened`."""
     lmdb = need("lmdb", extra="lmdb")
     try:
         with foreign("unreadable database", lmdb.Error):
             yield
     except SampleError as error:
-        if path in error.detail:
-            raise
-        raise SampleError(error.reason, f"{path}: {error.detail}") from error
+        detail = error.detail.replace(opened, path) if opened else error.detail
+        detail = detail if path in detail else f"{path}: {detail}"
+        raise SampleError(error.reason, detail) from error
 
 
 @dataclass(slots=True)
@@ -195,6 +194,8 @@ class Fetcher:
     tars: TarMembers = field(default_factory=TarMembers)
     values: LmdbValues = field(default_factory=LmdbValues)
     downloads: Downloads = field(init=False)
+    allowed: dict[tuple[str, tuple[str, ...]], Allowed] = field(default_factory=dict)
+    hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.downloads = Downloads(self._from_url, self.per_host)
@@ -222,6 +223,8 @@ class Fetcher:
         self.downloads.close()
         self.tars.close()
         self.values.close()
+        for allowed in self.allowed.values():
+            allowed.close()
 
     def _fetch(self, reference: Any, row: Row) -> Content:
         if isinstance(reference, bytes | bytearray | memoryview):
@@ -236,11 +239,15 @@ class Fetcher:
             return _data_url(reference)
         if len(reference) >= MIN_BASE64 and reference.startswith(BASE64_HEADS):
             return _base64(reference)
+        allowed = self._allowed(row)
         container, mark, member = reference.rpartition("::")
         if mark:
-            return self._from_container(_place(container, row), member)
-        path = _place(reference, row)
-        return self.downloads.take(path) if is_remote(path) else map_file(path, self.max_bytes)
+            place = allowed.locate(container, is_container=True)
+            return self._from_container(place, member, allowed)
+        path = allowed.locate(reference)
+        if is_remote(path):
+            return self.downloads.take(path)
+        return map_file(path, allowed, self.max_bytes)
 
     def _url_of(self, reference: Any, row: Row) -> str | None:
         if isinstance(reference, Mapping):
@@ -249,17 +256,26 @@ class Fetcher:
             return None
         if reference.startswith("data:") or len(reference) > MAX_URL:
             return None
-        path = _place(reference, row)
+        path = self._allowed(row).locate(reference)
         return path if is_remote(path) else None
 
-    def _from_container(self, container: str, member: str) -> Content:
+    def _allowed(self, row: Row) -> Allowed:
+        """Return what a row may read; links of its folders are followed once, not once a row."""
+        found = self.allowed.get((row.media_dir, row.allow))
+        if found is None:
+            found = Allowed.below(row.media_dir, row.allow)
+            self.allowed[row.media_dir, row.allow] = found
+            self.hosts |= found.hosts
+        return found
+
+    def _from_container(self, container: str, member: str, allowed: Allowed) -> Content:
         if container.rstrip("/").endswith(".lmdb"):
-            return self.values.read(container, member)
-        return self.tars.read(container, member, self.max_bytes)
+            return self.values.read(container, member, allowed)
+        return self.tars.read(container, member, allowed, self.max_bytes)
 
     def _from_url(self, url: str) -> bytes:
         if url.startswith(WEB_SCHEMES):
-            return download(url, self.max_bytes, self.patience)
+            return download(url, self.max_bytes, self.patience, self.hosts)
         return read_object(url, self.max_bytes)
 
 
@@ -274,40 +290,32 @@ def describe(reference: Any) -> str:
     return f"{reference!r:.200}"
 
 
-def read_file(path: str, max_bytes: int) -> bytes:
+def read_file(path: str, allowed: Allowed, max_bytes: int) -> bytes:
     """Return the content of a regular file; pipes and devices, which may never end, are refused."""
-    with _open_file(path, max_bytes) as (descriptor, _):
+    with _open_file(path, allowed, max_bytes) as (descriptor, _):
         return _read_all(descriptor)
 
 
-def map_file(path: str, max_bytes: int) -> Content:
+def map_file(path: str, allowed: Allowed, max_bytes: int) -> Content:
     """Return the content of a regular file, a large one as the page cache has it.
 
     So a video of an hour costs no memory, and is not copied before it is written. A file must not
     shrink while it is packed.
     """
-    with _open_file(path, max_bytes) as (descriptor, num_bytes):
+    with _open_file(path, allowed, max_bytes) as (descriptor, num_bytes):
         if num_bytes < MIN_MAPPED_BYTES:
             return _read_all(descriptor)
         return memoryview(mmap(descriptor, num_bytes, access=ACCESS_READ))
 
 
 @contextmanager
-def _open_file(path: str, max_bytes: int) -> Iterator[tuple[int, int]]:
+def _open_file(path: str, allowed: Allowed, max_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield descriptor and size of a regular file that is not too large."""
+    descriptor = allowed.open(path)
     try:
-        # Without waiting: opening a pipe that nobody writes to would never return.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:
-        raise SampleError("missing file", f"{path!r:.300}: {error}") from error
-    except OSError as error:
-        raise _reject_or_fail(error, path) from error
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise SampleError("not a file", path)
-        _check_bytes(path, info.st_size, max_bytes)
-        yield descriptor, info.st_size
+        num_bytes = os.fstat(descriptor).st_size
+        _check_bytes(path, num_bytes, max_bytes)
+        yield descriptor, num_bytes
     finally:
         os.close(descriptor)
 
@@ -335,33 +343,6 @@ def read_object(url: str, max_bytes: int) -> bytes:
 def _check_bytes(what: str, num_bytes: int, max_bytes: int) -> None:
     if num_bytes > max_bytes:
         raise SampleError("too large", f"{what}: {num_bytes} bytes, the limit is {max_bytes}")
-
-
-def _reject_or_fail(error: OSError, path: str) -> Exception:
-    if error.errno in GONE:
-        return SampleError("missing file", f"{path:.300}")
-    if error.errno in CLOSED:
-        return SampleError("unreadable file", f"{path}: {error.strerror}")
-    return error
-
-
-def _place(path: str, row: Row) -> str:
-    """Return where a path or url of a row leads; one that climbs out of its folder is refused.
-
-    All that rows name comes through here, so that what they may read is decided in one place.
-    """
-    if path.startswith("/"):
-        return path
-    if "://" in path or path.startswith("pipe:"):
-        try:
-            is_remote(path)
-        except ConfigError as error:
-            raise SampleError("unknown scheme", f"{error}") from error
-        return path.removeprefix("file://")
-    inside = os.path.normpath(path)
-    if inside == ".." or inside.startswith("../"):
-        raise SampleError("path outside its folder", f"{path} leaves {row.media_dir}")
-    return f"{row.media_dir}/{inside}" if row.media_dir else inside
 
 
 def _inside(reference: Mapping[str, Any]) -> Any:

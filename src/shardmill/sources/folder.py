@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
@@ -22,6 +22,7 @@ import xxhash
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
+from shardmill.sources.allowed import Allowed
 from shardmill.sources.fetch import read_file, read_object
 from shardmill.sources.source import (
     ROWS_PER_PART,
@@ -43,10 +44,11 @@ MAX_CAPTION_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSource:
-    """The media below a folder, in the order of their names."""
+    """The media below a folder, in the order of their names; links may lead to `allow`."""
 
     dir: str
     name: str = "folder"
+    allow: tuple[str, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return (self.dir,)
@@ -74,7 +76,7 @@ class FolderSource:
         path = as_path(self.dir)
         if not path.is_dir():
             raise ConfigError(f"{self.dir!r} is not a folder")
-        return walk(path)
+        return walk(path, self.allow)
 
     def _rows(self) -> Iterator[Plain]:
         # A folder is renamed where its safe name is taken, so keys of different folders differ.
@@ -89,13 +91,17 @@ class FolderSource:
                 yield {"key": key, "files": stamps}  # type: ignore[dict-item]
 
     def _read(self, part: Mapping[str, Any]) -> Iterator[Row]:
+        with closing(Allowed.below(self.dir, self.allow)) as allowed:
+            yield from self._all_rows(part, allowed)
+
+    def _all_rows(self, part: Mapping[str, Any], allowed: Allowed) -> Iterator[Row]:
         for entry in part["rows"]:
             # The medium first: JSON, in which a unit travels, sorts its names among the captions'.
             paths = sorted(entry["files"], key=lambda path: media_kind(path) is None)
             fields: Mapping[str, Any] = {}
             problem = None
             try:
-                fields = _fields(self.dir, paths)
+                fields = _fields(self.dir, paths, allowed)
             except SampleError as error:
                 problem = error
             yield Row(
@@ -103,6 +109,7 @@ class FolderSource:
                 origin=Origin(source=self.name, path=paths[0], row=0),
                 fields=fields,
                 media_dir=self.dir,
+                allow=self.allow,
                 problem=problem,
             )
 
@@ -124,7 +131,7 @@ def _group(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
             yield stem, captions
 
 
-def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
+def _fields(dir: str, paths: list[str], allowed: Allowed) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for path in paths:
         # Units travel as JSON, so a name that is not UTF-8 was written down with \xff in it.
@@ -134,17 +141,19 @@ def _fields(dir: str, paths: list[str]) -> dict[str, Any]:
         if kind is not None:
             fields[kind] = path
         elif path.lower().endswith(".json"):
-            fields = {**json_object(_read_sidecar(dir, path), path), **fields}
+            fields = {**json_object(_read_sidecar(dir, path, allowed), path), **fields}
         else:
-            fields["text"] = decode_text(_read_sidecar(dir, path), path).strip("\r\n")
+            fields["text"] = decode_text(_read_sidecar(dir, path, allowed), path).strip("\r\n")
     if media_kind(paths[0]) is None:
         raise SampleError("caption without medium", paths[0])
     return fields
 
 
-def _read_sidecar(dir: str, path: str) -> bytes:
+def _read_sidecar(dir: str, path: str, allowed: Allowed) -> bytes:
     place = f"{dir}/{path}"
-    return (read_object if is_remote(dir) else read_file)(place, MAX_CAPTION_BYTES)
+    if is_remote(dir):
+        return read_object(place, MAX_CAPTION_BYTES)
+    return read_file(place, allowed, MAX_CAPTION_BYTES)
 
 
 def _path(folder: str, entry: Entry) -> str:

@@ -48,7 +48,8 @@ def source_from_input(inputs: Sequence[str], *, kind: str | None = None, **optio
     if not inputs:
         raise ConfigError("no input: give a folder, table files, tars or a meta file")
     places = [_absolute(given) for given in inputs]
-    kinds = {kind} if kind else {_kind_of(place) for place in places}
+    allow = options["allow"] = tuple(_absolute(place) for place in options.get("allow") or ())
+    kinds = {kind} if kind else {_kind_of(place, allow) for place in places}
     if len(kinds) > 1:
         raise ConfigError(f"the inputs are of different kinds: {', '.join(sorted(kinds))}")
     return _build(kinds.pop(), [_shards_of(place) for place in places], options)
@@ -91,13 +92,13 @@ def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
     return source
 
 
-def _kind_of(place: str) -> str:
+def _kind_of(place: str, allow: tuple[str, ...]) -> str:
     path = as_path(place)
     if _is_named_object(place) or not path.is_dir():
         return _kind_of_file(place)
     if _is_output(path):
         return "tars"
-    found = _kinds_below(path)
+    found = _kinds_below(path, allow)
     if len(found) == 1:
         return found.pop()
     if not found:
@@ -129,10 +130,10 @@ def _is_named_object(place: str) -> bool:
     return known and is_remote(place)
 
 
-def _kinds_below(folder: Path) -> set[str]:
+def _kinds_below(folder: Path, allow: tuple[str, ...]) -> set[str]:
     """Return the kinds of the first files below a folder; json beside media is a sidecar."""
     found: set[str] = set()
-    names = (entry.name for _, entries in walk(folder) for entry in entries)
+    names = (entry.name for _, entries in walk(folder, allow) for entry in entries)
     for name in islice(names, LOOK_AT_FILES):
         if tar_stem(name) is not None:
             found.add("tars")

@@ -5,7 +5,8 @@
               "tags": {"role_tag": "from", "content_tag": "value", "user_tag": "human",
                        "assistant_tag": "gpt", "system_tag": "system"}}}
 
-Data sets come in the order of their names; relative paths begin at the meta file. Rows leave here
+Data sets come in the order of their names; relative paths begin at the meta file, and tables and
+folders lie below it, or below what the user wants to `allow`. Rows leave here
 with the columns `messages`, `images`, `videos` and the tags `role` and `content`, so that one shape
 reads them all. Copies of a row, from a ratio above 1, have keys that end in `-x1`, `-x2`, ...
 
@@ -33,11 +34,13 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import digest
 from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
+from shardmill.sources.allowed import Allowed
 from shardmill.sources.source import (
     ROWS_PER_PART,
     Read,
     Row,
     SourcePart,
+    check_link,
     name_from_path,
     size_and_time,
     unique,
@@ -63,6 +66,7 @@ class NemoSource:
     datasets: tuple[str, ...] = ()
     seed: int = 42
     max_row_bytes: int = 64 << 20
+    allow: tuple[str, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return (self.meta,)
@@ -104,14 +108,20 @@ class NemoSource:
     def _dataset(self, name: str, entry: Mapping[str, Any]) -> _Dataset:
         here = Path(self.meta).parent
         media_dir = entry.get("media_dir")
+        table = TableSource(
+            files=(str(here / entry["file_name"]),),
+            name=name,
+            media_root=None if media_dir is None else str(here / media_dir),
+            max_row_bytes=self.max_row_bytes,
+            allow=self.allow,
+        )
+        allowed = Allowed.below(str(here), self.allow)
+        listed = (str(listed.path) for listed in table._listed())
+        for place in (*table.files, *([table.media_root] if table.media_root else ()), *listed):
+            check_link(place, allowed)
         return _Dataset(
             name=name,
-            table=TableSource(
-                files=(str(here / entry["file_name"]),),
-                name=name,
-                media_root=None if media_dir is None else str(here / media_dir),
-                max_row_bytes=self.max_row_bytes,
-            ),
+            table=table,
             columns=entry.get("columns") or {},
             tags=entry.get("tags") or {},
             ratio=float(entry.get("sample_ratio", 1.0)),

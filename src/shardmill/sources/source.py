@@ -7,9 +7,10 @@ source stores it, before a shape makes a document of it. Memory is bounded by a 
 Keys of rows are made from paths or columns: no dot, no climbing, nothing that a tar cannot hold.
 
 Files come in an order that no filesystem decides: folders walked by name, globs sorted. A folder of
-an object store is listed in one go, and comes in the same order as a local one. Symbolic links are
-followed; a link to a folder that is being walked already is left out, so that a loop ends. A folder
-that cannot be listed is an error, because what it holds would be lost.
+an object store is listed in one go, and comes in the same order as a local one. Each folder is
+walked once, whatever links to it. A folder that cannot be listed is an error, because what it holds
+would be lost; so is a link that leads out of the folder that is walked, unless the user allows it,
+and a table or tar that is no regular file.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin, SegmentKind
 from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
+from shardmill.sources.allowed import Allowed
 from shardmill.storage.objects import ObjectInfo, list_all
 from shardmill.storage.path import UrlPath, as_path, expand, is_remote
 
@@ -50,7 +52,8 @@ class Row:
     """One row: its fields as stored, and what is needed to find its media.
 
     `media` holds bytes that came with the row, by name (members of a tar); `media_dir` is where
-    relative paths in the fields begin. A row that cannot be read carries its `problem` instead.
+    relative paths in the fields begin. The fields may name files below it and below the places that
+    the user wants to `allow`. A row that cannot be read carries its `problem` instead.
     """
 
     key: str
@@ -58,6 +61,7 @@ class Row:
     fields: Mapping[str, Any] = field(default_factory=dict)
     media: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     media_dir: str = ""
+    allow: tuple[str, ...] = ()
     problem: SampleError | None = None
 
 
@@ -167,16 +171,18 @@ class _Object:
         return self.info.stat()
 
 
-def list_files(inputs: Iterable[str], wanted: Callable[[str], str | None]) -> Iterator[Listed]:
+def list_files(
+    inputs: Iterable[str], wanted: Callable[[str], str | None], allow: tuple[str, ...] = ()
+) -> Iterator[Listed]:
     """Yield each file of the inputs once; `wanted` gives the stem of a file name, or None.
 
     An input is a file, a folder (all wanted files below it) or a glob. A file that is named
-    itself is taken even if its suffix says nothing.
+    itself is taken even if its suffix says nothing. Links in a folder may lead to `allow`.
     """
     taken: set[str] = set()
     seen: set[str] = set()
     for given in inputs:
-        for root, relative, is_named in _expand(given, wanted):
+        for root, relative, is_named in _expand(given, wanted, allow):
             path = _joined(root, relative)
             if path in seen:
                 continue
@@ -184,13 +190,17 @@ def list_files(inputs: Iterable[str], wanted: Callable[[str], str | None]) -> It
             file = PurePath(relative)
             stem = wanted(file.name) or (file.stem if is_named else None)
             if stem is not None:
+                _check_regular(as_path(path))
                 name = unique(name_from_path(f"{file.parent}/{stem}"), taken)
                 yield Listed(as_path(path), relative, name)
 
 
-def walk(root: Path) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield (relative folder, its files sorted by name) for a folder and all below it."""
-    return _walk_remote(root) if isinstance(root, UrlPath) else _walk_local(root)
+def walk(root: Path, allow: tuple[str, ...] = ()) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield (relative folder, its files sorted by name) for a folder and all below it.
+
+    A link to a folder may lead to one below the root or below `allow`.
+    """
+    return _walk_remote(root) if isinstance(root, UrlPath) else _walk_local(root, allow)
 
 
 def _walk_remote(root: Path) -> Iterator[tuple[str, list[Entry]]]:
@@ -203,21 +213,31 @@ def _walk_remote(root: Path) -> Iterator[tuple[str, list[Entry]]]:
         yield "/".join(folder), sorted(folders[folder], key=lambda entry: entry.name)
 
 
-def _walk_local(root: Path) -> Iterator[tuple[str, list[Entry]]]:
-    info = root.stat()
-    # (relative path, the folders on the way to it), the next one at the end
-    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ((info.st_dev, info.st_ino),))]
+def _walk_local(root: Path, allow: tuple[str, ...]) -> Iterator[tuple[str, list[Entry]]]:
+    allowed = Allowed.below(str(root), allow)
+    seen: set[tuple[int, int]] = set()
+    waiting = [""]  # relative paths, the next one at the end
     while waiting:
-        relative, above = waiting.pop()
+        relative = waiting.pop()
+        info = (root / relative).stat()
+        if (info.st_dev, info.st_ino) in seen:
+            continue
+        seen.add((info.st_dev, info.st_ino))
         entries = _sorted_entries(root / relative)
         yield relative, [entry for entry in entries if not _is_folder(entry)]
         for entry in reversed(entries):
             if _is_folder(entry) and not entry.name.startswith("."):
-                info = entry.stat()
-                here = (info.st_dev, info.st_ino)
-                if here not in above:
-                    below = f"{relative}/{entry.name}" if relative else entry.name
-                    waiting.append((below, (*above, here)))
+                if entry.is_symlink():
+                    check_link(entry.path, allowed)
+                waiting.append(f"{relative}/{entry.name}" if relative else entry.name)
+
+
+def check_link(path: str, allowed: Allowed) -> None:
+    """Raise `FormatError` if a file or folder that nobody named really lies somewhere else."""
+    try:
+        allowed.check_real(path, os.path.realpath(path))
+    except SampleError as error:
+        raise FormatError(error.detail, path=path) from None
 
 
 def fingerprint(paths: Iterable[Path]) -> dict[str, list[int]]:
@@ -240,13 +260,18 @@ def check_unchanged(path: Path, size_and_mtime: list[int]) -> None:
         raise FormatError("was changed after it was listed", path=path)
 
 
-def _expand(given: str, wanted: Callable[[str], str | None]) -> Iterator[tuple[str, str, bool]]:
+def _expand(
+    given: str, wanted: Callable[[str], str | None], allow: tuple[str, ...]
+) -> Iterator[tuple[str, str, bool]]:
     """Yield (root, path below it, whether the file itself was named) of the files of one input."""
     path = as_path(given)
     if path.is_dir():
-        for folder, entries in walk(path):
+        allowed = Allowed.below(given, allow)
+        for folder, entries in walk(path, allow):
             for entry in entries:
                 if wanted(entry.name) is not None:
+                    if isinstance(entry, os.DirEntry) and entry.is_symlink():
+                        check_link(entry.path, allowed)
                     yield given, f"{folder}/{entry.name}" if folder else entry.name, False
         return
     if not is_remote(given) and os.path.lexists(given):
@@ -259,7 +284,7 @@ def _expand(given: str, wanted: Callable[[str], str | None]) -> Iterator[tuple[s
         if is_remote(given):
             relative, is_there = place[len(root) + 1 :], found.is_file()
         elif found.is_dir():
-            yield from _expand(place, wanted)
+            yield from _expand(place, wanted, allow)
             continue
         else:
             relative, is_there = str(found.relative_to(root)), found.exists()
@@ -270,6 +295,12 @@ def _expand(given: str, wanted: Callable[[str], str | None]) -> Iterator[tuple[s
 
 def _joined(root: str, relative: str) -> str:
     return f"{root}/{relative}" if is_remote(root) else os.path.normpath(f"{root}/{relative}")
+
+
+def _check_regular(path: Path) -> None:
+    """Raise `FormatError` for a pipe, which would be waited for, or a device."""
+    if not isinstance(path, UrlPath) and path.exists() and not path.is_file():
+        raise FormatError("is no regular file: only those can be read twice", path=path)
 
 
 def _sorted_entries(path: Path) -> list[os.DirEntry[str]]:

@@ -63,12 +63,13 @@ class TableFiles:
     """What the sources of tables share: the files, and how a row of one is named.
 
     A folder means all tables below it. Relative paths of media begin at `media_root`, or beside
-    the table.
+    the table; rows read below it, and below what the user wants to `allow`.
     """
 
     files: tuple[str, ...]
     name: str = "table"
     media_root: str | None = None
+    allow: tuple[str, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return self.files
@@ -77,7 +78,7 @@ class TableFiles:
         return fingerprint(listed.path for listed in self._listed())
 
     def _listed(self) -> Iterator[Listed]:
-        return list_files(self.files, table_stem)
+        return list_files(self.files, table_stem, self.allow)
 
     def _rows(self, part: Mapping[str, Any], found: Iterable[tuple[int, Any]]) -> Iterator[Row]:
         """Yield a row for each (number, fields), or for the `SampleError` in place of fields."""
@@ -89,6 +90,7 @@ class TableFiles:
                 origin=Origin(source=self.name, path=part["relative"], row=number),
                 fields={} if is_problem else content,
                 media_dir=media_dir,
+                allow=self.allow,
                 problem=content if is_problem else None,
             )
 

@@ -53,12 +53,14 @@ class TarSource:
     """The samples of tars, given by paths, folders, globs, braces or urls.
 
     Keys are `{tar's name}/{key in the tar}`. `interleaved` turns the interleave rule on or off.
-    Relative paths in the json begin at `media_root`, or beside the tar.
+    Relative paths in the json begin at `media_root`, or beside the tar; rows read below it, and
+    below what the user wants to `allow`.
     """
 
     tars: tuple[str, ...]
     name: str = "tars"
     media_root: str | None = None
+    allow: tuple[str, ...] = ()
     interleaved: bool = True
     max_sample_bytes: int = MAX_SAMPLE_BYTES
 
@@ -95,7 +97,7 @@ class TarSource:
         return fingerprint(tar.path for tar in self._listed())
 
     def _listed(self) -> Iterator[Listed]:
-        return list_files([tar.removeprefix("file://") for tar in self.tars], tar_stem)
+        return list_files([t.removeprefix("file://") for t in self.tars], tar_stem, self.allow)
 
 
 def tar_stem(file_name: str) -> str | None:
@@ -165,6 +167,7 @@ class _Reader:
             key=name_from_path(f"{part['name']}/{key}"),
             origin=Origin(source=self.source.name, path=part["relative"], row=key),
             media_dir=self.source.media_root or folder,
+            allow=self.source.allow,
             **content,
         )
 

@@ -1,7 +1,8 @@
 """Text tables: one row a line (jsonl, plain text), JSON arrays, csv and tsv.
 
 Rows of lines are numbered like lines, from 0; blank lines have a number but are no rows, and a
-last line without newline counts. A line longer than the limit is found and passed over in small
+last line without newline counts. A run of blank lines without end, which a small file may inflate
+to, is an error. A line longer than the limit is found and passed over in small
 pieces, never held in memory.
 
 A csv row may span lines inside quotes, so the csv module itself finds the ends. Lines are decoded
@@ -45,6 +46,8 @@ WINDOW = 1 << 16
 PIECE = 1 << 20
 MARKS = re.compile(r'["\\\[\]{}]')
 SPACE = " \t\r\n"
+SPACES = re.compile(f"[{SPACE}]*")
+MAX_BLANK_LINES = 1_000_000  # in a row: no table has as many, a file of 1 KB may inflate to them
 # Behind an element of an array; and behind names and values of an object of columns.
 AFTER_ELEMENT = frozenset(SPACE + ",]}:")
 DECODER = json.JSONDecoder()
@@ -68,7 +71,7 @@ class TextTable:
     ) -> Iterator[TableRecord]:
         """Yield the records of a file or span that stands at record `number`."""
         if self.format in ("jsonl", "txt"):
-            return line_records(file, number, offset, self.max_row_bytes)
+            return line_records(file, number, offset, self.max_row_bytes, self.path)
         if self.format == "array":
             elements = Elements(file, offset, self.max_row_bytes, self.path)
             return elements.records(number, inside=inside)
@@ -130,14 +133,14 @@ def _header(table: TextTable, file: BinaryIO, offset: int) -> tuple[tuple[str, .
 
 def _json_format(file: BinaryIO, path: Path, max_row_bytes: int) -> str:
     """Return "array" or "jsonl" for what a .json file begins with."""
-    first = b""
-    while (byte := file.read(1)) and not first.strip(BLANK):
-        first = byte
-    if first == b"[":
+    while (piece := _peek(file, WINDOW)) and not piece.strip(BLANK):
+        file.read(len(piece))
+    file.read(len(piece) - len(piece.lstrip(BLANK)))
+    line = file.readline(max_row_bytes)
+    if line.startswith(b"["):
         return "array"
-    line = first + byte + file.readline(max_row_bytes)
     rest = file.read(1 << 16).strip(BLANK)
-    if first.strip(BLANK) and not rest.startswith(b"{") and _is_no_row(line, rest):
+    if line and not rest.startswith(b"{") and _is_no_row(line, rest):
         raise FormatError(
             "is one JSON object, not rows: give a JSON array of objects, or one object a line "
             "(an object of columns is read with --source columns)",
@@ -161,20 +164,29 @@ def _peek(file: BinaryIO, size: int) -> bytes:
 
 
 def line_records(
-    file: ByteReader, number: int, offset: int, max_bytes: int
+    file: ByteReader, number: int, offset: int, max_bytes: int, path: Path
 ) -> Iterator[TableRecord]:
     """Yield a record for each line that is not blank; the file stands at line `number`."""
+    num_blank = 0
     while line := file.readline(max_bytes + 1):
         start, size = offset, len(line)
         whole = size <= max_bytes or line.endswith(b"\n")
         while not line.endswith(b"\n") and not whole and (line := file.readline(PIECE)):
             size += len(line)
         offset += size
+        num_blank = 0 if not whole or line.strip(BLANK) else num_blank + 1
         if not whole:
             yield too_long(TableRecord(number, start, size), max_bytes)
-        elif line.strip(BLANK):
+        elif not num_blank:
             yield TableRecord(number, start, size, line)
+        elif num_blank > MAX_BLANK_LINES:
+            raise _too_blank(path, start)
         number += 1
+
+
+def _too_blank(path: Path, offset: int) -> FormatError:
+    problem = f"has more than {MAX_BLANK_LINES:,} blank lines in a row: is it damaged?"
+    return FormatError(problem, path=path, offset=offset)
 
 
 def json_fields(record: TableRecord) -> dict[str, Any]:
@@ -264,6 +276,7 @@ def delimited_records(
     csv.field_size_limit(max(max_bytes, csv.field_size_limit()))
     lines = _Lines(file, offset, max_bytes, path)
     reader = csv.reader(lines, delimiter=delimiter)
+    num_blank = 0
     while True:
         cells: list[str] | None = None
         problem = None
@@ -278,7 +291,11 @@ def delimited_records(
         if problem is not None:
             record.problem = SampleError("not csv", f"{record.place}: {problem}")
         elif not cells:
+            num_blank += 1
+            if num_blank > MAX_BLANK_LINES:
+                raise _too_blank(path, start)
             continue
+        num_blank = 0
         yield record
         number += 1
 
@@ -446,8 +463,7 @@ class Elements:
     def _peek(self) -> str:
         """Skip white space and return the character after it, or "" at the end of the file."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in SPACE:
-                self._at += 1
+            self._at = SPACES.match(self._text, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._text):
                 return self._text[self._at]
             if self._at_end:

@@ -354,7 +354,7 @@ class TokenizeText:
             if left == 0:
                 return
             with open_stream(listed.path) as file:
-                records = islice(line_records(file, 0, 0, self.max_row_bytes), left)
+                records = islice(line_records(file, 0, 0, self.max_row_bytes, listed.path), left)
                 for piece in cut(records, self.per_shard or sys.maxsize):
                     left = None if left is None else left - piece.num_rows
                     yield listed, piece
@@ -440,9 +440,10 @@ class TokenizeText:
         number, offset, num_bytes = table.get("slice", (0, 0, None))
         if num_bytes is None:
             streams.close()  # a whole file is read from its beginning
-        file = streams.at(as_path(table["path"]), offset)
+        path = as_path(table["path"])
+        file = streams.at(path, offset)
         span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
-        return line_records(span, number, offset, self.max_row_bytes)
+        return line_records(span, number, offset, self.max_row_bytes, path)
 
     def _text(self, record: TableRecord) -> str:
         if record.problem is not None:

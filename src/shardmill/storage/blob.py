@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
 from typing import Protocol
@@ -60,15 +61,22 @@ class LocalBlob:
 
     window = 4096
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, descriptor: int = -1) -> None:
+        """Open a file, or take the `descriptor` of one that was opened."""
         self.url = path
-        self._fd = -1
+        self._fd = descriptor
         self._map: memoryview | None = None
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.num_bytes = os.fstat(self._fd).st_size
+            if descriptor < 0:
+                # Without waiting: opening a pipe that nobody writes to would never return.
+                self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            info = os.fstat(self._fd)
         except OSError as error:
             raise FormatError(f"cannot be opened: {error.strerror}", path=path) from error
+        if not stat.S_ISREG(info.st_mode):
+            self.close()
+            raise FormatError("cannot be opened: it is no regular file", path=path)
+        self.num_bytes = info.st_size
 
     def read(self, offset: int, length: int) -> bytes:
         content = os.pread(self._fd, length, offset)
