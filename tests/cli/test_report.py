@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from drivers import snapshot
+from make_media import image
 
 Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -145,3 +147,23 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(
 def test_flags_for_schedulers_need_one(shardmill: Shardmill, flag: str) -> None:
     done = shardmill("ingest", "data/pairs.jsonl", "out", flag, code=2)
     assert 'kind = "slurm"' in done.stderr
+
+
+def test_a_report_says_what_to_type_for_rows_that_were_refused(
+    shardmill: Shardmill, tmp_path: Path
+) -> None:
+    photo = image("PNG", 20, 20)
+    for folder in ("in", "my photos"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.png").write_bytes(photo)
+    names = ["a.png", str(tmp_path / "my photos" / "a.png")]
+    lines = [json.dumps({"image": name, "caption": name}) for name in names]
+    (tmp_path / "in" / "rows.jsonl").write_text("\n".join(lines))
+    words = ("ingest", "in/rows.jsonl", "--workers", "0", "--max-skip-rate", "1")
+    flag = f"--allow '{tmp_path}/my photos'"
+    said = shardmill(*words[:2], "out", *words[2:]).stdout
+    assert "1 x path not allowed" in said
+    assert f"run it into another folder with {flag}" in said
+    allowed = shardmill(*words[:2], "out-2", *words[2:], *shlex.split(flag)).stdout
+    assert "not allowed" not in allowed
+    assert "2 in 1 shard" in allowed

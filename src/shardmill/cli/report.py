@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -20,13 +21,14 @@ from shardmill.api.data import Codes, Data, Lengths
 from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_settings
 from shardmill.api.values import to_engine
 from shardmill.cli import output
-from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage, listed
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import preview_stage
+from shardmill.shards.ledger import read_rejects, reject_lists
 
 MAX_LISTED = 5
+MAX_REJECT_FILES, MAX_REJECTS = 16, 10_000  # read for a hint, of what may be millions
 Print = Callable[[Any, bool], None]
 
 
@@ -226,15 +228,17 @@ def _print_end(report: RunReport) -> None:
         output.hint(f"shardmill status {out}")
     elif report.num_done == 0:
         output.say("✓", f"nothing to do: {out} is complete")
-        _print_counts(report.manifest)
+        _print_counts(report)
     else:
         rate = report.num_in / max(report.seconds, 1e-9)
         took = humanize.duration(report.seconds)
         output.say("✓", f"{out} is complete: {took}, {humanize.count(rate)} samples/s")
-        _print_counts(report.manifest)
+        _print_counts(report)
 
 
-def _print_counts(manifest: Manifest) -> None:
+def _print_counts(report: RunReport) -> None:
+    manifest = report.manifest
+    assert manifest is not None
     shards = humanize.plural(len(manifest.shards), "shard")
     size = humanize.size(manifest.num_bytes)
     output.facts(
@@ -247,3 +251,15 @@ def _print_counts(manifest: Manifest) -> None:
             ),
         ]
     )
+    if any(reason.endswith("not allowed") for reason in manifest.skipped):
+        _print_not_allowed(report.out_dir)
+
+
+def _print_not_allowed(out: Path) -> None:
+    """Print what to type so that rows may read the places that most of the refused ones name."""
+    lists = islice(reject_lists(out).values(), MAX_REJECT_FILES)
+    rejects = (reject for path in lists for reject in read_rejects(path))
+    refused = (r for r in rejects if r.reason.endswith("not allowed"))
+    places = Counter(r.detail.rpartition("--allow ")[2] for r in islice(refused, MAX_REJECTS))
+    flags = " ".join(f"--allow {place}" for place, _ in places.most_common(MAX_LISTED))
+    output.hint(f"if you trust these rows, run it into another folder with {flags}")
