@@ -6,7 +6,14 @@ from types import ModuleType
 
 import pytest
 
-from shardmill.errors import FormatError, SampleError, ShardmillError, foreign
+from shardmill.errors import (
+    FormatError,
+    SampleError,
+    ShardmillError,
+    UnitFailed,
+    foreign,
+    plugin,
+)
 
 
 class PanicException(BaseException):
@@ -74,3 +81,17 @@ def test_details_are_short_and_hold_no_address() -> None:
     assert "0x" not in str(reject)
     assert "\n" not in str(reject)
     assert len(str(reject)) < 400
+
+
+class OwnShape:
+    """A plugin of a user."""
+
+
+def test_a_plugin_that_raises_by_mistake_stops_the_unit_and_is_named() -> None:
+    told = r"the plugin .*test_errors:OwnShape failed at sample 'a-1': KeyError: 'text'"
+    with pytest.raises(UnitFailed, match=told), plugin(OwnShape(), "a-1"):
+        _ = {}["text"]  # type: ignore[var-annotated]
+    with pytest.raises(SampleError, match="no text"), plugin(OwnShape(), "a-1"):
+        raise SampleError("no text")
+    with pytest.raises(MemoryError), plugin(OwnShape(), "a-1"):
+        raise MemoryError

@@ -147,3 +147,17 @@ def _is_foreign(error: BaseException, kinds: tuple[type[Exception], ...]) -> boo
         trace = trace.tb_next
     name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     return isinstance(error, kinds) or name.partition(".")[0] != PACKAGE
+
+
+@contextmanager
+def plugin(used: object, key: str) -> Iterator[None]:
+    """Say which plugin failed, at which sample: what it raises by mistake stops the unit."""
+    try:
+        yield
+    except BaseException as error:
+        # RecursionError: rows may be nested deeper than Python's stack, whoever walks them.
+        if isinstance(error, RecursionError) or not _is_foreign(error, ()):
+            raise
+        name = f"{type(used).__module__}:{type(used).__qualname__}"
+        problem = f"{type(error).__name__}: {without_addresses(str(error))}"
+        raise UnitFailed(f"the plugin {name} failed at sample {key!r}: {problem}") from error

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, Filtered
+from shardmill.errors import ConfigError, Filtered, plugin
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -73,7 +73,8 @@ class FilterSamples(OverSamples):
                         raise Filtered("exact duplicate", f"of {repeats[number]}")
                     sample, sizes = parse_sample(key, raw), sizes_of(number)
                     for filter in self.filters:
-                        filter.check(sample, sizes)
+                        with plugin(filter, sample.key):
+                            filter.check(sample, sizes)
                     writer.add(sample, sizes)
                     count_sample(tally, sample, sizes)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
-from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError, plugin
 from shardmill.media.header import probe
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -155,7 +155,8 @@ class Ingest:
                     if sample.key in keys:
                         raise SampleError("duplicate key", f"{sample.key!r} is in this unit twice")
                     for filter in self.filters:
-                        filter.check(sample, sizes)
+                        with plugin(filter, sample.key):
+                            filter.check(sample, sizes)
                     writer.add(sample, sizes)
                     keys.add(sample.key)
                     count_sample(tally, sample, sizes)
@@ -291,7 +292,8 @@ class Assembler:
             if row.problem is not None:
                 raise row.problem
             with _row_to_blame():
-                document = self.shape.shape(row.fields)
+                with plugin(self.shape, row.key):
+                    document = self.shape.shape(row.fields)
                 if not document.segments:
                     raise SampleError("empty document", "it has neither text nor media")
                 known = find(self._key_of(row))
