@@ -227,7 +227,7 @@ def _check_rest(
     ledger: Ledger, record: StageRecord, receipts: Sequence[Receipt], deep: bool
 ) -> Iterator[Problem]:
     """Yield what is wrong with the files that belong to no unit (see `formats.sharedfiles`)."""
-    again = "remove manifest.json and run the stage again"
+    again = f"shardmill check {ledger.out_dir} --repair makes it again"
     try:
         entries = read_rest(ledger.out_dir)
         shards = [shard for receipt in receipts for shard in receipt.shards]
@@ -244,12 +244,12 @@ def _check_rest(
         try:
             num_bytes = path.stat().st_size
             if num_bytes != entry.num_bytes:
-                what = f"has {num_bytes} bytes, {REST_NAME} says {entry.num_bytes}"
+                what = f"has {num_bytes} bytes, {REST_NAME} says {entry.num_bytes}: {again}"
                 yield Problem("", entry.path, what)
             elif deep and checksum_outside(path, ranges.get(entry.path, [])) != entry.checksum:
                 yield Problem("", entry.path, f"is not what {REST_NAME} says: {again}")
         except OSError as error:
-            yield Problem("", entry.path, f"cannot be read: {error.strerror}")
+            yield Problem("", entry.path, f"cannot be read: {error.strerror}: {again}")
 
 
 def _find_uncovered(ledger: Ledger) -> Iterator[str]:
