@@ -79,6 +79,9 @@ def read_input(target: Target, folder: Path, changed: Path) -> str:
         target.read(folder, changed)
     except ShardmillError:
         return ""
+    except OSError as error:
+        # What the system says of a file is said as it is; Arrow and others raise it without number.
+        return "" if error.errno is not None else describe(error)
     except Exception as error:  # what else there is, is what we look for
         return describe(error)
     return ""

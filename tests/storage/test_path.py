@@ -214,3 +214,12 @@ def test_absent_files_are_named(tmp_path: Path) -> None:
 def test_file_urls_are_files(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     assert open_blob(f"file://{tmp_path}/x").read(1, 2) == b"bc"
+
+
+def test_what_is_no_url_is_refused_and_not_quoted() -> None:
+    broken = "https://user:secret@[::1/x?key=secret"
+    assert paths.plain_url(broken) == "https://..."
+    with pytest.raises(ConfigError, match=r"^https://\.\.\. is not a url"):
+        paths.split_url(broken)
+    with pytest.raises(ConfigError, match="cannot be the name"):
+        paths.check_name("\udcf9" * 100)

@@ -70,7 +70,10 @@ def is_remote(url: str) -> bool:
 
 def split_url(url: str) -> UrlParts:
     """Return root and path of a url; one with a user or password in it is refused."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{plain_url(url)} is not a url: {error}") from error
     if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss"):
         raise ConfigError(
             f"{plain_url(url)} was given with a user or password in it: put credentials into the "
@@ -86,7 +89,10 @@ def split_url(url: str) -> UrlParts:
 
 def plain_url(url: str) -> str:
     """Return a url as messages and logs may say it: without user, password and query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # nobody can tell what is secret in it
+        return f"{url.partition('://')[0]:.20}://..."
     if parts.scheme not in REMOTE_SCHEMES:
         return url
     host = parts.netloc.rpartition("@")[2] if parts.scheme in WEB_SCHEMES else parts.netloc
@@ -95,7 +101,7 @@ def plain_url(url: str) -> str:
 
 def check_name(name: str) -> str:
     """Return a name of a unit, a shard or a role if it is safe as a file name in every folder."""
-    if not SAFE_NAME.fullmatch(name) or len(name.encode()) > MAX_NAME_BYTES:
+    if not SAFE_NAME.fullmatch(name) or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise ConfigError(
             f"{name!r} cannot be the name of a unit or shard: use at most {MAX_NAME_BYTES} bytes, "
             "no '/', no control characters, and no '.' at the start"

@@ -102,11 +102,14 @@ def make_app(context: Context, token: str, port: int) -> Starlette:
         "/media": media,
         "/decoded": decoded,
     }
-    return Starlette(
+    app = Starlette(
         routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in routes.items()],
         middleware=[Middleware(RequestGuard, token=token, cookie=f"shardmill-{port}")],
         exception_handlers={ShardmillError: _refuse, OSError: _refuse, HTTPException: _no_page},
     )
+    # A path with another slash is not found: a redirect would repeat bytes of the request.
+    app.router.redirect_slashes = False
+    return app
 
 
 def bind(port: int | None, default: int) -> socket.socket:
