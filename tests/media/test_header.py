@@ -183,3 +183,11 @@ def test_a_wav_tells_its_duration() -> None:
 )
 def test_sounds_are_known_by_their_first_bytes(head: bytes) -> None:
     assert probe("audio", head + bytes(500)).size.width == 0
+
+
+@pytest.mark.parametrize("kind", ["image", "video", "audio"])
+def test_a_refusal_quotes_no_bytes_of_what_it_refused(kind: str) -> None:
+    with pytest.raises(SampleError) as caught:
+        probe(kind, b"root:secret:19000:0:99999:7:::")
+    assert "secret" not in str(caught.value)
+    assert "30 bytes" in caught.value.detail

@@ -92,7 +92,7 @@ def _probe(kind: str, head: bytes, data: bytes | memoryview) -> MediaHeader | No
 def _what_else(kind: str, head: bytes, num_bytes: int) -> str:
     ext = video_format(head) if kind == "video" else None
     if ext is None:
-        return f"{num_bytes} bytes that begin with {head[:16]!r}"
+        return f"{num_bytes} bytes that begin like no {kind} known here"
     return f"{num_bytes} bytes of {ext} without a video track: only audio, or cut off before it"
 
 
