@@ -14,13 +14,14 @@ import lmdb
 import pytest
 from web_server import serving
 
-from shardmill.errors import FormatError, SampleError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.sample import Origin
 from shardmill.sources import download as downloads
 from shardmill.sources.allowed import Allowed, check_address
 from shardmill.sources.download import Patience, download
 from shardmill.sources.fetch import Fetcher
 from shardmill.sources.folder import FolderSource
+from shardmill.sources.guess import shape_of
 from shardmill.sources.nemo import NemoSource
 from shardmill.sources.source import Row, list_files, walk
 from shardmill.sources.tables import TableSource, table_stem
@@ -278,6 +279,8 @@ def test_a_caption_that_leads_out_is_a_reject(tmp_path: Path, row: Row) -> None:
             assert found.problem is not None
             assert found.problem.reason == "path not allowed"
             assert "text" not in found.fields
+            with pytest.raises(ConfigError, match=rf"no row .* path not allowed: .*{tmp_path}"):
+                shape_of(source)
 
 
 def test_links_that_lead_out_of_a_folder_stop_its_listing(tmp_path: Path) -> None:

@@ -65,12 +65,16 @@ def shape_of(source: Source) -> Shape:
     if kind is not None:
         named: Shape = build(SHAPES, {"kind": kind})
         return named
+    problem = None
     with source.open() as read:
         for part in source.parts(LOOK_AT_ROWS):
-            rows = [row.fields for row in islice(read(part.input), LOOK_AT_ROWS) if not row.problem]
+            found = list(islice(read(part.input), LOOK_AT_ROWS))
+            problem = problem or next((row.problem for row in found if row.problem), None)
+            rows = [row.fields for row in found if not row.problem]
             if rows:
                 return guess_shape(rows)
-    raise ConfigError("the input holds no row that can be read")
+    first = f"; the first says: {problem}" if problem else ""
+    raise ConfigError(f"the input holds no row that can be read{first}")
 
 
 def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
