@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         tokenize,
     )
     from shardmill.errors import ShardmillError
+    from shardmill.model.codec import trust
     from shardmill.train.collate import Collate
     from shardmill.train.dataset import PackedDataset, RowDataset
     from shardmill.train.loader import loader
@@ -59,6 +60,7 @@ _MODULES = {
     "Collate": "shardmill.train.collate",
     "Mix": "shardmill.train.mix",
     "ShardmillError": "shardmill.errors",
+    "trust": "shardmill.model.codec",
 }
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "remove",
     "run",
     "tokenize",
+    "trust",
 ]
 
 

@@ -1,5 +1,8 @@
 """One family of errors: a message says what was found, where, and what to do.
 
+No message holds a secret: every text of an error, an event, a failure or a reject goes through
+`mask`, which leaves out what stands in a url for keys.
+
 Optional packages, imported where they are used; a missing one says what to install. `foreign` is
 the gate at which other people's code meets one sample.
 """
@@ -22,8 +25,39 @@ def without_addresses(text: str) -> str:
     return ADDRESS.sub("", text)
 
 
+# "https://user:password@host/name?query#fragment": the user, the name and the query of a url.
+_URL = re.compile(
+    r"\b([a-z][a-z0-9+.-]{0,20}://)(?:([^\s/?#'\"<>]*)@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?",
+    re.IGNORECASE,
+)
+# A parameter that is a secret, or says whose it is: X-Amz-Signature=..., sig=..., token=...
+SECRET = re.compile(
+    r"(?<![A-Za-z0-9])((?:x-(?:amz|goog|oss|tos|cos)-[\w-]{1,40}|[\w-]{0,40}(?:signature|token|secret"
+    r"|password|passwd|credential|access_?key(?:_?id)?|api_?key|account_?key)|sig|pwd|auth)"
+    r"(?:=|%3d))[^&\s'\"<>]+",
+    re.IGNORECASE,
+)
+
+
+def mask(text: str) -> str:
+    """Return a text in which urls have no user, password or query, and secrets are '***'."""
+    if "://" in text:
+        text = _URL.sub(_plain, text)
+    return SECRET.sub(r"\1***", text) if "=" in text or "%" in text else text
+
+
+def _plain(found: re.Match[str]) -> str:
+    scheme, user, name = found.groups()
+    # abfs://container@account names a container; whatever else stands there is a credential.
+    is_name = user and ":" not in user and scheme.lower() in ("abfs://", "abfss://")
+    return f"{scheme}{user}@{name}" if is_name else f"{scheme}{name}"
+
+
 class ShardmillError(Exception):
     """The root of everything that shardmill raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(mask(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(ShardmillError):
@@ -63,7 +97,7 @@ class SampleError(ShardmillError):
 
     def __init__(self, reason: str, detail: str = "") -> None:
         # Every reject passes here, and what libraries say of a sample often quotes an object.
-        self.reason, self.detail = without_addresses(reason), without_addresses(detail)
+        self.reason, self.detail = mask(without_addresses(reason)), mask(without_addresses(detail))
         super().__init__(f"{self.reason}: {self.detail}" if detail else self.reason)
 
 

@@ -1,9 +1,19 @@
-"""How many processors this process may really use: affinity and cgroup quota, not the machine's."""
+"""How many processors this process may really use, and how it starts others like itself.
+
+Python looks for modules first where it was started, which may be a folder of data: a file there
+that is named like a module would run. No process that is started here looks there.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from typing import Any
 
 
 def count_cpus(root: Path = Path("/")) -> int:
@@ -60,3 +70,53 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def python_module(name: str) -> list[str]:
+    """Return the command that runs a module of ours, to be run with `python_environ`."""
+    return [sys.executable, "-P", "-m", name]
+
+
+def python_environ() -> dict[str, str]:
+    """Return the environment for processes of ours."""
+    # "PYTHONPATH=:/code" has an empty entry, which means the working folder.
+    folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+
+class SafeProcess(SpawnProcess):
+    """A process of `multiprocessing` that does not look for modules in the working folder."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        with _safe_environ():
+            return SpawnProcess._Popen(process_obj)
+
+
+class SafeContext(SpawnContext):
+    """The way to spawn a `SafeProcess`."""
+
+    Process = SafeProcess
+
+
+def spawn_context() -> SpawnContext:
+    """Return the context in which `multiprocessing` starts processes of ours."""
+    with _safe_environ():
+        resource_tracker.ensure_running()  # a process as well, which the first lock would start
+    return SafeContext()
+
+
+@contextmanager
+def _safe_environ() -> Iterator[None]:
+    """Have what is started meanwhile by `multiprocessing`, which takes no flags, start safely."""
+    safe = {"PYTHONPATH": python_environ()["PYTHONPATH"], "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in safe}
+    os.environ.update(safe)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

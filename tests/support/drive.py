@@ -14,8 +14,8 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     timing = LockTiming(beat_s=options.pop("beat_s", 3.0), stale_s=options.pop("stale_s", 30.0))
     part = tuple(options.pop("part", (1, 1)))
-    stage = from_plain(options.pop("stage"))
-    engine = from_plain(options.pop("on")) if "on" in options else None
+    stage = from_plain(options.pop("stage"), trusted=True)
+    engine = from_plain(options.pop("on"), trusted=True) if "on" in options else None
     try:
         out = options.pop("out")
         report = run_stage(stage, out, on=engine, part=part, timing=timing, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from shardmill.api import data
 from shardmill.api.running import RunOptions, run_report
@@ -168,7 +168,9 @@ def _repair(path: Path, verdict: Verdict, run: RunOptions) -> RunReport:
     record = Ledger(path).read_stage()
     if record is None:
         raise ShardmillError(f"{path} is not a folder of shardmill: it has no stage.json")
-    stage = cast(Stage, from_plain(record.stage, where=f"{path}/stage.json"))
+    stage = from_plain(record.stage, where=f"{path}/stage.json")
+    if not isinstance(stage, Stage):
+        raise ConfigError(f"{path}/stage.json names no stage, but {type(stage).__name__}")
     # Before a unit is given up that the inputs of today could not give back.
     check_fresh(Ledger(path), stage)
     repair(verdict)

@@ -140,4 +140,6 @@ def _layout(value: Any) -> ImageLayout:
 
 def _checked(cls: type, settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     types = field_types(cls)
-    return {n: from_plain(settings[n], types[n], where=n) for n in names if n in settings}
+    return {
+        n: from_plain(settings[n], types[n], where=n, trusted=True) for n in names if n in settings
+    }

@@ -86,7 +86,7 @@ def to_spec(value: str | Mapping[str, Any] | Spec, spec: type[Spec], *, where: s
     if isinstance(value, str):
         value = parse_plugin(f"fields,{value}" if value else "fields")
         del value["kind"]
-    made: Spec = from_plain(value, spec, where=where)
+    made: Spec = from_plain(value, spec, where=where, trusted=True)
     return made
 
 

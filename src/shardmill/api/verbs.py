@@ -406,6 +406,7 @@ def plan(
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
         sm.plan([812, 90, 4403], "packs.plan", capacity=8192)[0]
     """
+    from shardmill.model.codec import names_in, parse_plugin, trust
     from shardmill.model.plan import PackSpec, length_table
     from shardmill.packing.balance import ModelShape
     from shardmill.packing.plan import plan_packs
@@ -413,6 +414,8 @@ def plan(
     from shardmill.shards.plans import write_plan
     from shardmill.shards.tokens.shard import read_lengths
 
+    # A plan that is only read does not say what may be loaded.
+    trust(*names_in(parse_plugin(method)), *names_in(parse_plugin(balance)))
     spec = PackSpec(
         capacity=capacity,
         alignment=alignment,

@@ -6,9 +6,11 @@ verb stands in the table, and a test compares it with the verb's own.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+import traceback
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from shardmill import __version__
-from shardmill.errors import ShardmillError
+from shardmill.errors import ShardmillError, mask
 
 # verb -> (module:command, one line of help), in the order of the pipeline
 VERBS: dict[str, tuple[str, str]] = {
@@ -111,12 +113,22 @@ class VerbGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="shardmill")
-def cli() -> None:
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="Let the data that is read name this class of yours; repeat for more.",
+)
+def cli(trust: tuple[str, ...]) -> None:
     """Turn raw images, videos and text into balanced, packed training batches.
 
     Every verb resumes when it is run again, refuses a folder that was made with other settings, and
     accounts for every sample: in = kept + skipped, by reason.
     """
+    if trust:
+        from shardmill.model import codec
+
+        codec.trust(*trust)
 
 
 def main() -> NoReturn:
@@ -130,7 +142,9 @@ def main() -> NoReturn:
         click.echo(str(error.__cause__ or "") or "stopped", err=True)
         sys.exit(128 + getattr(error.__cause__, "signal_number", signal.SIGINT))
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(mask(said.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except ShardmillError as error:
         _fail(str(error))
@@ -138,6 +152,9 @@ def main() -> NoReturn:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ReaderGone:
         _end_unread()
+    except Exception:  # a bug of ours, or of a plugin: all that is known, but no secrets
+        click.echo(mask(traceback.format_exc()), err=True)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -156,7 +173,7 @@ def _open_streams() -> None:
 def _fail(message: str) -> NoReturn:
     from shardmill.cli import output  # with which the other lines of a command come
 
-    output.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    output.echo(f"{click.style('error:', fg='red', bold=True)} {mask(message)}", err=True)
     sys.exit(2)
 
 

@@ -36,8 +36,8 @@ def open_reader(
         return _open_export(format, folder, space or _space_of(stage.get("input_dir")))
     if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
         # `shardmill pack` writes such tars as well.
-        plain = {"kind": "webdataset", "samples": stage.get("samples_dir")}
-        format = build(FORMATS, plain, where=f"{folder}: format")
+        plain = {"kind": FORMATS["webdataset"], "samples": stage.get("samples_dir")}
+        format = from_plain(plain, Format, where=f"{folder}: format")
         return _open_export(format, folder, space or _space_of(stage["tokens_dir"]))
     if record is not None or (folder / "manifest.json").exists():
         return open_folder(folder, codes_dir)

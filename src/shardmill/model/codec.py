@@ -4,6 +4,10 @@ A plugin becomes `{"kind": "template/chat", field: value, ...}`, at every level,
 of different classes with equal fields never share a digest; a class from outside of shardmill is
 named as "package.module:Class". A dataclass of ours that is no plugin needs no kind: the field that
 holds it says what it is.
+
+Here is the gate between data and code. A spec in memory was written by the user, or came through
+`from_plain`, which lets data name only what stands in our tables, or what the user has named in
+this process: in a flag, a recipe, a job or a program, or by `trust`.
 """
 
 from __future__ import annotations
@@ -12,13 +16,25 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import orjson
 
@@ -30,6 +46,25 @@ from shardmill.storage.path import as_path
 COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
+# A field whose text names code: a name of a table or 'package.module:Name', perhaps with fields.
+Named: TypeAlias = Annotated[str, "names code"]
+
+# What data may name besides our own tables.
+_NAMED: set[str] = set()
+
+
+def trust(*names: str) -> None:
+    """Let folders and plans that are read from now on name these classes and functions of yours.
+
+    Each is written as "package.module:Class". A class that you gave to a verb of this process is
+    trusted already.
+
+        sm.trust("my_formats:Lines")
+        sm.open("export")
+    """
+    for name in names:
+        _split_name(name)
+    _NAMED.update(names)
 
 
 def to_plain(value: object) -> Plain:
@@ -51,14 +86,21 @@ def to_plain(value: object) -> Plain:
     raise ConfigError(f"cannot store a {type(value).__name__} in a spec: {value!r}")
 
 
-def from_plain(plain: object, expected: Any = object, *, where: str = "spec") -> Any:
+def from_plain(
+    plain: object, expected: Any = object, *, where: str = "spec", trusted: bool = False
+) -> Any:
     """Return the value that `to_plain` stored, checked against the annotation `expected`.
 
-    `where` names the place in messages: "ingest.per_shard must be int, got 'many'".
+    `where` names the place in messages: "ingest.per_shard must be int, got 'many'". `trusted` says
+    that the user wrote it, so that it may name any class: never say so of what was read from data.
     """
     origin, choices = get_origin(expected), get_args(expected)
     if origin in (Union, types.UnionType):
-        return _from_union(plain, get_args(expected), where)
+        return _from_union(plain, get_args(expected), where, trusted)
+    if origin is Annotated:
+        for name in names_in(parse_plugin(_need(plain, str, where))):
+            _admit(name, where, trusted)
+        return plain
     if origin is Literal:
         if plain not in get_args(expected):
             raise ConfigError(
@@ -66,21 +108,27 @@ def from_plain(plain: object, expected: Any = object, *, where: str = "spec") ->
             )
         return plain
     if origin is tuple:
-        return _from_tuple(plain, get_args(expected), where)
+        return _from_tuple(plain, get_args(expected), where, trusted)
     if origin in (list, Sequence):
         items = _need(plain, list, where)
-        return [from_plain(item, choices[0], where=f"{where}[{i}]") for i, item in enumerate(items)]
+        return [
+            from_plain(item, choices[0], where=f"{where}[{i}]", trusted=trusted)
+            for i, item in enumerate(items)
+        ]
     if origin in (dict, Mapping):
         _, value_type = choices
         items = _need(plain, dict, where)
-        return {k: from_plain(v, value_type, where=f"{where}.{k}") for k, v in items.items()}
+        return {
+            k: from_plain(v, value_type, where=f"{where}.{k}", trusted=trusted)
+            for k, v in items.items()
+        }
     if isinstance(plain, dict) and "kind" in plain:
-        return _build(plain, expected, where)
+        return _build(plain, expected, where, trusted)
     if isinstance(expected, type) and dataclasses.is_dataclass(expected):
         # A field annotated `Plain` (a job's stage) was read before its owner: then this is done.
         if isinstance(plain, expected):
             return plain
-        return _build_class(expected, _need(plain, dict, where), where)
+        return _build_class(expected, _need(plain, dict, where), where, trusted)
     if expected is Path:
         return as_path(_need(plain, str, where))
     if expected is float and isinstance(plain, int) and not isinstance(plain, bool):
@@ -115,12 +163,14 @@ def differences(old: Plain, new: Plain, where: str = "") -> list[str]:
     return [f"{where or 'value'}: {json.dumps(old)} -> {json.dumps(new)}"]
 
 
-def build(table: Table, plain: Mapping[str, Any], *, where: str = "spec") -> Any:
+def build(
+    table: Table, plain: Mapping[str, Any], *, where: str = "spec", trusted: bool = True
+) -> Any:
     """Return the plugin that `{"kind": name, field: value, ...}` describes, as a user wrote it."""
     kind = plain.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
-    return from_plain({**plain, "kind": resolve(table, kind)}, where=where)
+    return from_plain({**plain, "kind": resolve(table, kind)}, where=where, trusted=trusted)
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
@@ -141,6 +191,17 @@ def parse_plugin(text: str) -> dict[str, Any]:
     return plain
 
 
+def names_in(plain: Any) -> Iterator[str]:
+    """Yield every 'package.module:Name' that a plugin and the plugins in it name."""
+    if isinstance(plain, Mapping):
+        kind = plain.get("kind")
+        if isinstance(kind, str) and ":" in kind:
+            yield kind
+    if isinstance(plain, Mapping | list):
+        for value in plain.values() if isinstance(plain, Mapping) else plain:
+            yield from names_in(value)
+
+
 def stored_kind(cls: type) -> str | None:
     """Return how a stored spec names a class; None for a class of ours that is no plugin."""
     path = f"{cls.__module__}:{cls.__qualname__}"
@@ -149,22 +210,56 @@ def stored_kind(cls: type) -> str | None:
 
 def load_class(path: str) -> type:
     """Return the class that 'package.module:Class' names."""
-    module_name, colon, name = path.partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigError(f"{path!r} is not of the form 'package.module:Class'")
-    try:
-        found = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot load {path!r}: {error}") from error
+    found = load_named(path)
     if not isinstance(found, type):
         raise ConfigError(f"{path!r} is not a class")
     return found
 
 
+def load_named(path: str) -> Any:
+    """Return what 'package.module:Name' names; the name is one of ours, or the user's own.
+
+    A module that is installed nowhere is looked for in the working folder, which becomes the last
+    place of the search path only then.
+    """
+    module_name, name = _split_name(path)
+    try:
+        _look_beside(module_name.partition(".")[0])
+        return getattr(import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot load {path!r}: {error}") from error
+
+
+def texts_of(plain: Any) -> Iterator[str]:
+    """Yield every text in a spec."""
+    if isinstance(plain, str):
+        yield plain
+    elif isinstance(plain, Mapping | list):
+        for value in plain.values() if isinstance(plain, Mapping) else plain:
+            yield from texts_of(value)
+
+
+def named_in(plain: Plain) -> list[str]:
+    """Return the names of the user's own code in a spec, for other processes to trust."""
+    return sorted({text.partition(",")[0] for text in texts_of(plain)} & _NAMED)
+
+
+def code_path(plain: Plain) -> list[str]:
+    """Return the folders of the modules that `named_in` names, for other processes to search."""
+    folders: dict[str, None] = {}
+    for top in [name.partition(":")[0].partition(".")[0] for name in named_in(plain)]:
+        _look_beside(top)
+        spec = None if top == "__main__" else find_spec(top)
+        if spec is not None and (spec.submodule_search_locations or spec.has_location):
+            places = spec.submodule_search_locations or [str(spec.origin)]
+            folders |= {str(Path(place).absolute().parent): None for place in places}
+    return list(folders)
+
+
 @cache
 def field_types(cls: type) -> dict[str, Any]:
     """Return the annotation of each field of a dataclass that its constructor takes."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
@@ -178,23 +273,54 @@ _ENCODER = json.JSONEncoder(
 )
 
 
-def _build(plain: dict[str, Any], expected: Any, where: str) -> Any:
+def _split_name(path: str) -> tuple[str, str]:
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise ConfigError(f"{path!r} is not of the form 'package.module:Class'")
+    return module_name, name
+
+
+def _look_beside(top: str) -> None:
+    here = str(Path.cwd())
+    if top in sys.modules or here in sys.path or find_spec(top) is not None:
+        return
+    if PathFinder.find_spec(top, [here]) is not None:
+        sys.path.append(here)
+
+
+def _admit(name: str, where: str, trusted: bool) -> None:
+    """Let a name pass that is ours or the user's own; `trusted` makes it the user's own."""
+    if name in stored_names() or name in _NAMED:
+        return
+    if not trusted:
+        raise ConfigError(
+            f"{where} names {name!r}, which is not part of shardmill, and data alone may not load "
+            f"code. If you know and want it: shardmill --trust {name} VERB ..., or in Python "
+            f"sm.trust({name!r})"
+        )
+    _NAMED.add(name)
+
+
+def _build(plain: dict[str, Any], expected: Any, where: str, trusted: bool) -> Any:
     kind = _need(plain["kind"], str, f"{where}.kind")
-    cls = load_class(resolve_stored(kind) or kind)
+    path = resolve_stored(kind) or kind
+    _split_name(path)
+    _admit(path, where, trusted)
+    cls = load_class(path)
     if not dataclasses.is_dataclass(cls):
         raise ConfigError(f"{where}: {kind!r} is not a dataclass, so it cannot be a spec")
     if isinstance(expected, type) and not issubclass(cls, expected):
         raise ConfigError(f"{where} must be a {expected.__name__}, got {kind!r}")
-    return _build_class(cls, plain, where)
+    return _build_class(cls, plain, where, trusted)
 
 
-def _build_class(cls: Any, plain: dict[str, Any], where: str) -> Any:
+def _build_class(cls: Any, plain: dict[str, Any], where: str, trusted: bool) -> Any:
     types_ = field_types(cls)
     unknown = sorted(plain.keys() - types_.keys() - {"kind"})
     if unknown:
         raise ConfigError(f"{where} has no field {unknown[0]!r}: use {_listed(sorted(types_))}")
     values = {
-        name: from_plain(plain[name], types_[name], where=f"{where}.{name}")
+        name: from_plain(plain[name], types_[name], where=f"{where}.{name}", trusted=trusted)
         for name in types_
         if name in plain
     }
@@ -211,7 +337,7 @@ def _build_class(cls: Any, plain: dict[str, Any], where: str) -> Any:
     return cls(**values)
 
 
-def _from_union(plain: object, options: tuple[Any, ...], where: str) -> Any:
+def _from_union(plain: object, options: tuple[Any, ...], where: str, trusted: bool) -> Any:
     if plain is None and type(None) in options:
         return None
     problems = []
@@ -219,21 +345,23 @@ def _from_union(plain: object, options: tuple[Any, ...], where: str) -> Any:
         if option is type(None):
             continue
         try:
-            return from_plain(plain, option, where=where)
+            return from_plain(plain, option, where=where, trusted=trusted)
         except ConfigError as error:
             problems.append(str(error))
     # The first option is the usual form of a field, so its problem helps most.
     raise ConfigError(problems[0])
 
 
-def _from_tuple(plain: object, items: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+def _from_tuple(
+    plain: object, items: tuple[Any, ...], where: str, trusted: bool
+) -> tuple[Any, ...]:
     values = _need(plain, list, where)
     if len(items) == 2 and items[1] is Ellipsis:
         items = (items[0],) * len(values)
     if len(items) != len(values):
         raise ConfigError(f"{where} must have {len(items)} values, got {len(values)}")
     return tuple(
-        from_plain(value, item, where=f"{where}[{i}]")
+        from_plain(value, item, where=f"{where}[{i}]", trusted=trusted)
         for i, (value, item) in enumerate(zip(values, items))
     )
 

@@ -191,6 +191,7 @@ class Tally:
 Work: TypeAlias = Callable[[Unit, Draft, Tally], None]
 
 
+@runtime_checkable
 class Stage(Protocol):
     """A frozen dataclass that turns units into shards; `version` moves when its bytes change."""
 

@@ -159,7 +159,7 @@ def choose(histogram: NDArray[np.int64], capacity: int, spec: PackSpec, loops: L
     key = mix(spec.seed, spec.epoch, 2)
     room = Room(capacity, spec.max_documents or NO_LIMIT, bound, key, loops)
     plain = parse_plugin(spec.method)
-    packer: Packer = build(PACKERS, plain, where="method")
+    packer: Packer = build(PACKERS, plain, where="method", trusted=False)
     fit = packer.fit(histogram, room)
     if plain["kind"] not in PACKERS:
         check_patterns(fit.patterns, histogram, room, spec.method)
@@ -228,7 +228,7 @@ def _balanced(
     spec: PackSpec, visual: NDArray[np.int64], attention: NDArray[np.int64], loops: Loops
 ) -> NDArray[np.uint32]:
     plain = parse_plugin(spec.balance)
-    balancer: Balancer = build(BALANCERS, plain, where="balance")
+    balancer: Balancer = build(BALANCERS, plain, where="balance", trusted=False)
     key = mix(spec.seed, spec.epoch, 4)
     order = np.asarray(balancer.order(visual, attention, block=spec.block, key=key, loops=loops))
     if plain["kind"] not in BALANCERS and not np.array_equal(np.sort(order), range(len(visual))):

@@ -16,7 +16,7 @@ that start later and elsewhere: `shardmill work OUT/jobs/NAME.json`.
      "stage_digest": "...", "path": [...]}
 
 NAME is a digest of the content, so the same command writes the same file. It holds the spec and
-where modules are found, and never a credential: those come from the environment of the task.
+the folders of the modules of the user's own that it names; a credential comes from the environment.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from shardmill import __version__
-from shardmill.errors import ConfigError, FormatError
-from shardmill.model.codec import Plain, build, digest, from_plain, to_plain
+from shardmill.errors import ConfigError, FormatError, mask
+from shardmill.model.codec import Plain, build, code_path, digest, from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
@@ -58,8 +58,8 @@ class Job:
     max_skip_rate: float
 
     def load_stage(self) -> Stage:
-        """Return the stage; importing its module is up to the sender's path."""
-        stage: Stage = from_plain(self.stage, where="stage")
+        """Return the stage; a job is what a driver of ours wrote, so it may name any class."""
+        stage: Stage = from_plain(self.stage, where="stage", trusted=True)
         return stage
 
     def for_run(self, token: str) -> Job:
@@ -184,7 +184,7 @@ def read_job(path: Path) -> Job:
             f"{FORMAT}: use that version here, or run the command that made it again"
         )
     add_to_path(content["path"])
-    job: Job = from_plain(content["job"], Job, where="job")
+    job: Job = from_plain(content["job"], Job, where="job", trusted=True)
     stage = job.load_stage()
     if stage_digest(stage) != content["stage_digest"]:
         raise ConfigError(
@@ -199,8 +199,8 @@ def keep_failure(ledger: Ledger, unit_name: str, message: str, trace: str = "") 
     """Write failures/NAME.json, as far as the disk allows: it only informs."""
     record = {
         "unit": unit_name,
-        "message": message,
-        "traceback": trace,
+        "message": mask(message),
+        "traceback": mask(trace),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "time": round(time.time(), 3),
@@ -210,7 +210,7 @@ def keep_failure(ledger: Ledger, unit_name: str, message: str, trace: str = "") 
 
 
 def add_to_path(folders: list[str]) -> None:
-    """Find modules where the sender of a job finds them, after our own places."""
+    """Find the modules that a job names where its sender finds them, after our own places."""
     sys.path += [folder for folder in folders if folder not in sys.path]
 
 
@@ -224,7 +224,7 @@ def _content(job: Job) -> dict[str, Any]:
         "shardmill": __version__,
         "job": fields,
         "stage_digest": stage_digest(job.load_stage()),
-        "path": [str(Path(folder).absolute()) for folder in sys.path],
+        "path": code_path(plain),
     }
 
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from shardmill.errors import StoreError
+from shardmill.errors import StoreError, mask
 from shardmill.storage.files import backend_of, list_names, read_all
 from shardmill.storage.path import UrlPath
 from shardmill.storage.text import dump_line, parse_json
@@ -59,6 +59,9 @@ class Event:
     num_bytes: int = 0
     message: str = ""
     fatal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", mask(self.message))
 
 
 OnEvent: TypeAlias = Callable[[Event], None]

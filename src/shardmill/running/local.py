@@ -11,15 +11,14 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.machine import count_cpus
-from shardmill.model.codec import to_plain
+from shardmill.machine import count_cpus, python_environ, python_module
+from shardmill.model.codec import code_path, to_plain
 from shardmill.running.engine import Assignment, Engine, Job
 from shardmill.running.pool import (
     PoolWorker,
@@ -106,22 +105,23 @@ class WorkerProcess:
 
     @classmethod
     def start(cls, job: Job, number: int) -> WorkerProcess:
-        """Start a worker and send it the job, with the path on which this process finds modules."""
+        """Start a worker and send it the job, with the folders of the modules that it names."""
         read_fd, write_fd = os.pipe()
         log_path = job.ledger.draft_dir / f"worker-{number}.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "shardmill.running.worker", str(write_fd)],
+                [*python_module("shardmill.running.worker"), str(write_fd)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(write_fd,),
-                env={**ONE_THREAD, **os.environ},  # what the user set wins
+                env={**ONE_THREAD, **python_environ()},  # what the user set wins
             )
         # The worker alone holds the writing end, so that its death closes the pipe.
         os.close(write_fd)
         worker = cls(process, read_fd, log_path)
-        worker.send({"job": to_plain(job), "path": sys.path})
+        plain = to_plain(job)
+        worker.send({"job": plain, "path": code_path(plain)})
         return worker
 
     def send(self, *messages: Mapping[str, Any]) -> None:

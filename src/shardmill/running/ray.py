@@ -29,14 +29,14 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ConfigError, ShardmillError, need
 from shardmill.machine import count_cpus
-from shardmill.model.codec import from_plain, to_plain
+from shardmill.model.codec import code_path, from_plain, to_plain
 from shardmill.running.engine import Assignment, Engine, Job, add_to_path
 from shardmill.running.events import Event, OnEvent, event_to_plain
 from shardmill.running.pool import (
@@ -134,7 +134,8 @@ class Ray(Engine):
             if colon and port.isdigit():  # Ray would take minutes to find out that nobody listens
                 at = (host.strip("[]"), int(port))
                 socket.create_connection(at, timeout=CONNECT_TIMEOUT_S).close()
-            ray.init(address=self.address or "local", **options)
+            with _apart_from_code():
+                ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, OSError, ValueError, ImportError) as error:
             lines = str(error).strip().splitlines()
             raise ConfigError(
@@ -143,6 +144,21 @@ class Ray(Engine):
                 "status), and is the address ray://HOST:10001 from outside of it, or HOST:6379 on "
                 "one of its machines?"
             ) from error
+
+
+@contextmanager
+def _apart_from_code() -> Iterator[None]:
+    """Start Ray as if from our own folder.
+
+    It puts the working folder, and that of the script, first on the search path of its workers.
+    """
+    ours, words = Path(__file__).parents[2], sys.argv
+    try:
+        sys.argv = [__file__, *words[1:]]
+        with chdir(ours):
+            yield
+    finally:
+        sys.argv = words
 
 
 def count_fitting(resources: Mapping[str, float], needs: Mapping[str, float]) -> int:
@@ -232,7 +248,8 @@ class ActorSpawner:
         job = self._job.for_run(f"{self._job.token}/{self._num_spawned:05d}")
         self._num_spawned += 1
         job.ledger.make_drafts()
-        order = {"job": to_plain(job), "path": sys.path, "cwd": os.getcwd()}  # noqa: PTH109
+        plain = to_plain(job)
+        order = {"job": plain, "path": code_path(plain), "cwd": os.getcwd()}  # noqa: PTH109
         actor = self._class.remote(dump_line(order))
         worker = RayWorker(self._ray, self._head, actor, job.ledger.draft_dir)
         self._listen(worker)
@@ -393,7 +410,7 @@ class ActorWorker:
     def _work(self) -> None:
         os.chdir(self._order["cwd"])
         add_to_path(self._order["path"])
-        job: Job = from_plain(self._order["job"], Job, where="job")
+        job: Job = from_plain(self._order["job"], Job, where="job", trusted=True)
         if not is_remote(job.out_dir) and not job.ledger.draft_dir.is_dir():
             raise ShardmillError(
                 f"{self._host} does not see {job.out_dir} as the driver does: all nodes "

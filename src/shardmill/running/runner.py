@@ -36,7 +36,7 @@ from shardmill.errors import (
     UnitFailed,
 )
 from shardmill.machine import count_cpus
-from shardmill.model.codec import build, from_plain, to_plain
+from shardmill.model.codec import build, from_plain, texts_of, to_plain
 from shardmill.model.manifest import Manifest, Receipt, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
@@ -65,7 +65,7 @@ from shardmill.running.plan import (
 from shardmill.running.progress import Progress, RunReport
 from shardmill.shards.ledger import FOLDERS, Ledger, set_aside
 from shardmill.storage.files import is_file_draft, list_names
-from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.path import UrlPath, as_path, refuse_secret
 
 
 def run_stage(
@@ -94,7 +94,9 @@ def run_stage(
     engine: Engine = on or build(ENGINES, {"kind": "local"})
     progress = Progress()
     # As workers will load it: a float that was given as an int would have another digest there.
-    stage = from_plain(to_plain(stage), where="stage")
+    stage = from_plain(to_plain(stage), where="stage", trusted=True)
+    for text in texts_of(to_plain(stage)):
+        refuse_secret(text)
     ledger = Ledger(as_path(out).absolute())
     if isinstance(ledger.out_dir, UrlPath) and ledger.out_dir.is_web:
         raise ConfigError(

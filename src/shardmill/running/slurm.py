@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.machine import python_module
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Unit
 from shardmill.running.engine import (
@@ -351,7 +351,7 @@ def write_script(
         ("output", log_dir / f"{job_path.stem}-%A_%a.log"),
         ("open-mode", "append"),
     ]
-    program = shape.program or f"{shlex.quote(sys.executable)} -m shardmill"
+    program = shape.program or shlex.join(python_module("shardmill"))
     requeue = " --requeue slurm" if shape.requeue else ""
     lines = [f"#SBATCH --{key}={value}" for key, value in wanted if value is not None]
     lines.append("#SBATCH --requeue" if shape.requeue else "#SBATCH --no-requeue")

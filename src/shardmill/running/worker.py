@@ -309,7 +309,7 @@ class Channel:
             os._exit(EXIT_ORPHANED)
         message = parse_json(line)
         add_to_path(message["path"])
-        job: Job = from_plain(message["job"], Job, where="job")
+        job: Job = from_plain(message["job"], Job, where="job", trusted=True)
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         return job
 

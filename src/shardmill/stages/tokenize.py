@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.codec import Plain
+from shardmill.model.codec import Named, Plain
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
@@ -109,7 +109,7 @@ class Tokenize(OverSamples):
     max_length: int | None = None
     overlong: Overlong = "drop"
     block_size: int | None = None
-    hook: str | None = None
+    hook: Named | None = None
     limit: int | None = None
     seed: int = 0
     epoch: int = 0

@@ -4,8 +4,8 @@ Code that takes a `Path` takes a `UrlPath` as well: names, joining and comparing
 and looking, listing and reading go to the store. Whatever is not defined here (renaming, linking,
 opening to write) ends in `__fspath__`, which refuses, so no url is ever taken for a local file.
 
-A url never carries a credential: those come from the environment, so that no job file, log,
-manifest or message can hold one.
+The url of a place never carries a credential, neither a password nor a signature: those come from
+the environment, so that no job file, log, manifest or message can hold one.
 
 `expand` spells out a pattern:
 
@@ -28,7 +28,7 @@ from pathlib import Path, PosixPath
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from shardmill.errors import ConfigError
+from shardmill.errors import SECRET, ConfigError, mask
 
 STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "oss", "tos")
 WEB_SCHEMES = ("http", "https")
@@ -74,7 +74,8 @@ def split_url(url: str) -> UrlParts:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"{plain_url(url)} is not a url: {error}") from error
-    if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss"):
+    user, at, _ = parts.netloc.rpartition("@")
+    if at and (":" in user or parts.scheme not in ("abfs", "abfss")):
         raise ConfigError(
             f"{plain_url(url)} was given with a user or password in it: put credentials into the "
             "environment"
@@ -90,13 +91,22 @@ def split_url(url: str) -> UrlParts:
 def plain_url(url: str) -> str:
     """Return a url as messages and logs may say it: without user, password and query."""
     try:
-        parts = urlsplit(url)
+        urlsplit(url)
     except ValueError:  # nobody can tell what is secret in it
         return f"{url.partition('://')[0]:.20}://..."
-    if parts.scheme not in REMOTE_SCHEMES:
-        return url
-    host = parts.netloc.rpartition("@")[2] if parts.scheme in WEB_SCHEMES else parts.netloc
-    return f"{parts.scheme}://{host}{parts.path}"
+    return mask(url)
+
+
+def refuse_secret(place: str) -> None:
+    """Raise `ConfigError` if a url that would be stored holds a password or a signature."""
+    _, colon, rest = place.partition("://")
+    found = SECRET.search(rest.partition("?")[2]) if colon else None
+    if found is not None:
+        raise ConfigError(
+            f"{plain_url(place)} was given with {found[1].rstrip('=')} in it, and the folder would "
+            "store that: put credentials into the environment and name the object by its plain "
+            "url, or download it first"
+        )
 
 
 def check_name(name: str) -> str:
@@ -116,6 +126,7 @@ def as_path(name: AnyPath) -> Path:
     name = os.fspath(name)
     if is_remote(name):
         split_url(name)
+        refuse_secret(name)
         return UrlPath(name)
     return Path(name.removeprefix("file://"))
 
@@ -205,6 +216,7 @@ class UrlPath(PosixPath):
 
 def expand(pattern: str) -> list[str]:
     """Return the files and urls that a pattern names, in order; none is a `ConfigError`."""
+    refuse_secret(pattern)
     if not is_remote(pattern) and Path(pattern).exists():
         return [pattern]
     names = list(islice(expand_braces(pattern), MAX_NAMES + 1))

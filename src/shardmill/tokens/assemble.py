@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, cast
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError, UnitFailed
+from shardmill.model.codec import load_named
 from shardmill.model.sample import Sample
 from shardmill.model.tokenrow import MediaSpan, Overlong, TokenRow, cut_row, mask_of, spans_of
 from shardmill.tokens.layout import MediaBlock
@@ -253,13 +253,7 @@ def load_hook(path: str) -> Hook:
 
     It may raise `SampleError` to leave a sample out.
     """
-    module_name, colon, name = path.partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigError(f"hook {path!r} is not of the form 'package.module:function'")
-    try:
-        found = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot load the hook {path!r}: {error}") from error
+    found = load_named(path)
     if not callable(found):
         raise ConfigError(f"the hook {path!r} is not a function")
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
+from shardmill.machine import spawn_context
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.objects import is_in_use
@@ -181,6 +182,8 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         # The client of a store does not survive a fork; workers that read local files do.
         if options.get("num_workers") and is_in_use() and getattr(dataset, "is_remote", True):
             options.setdefault("multiprocessing_context", "spawn")
+        if options.get("multiprocessing_context") == "spawn":
+            options["multiprocessing_context"] = spawn_context()
         options["worker_init_fn"] = EndWithParent(options.get("worker_init_fn"))
         super().__init__(dataset, **kind, **options)
         self.steps, self.state, self._streamed = steps, steps.start, streamed

@@ -13,18 +13,20 @@ that process. Plans are files that every worker maps:
 A pack has a number that travels to workers and says where it is found: with one plan its place
 there, with a plan for each epoch `epoch * 2^32 + place`.
 
-Run as a module, this makes the plan of one epoch: LIKE LENGTHS EPOCH PATH.
+Run as a module, this makes the plan of one epoch: LIKE LENGTHS EPOCH PATH CODE, where CODE is
+[[NAME, ...], [FOLDER, ...]]: the packer and balancer of the user's own, and where they lie.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -32,7 +34,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import digest
+from shardmill.machine import python_environ, python_module
+from shardmill.model.codec import code_path, digest, named_in, to_plain, trust
 from shardmill.model.manifest import ShardEntry, shards_digest
 from shardmill.model.plan import PackPlan
 from shardmill.packing.order import EpochOrder
@@ -94,9 +97,13 @@ class EpochPlans:
 
     `lengths` is what that plan was made from: a length table, or a folder of token shards. `folder`
     takes the plans of the other epochs; best on a disk that the processes of a node share.
+    `trusted` are the packer and balancer of the user's own, for processes that do not know them.
     """
 
-    def __init__(self, like: AnyPath, lengths: AnyPath, folder: AnyPath) -> None:
+    def __init__(
+        self, like: AnyPath, lengths: AnyPath, folder: AnyPath, trusted: Sequence[str] = ()
+    ) -> None:
+        trust(*trusted)
         self.like, self.lengths, self.folder = as_path(like), as_path(lengths), Path(folder)
         self.first = open_plan(self.like)
         if self.first.spec.epoch:
@@ -113,7 +120,8 @@ class EpochPlans:
         self._planner: subprocess.Popen[bytes] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EpochPlans, (self.like, self.lengths, self.folder)
+        names = named_in(to_plain(self.first.spec))
+        return EpochPlans, (self.like, self.lengths, self.folder, names)
 
     def size(self, epoch: int) -> int:
         """Return the packs of an epoch."""
@@ -156,15 +164,17 @@ class EpochPlans:
             if self.path(epoch).exists():
                 return
             # A process and not a thread, which would take the interpreter from the training loop.
-            words = [str(self.like), str(self.lengths), str(epoch), str(self.path(epoch))]
+            spec = to_plain(self.first.spec)
+            code = json.dumps([named_in(spec), code_path(spec)])
+            words = [str(self.like), str(self.lengths), str(epoch), str(self.path(epoch)), code]
             self._planner = subprocess.Popen(
-                [sys.executable, "-m", make_plan.__module__, *words],
+                [*python_module(make_plan.__module__), *words],
                 # It watches its input: when this process ends in any way, so does the planner.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a plan that fails here is made again, in the open
                 pass_fds=(lock,),  # its own handle on the lock, which it keeps when ours is closed
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=python_environ(),
             )
 
     @contextmanager
@@ -206,4 +216,7 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     os.nice(NICE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    names, folders = json.loads(sys.argv[5])
+    trust(*names)
+    sys.path += folders
     make_plan(as_path(sys.argv[1]), as_path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

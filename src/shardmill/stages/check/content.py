@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError, ShardmillError
 from shardmill.formats.packed import packed_documents, packed_row
 from shardmill.formats.webdataset import VIDEO_SPACE
+from shardmill.machine import spawn_context
 from shardmill.media.header import probe
 from shardmill.media.image import decode_image
 from shardmill.model.manifest import Manifest, ShardEntry
@@ -105,7 +105,7 @@ def check_content(folder: Path, limits: Limits | None = None, *, workers: int = 
     workers = min(workers, len(manifest.shards), manifest.num_bytes // BYTES_WORTH_A_PROCESS)
     if workers < 2:
         return ContentReport(tuple(map(check, manifest.shards)))
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, spawn_context()) as pool:
         return ContentReport(tuple(pool.map(check, manifest.shards)))
 
 

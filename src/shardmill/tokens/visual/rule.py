@@ -26,7 +26,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -35,7 +34,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.codec import load_class
+from shardmill.model.codec import Named, load_class, load_named
 from shardmill.model.frames import FrameNumbers, UnknownSize
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import TokenRow
@@ -230,7 +229,7 @@ class FunctionRule(VisualRule):
     `tokens` gives what the chat template writes for each kind; the processor repeats that token.
     """
 
-    path: str
+    path: Named
     tokens: Mapping[str, str] = field(default_factory=lambda: {"image": "<image>"})
 
     def placeholders(self) -> Mapping[str, str]:
@@ -248,11 +247,7 @@ class FunctionRule(VisualRule):
 @cache
 def load_function(path: str) -> Callable[[str, MediaSize], object]:
     """Return the function that 'package.module:function' names."""
-    module, colon, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name) if colon else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"cannot load {path!r}: {error}") from error
+    found = load_named(path)
     if not callable(found):
         raise ConfigError(f"{path!r} is not a function of the form 'package.module:function'")
     return found  # type: ignore[no-any-return]
