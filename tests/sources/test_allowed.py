@@ -151,6 +151,7 @@ def test_no_descriptor_stays_open(tmp_path: Path, row: Row) -> None:
         ("http:///x", "bad url"),
         ("http://a:b/x", "bad url"),
         ("http://a:99999/x", "bad url"),
+        ("https://user:secret@example.com/x", "bad url"),
         ("http://" + "ü" * 64 + ".example/x", "bad url"),
         ("http://ü..example/x", "bad url"),
         ("http://xn--\ud800.example/x", "bad url"),
@@ -165,6 +166,7 @@ def test_urls_of_stores_that_nobody_named_and_broken_ones_are_rejects(
         assert not fetcher.announce(url, remote)
         error = refusal(fetcher, url, remote)
         assert error.reason == reason
+        assert "secret" not in str(error)
         assert ("add --allow " in error.detail) == (reason != "bad url")
 
 

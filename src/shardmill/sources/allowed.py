@@ -165,6 +165,9 @@ class Allowed:
             _ = parts.port, url.encode(), parts.netloc.isascii() or parts.netloc.encode("idna")
             if not parts.hostname:
                 raise ValueError("it names no host or bucket")
+            # No client of ours sends them, and messages would quote them.
+            if parts.scheme in WEB_SCHEMES and "@" in parts.netloc:
+                raise ValueError("it holds a user or password")
         except ValueError as error:
             raise SampleError("bad url", str(error)) from error
         is_web = parts.scheme in WEB_SCHEMES
