@@ -235,6 +235,7 @@ def record_to_plain(record: StageRecord) -> dict[str, Any]:
 def record_from_plain(plain: Any, path: object) -> StageRecord:
     """Return what stage.json says, or raise `FormatError`."""
     try:
+        _text(plain["stage"]["kind"])
         return StageRecord(
             stage=plain["stage"],
             version=_count(plain["version"]),

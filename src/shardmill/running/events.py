@@ -76,8 +76,19 @@ def event_to_plain(event: Event) -> dict[str, Any]:
 
 
 def event_from_plain(plain: dict[str, Any]) -> Event:
-    """Return the event that `event_to_plain` stored; fields of other versions are left out."""
-    return Event(**{name: value for name, value in plain.items() if name in _DEFAULTS})
+    """Return the event that `event_to_plain` stored; fields of other versions are left out.
+
+    Raises TypeError for a value that no event has.
+    """
+    values = {name: value for name, value in plain.items() if name in _DEFAULTS}
+    for name, value in values.items():
+        default = _DEFAULTS[name]
+        wanted = (
+            str if name == "kind" else (int, float) if type(default) is float else type(default)
+        )
+        if not isinstance(value, wanted):
+            raise TypeError(f"{name} of an event is {value!r:.100}")
+    return Event(**values)
 
 
 def is_fatal(error: BaseException) -> bool:
@@ -184,7 +195,7 @@ def _parse(content: bytes) -> Iterator[LoggedEvent]:
     for line in content.splitlines():
         with suppress(ValueError, KeyError, TypeError):
             plain = parse_json(line)
-            yield LoggedEvent(plain["time"], plain["host"], event_from_plain(plain))
+            yield LoggedEvent(float(plain["time"]), str(plain["host"]), event_from_plain(plain))
 
 
 class LogTail:

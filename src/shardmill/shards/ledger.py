@@ -262,7 +262,10 @@ class Ledger:
         contents = read_all(self.out_dir / "failures", [f"{name}.json" for name in names])
         for name, content in zip(names, contents):
             if content is not None:
-                yield parse_page(content, self.failure_path(name))
+                failure = parse_page(content, self.failure_path(name))
+                if not isinstance(failure, dict):
+                    raise FormatError("is not a failure", path=self.failure_path(name))
+                yield failure
 
     def _fitting(self, unit: Unit, stage_digest: str, content: bytes) -> Receipt | None:
         try:
