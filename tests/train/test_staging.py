@@ -77,6 +77,8 @@ def test_a_folder_of_other_files_is_neither_used_nor_deleted(made: Made, tmp_pat
     with pytest.raises(ConfigError, match="folder of their own"):
         Staging(made.tokens, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
+    with pytest.raises(ConfigError, match="is no folder"):
+        Staging(made.tokens, tmp_path / "mine" / "thesis.txt")
 
 
 def test_users_that_come_and_go_never_keep_a_deleted_folder(made: Made, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import fcntl
 import logging
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -155,7 +156,14 @@ class Staging:
 def _use(folder: Path) -> int:
     """Return a lock that says that this process uses the copies in a folder, made if need be."""
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            # It was there when it was made, and its last user deleted it before it was looked at.
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(folder.lstat().st_mode):
+                    raise ConfigError(f"{folder} is no folder: copies need one") from None
+            continue
         with suppress(FileNotFoundError):  # its last user has just deleted it: begin again
             names = [path.name for path in folder.iterdir()]
             # The last user deletes the folder, so it must not be one that holds anything else.
