@@ -86,7 +86,7 @@ def read_tar(folder: Path, changed: Path) -> None:
         with suppress(ShardmillError):
             shard, grouped = open_foreign(str(changed))
             with shard:
-                some(grouped)
+                some(grouped.bad)
                 for number in range(min(len(shard), MAX_ITEMS)):
                     attempt(shard.raw, number)
                     attempt(shard.copies, number)

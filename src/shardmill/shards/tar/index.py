@@ -31,6 +31,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -242,10 +243,16 @@ class IndexRows:
 
     @classmethod
     def of(cls, grouped: Grouped) -> IndexRows:
-        """Return the rows of the samples that a walk found."""
-        rows = cls()
-        for sample in grouped:
-            rows.add(*sample)
+        """Return the rows of the good samples that a walk found."""
+        rows, walk, first = cls(), grouped.members, grouped.first
+        good = [number for number in range(len(grouped.keys)) if number not in grouped.problems]
+        members = [n for number in good for n in range(first[number], first[number + 1])]
+        rows.keys = [encoded(grouped.keys[number]) for number in good]
+        rows.start = [walk.starts[first[number]] for number in good]
+        rows.first += accumulate(first[number + 1] - first[number] for number in good)
+        rows.offset = [walk.offsets[n] for n in members]
+        rows.size = [walk.sizes[n] for n in members]
+        rows.ext = [rows.exts.setdefault(grouped.exts[n], len(rows.exts)) for n in members]
         return rows
 
     def __len__(self) -> int:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 from zlib import adler32
@@ -315,8 +314,8 @@ def _is_harmless(content: bytes, size: int) -> bool:
 class Grouped:
     """The samples of a tar: sample i has the members first[i] .. first[i + 1].
 
-    `problems` says by its number why a sample cannot be used; to iterate gives the others, as the
-    index takes them. `passed` counts by kind the members that belong to no sample.
+    `problems` says by its number why a sample cannot be used. `passed` counts by kind the members
+    that belong to no sample.
     """
 
     members: TarWalk
@@ -335,17 +334,6 @@ class Grouped:
     def bad(self) -> list[tuple[str, SampleError]]:
         """The keys of the samples that cannot be used, each with its problem."""
         return [(self.keys[number], self.problems[number]) for number in sorted(self.problems)]
-
-    def __iter__(self) -> Iterator[tuple[str, int, list[str], list[int], list[int]]]:
-        """Yield key, offset of the first header, extensions, offsets from there on, and sizes."""
-        members = self.members
-        for number, key in enumerate(self.keys):
-            if number in self.problems:
-                continue
-            place = slice(self.first[number], self.first[number + 1])
-            start = members.starts[place.start]
-            offsets = [offset - start for offset in members.offsets[place]]
-            yield key, start, self.exts[place], offsets, members.sizes[place]
 
     def start(self, number: int) -> int:
         """Return the offset of a sample's first header."""
