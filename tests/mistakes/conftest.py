@@ -1,0 +1,75 @@
+"""The finished folders of a small project, made once; a case gets copies of those it names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from mistaken import IMAGES, film, image, prepare, write
+from vq_checkpoints import write_llamagen, write_original
+
+import shardmill as sm
+
+COLOURS = ("red", "green", "blue")
+# Mistakes that do not end right yet: "owner | case | what happens", a line each.
+STILL_WRONG = Path(__file__).with_name("still_wrong.txt")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Expect the cases that are still wrong to fail, and say so as soon as one does not."""
+    if not STILL_WRONG.exists() or "MISTAKES_ALL" in os.environ:
+        return
+    told = [line.split(" | ", 2) for line in STILL_WRONG.read_text().splitlines()]
+    known = {name: f"{owner}: {what}" for owner, name, what in told}
+    for item in items:
+        name = item.name.partition("[")[2].removesuffix("]")
+        if "mistakes" in item.path.parts and name in known:
+            runs = "(slow)" not in known[name]
+            item.add_marker(pytest.mark.xfail(strict=True, run=runs, reason=known[name]))
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of pairs, chats, texts and films, with their codes, tokens, plan and packs."""
+    place = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        _make(place)
+    return place
+
+
+def _make(place: Path) -> None:
+    pairs = [{"image": f"{name}.png", "caption": f"A {name} square."} for name in COLOURS]
+    chats = [
+        {
+            "image": f"{name}.png",
+            "conversations": [
+                {"from": "human", "value": "<image>\nWhich colour?"},
+                {"from": "gpt", "value": f"It is {name}."},
+            ],
+        }
+        for name in COLOURS
+    ]
+    texts = [{"text": f"Text number {number}. " * (number + 1)} for number in range(6)]
+    films = [{"video": "film.mp4", "caption": "Stripes."}]
+    tables = {
+        "pairs.jsonl": pairs,
+        "chats.jsonl": chats,
+        "texts.jsonl": texts,
+        "films.jsonl": films,
+    }
+    prepare({**IMAGES, **tables, "film.mp4": film}, "", place, place)
+    write(place / "big.png", image("grey", 256))
+    for name in ("pairs", "chats", "films"):
+        sm.ingest(f"{name}.jsonl", name, workers=0)
+    sm.ingest("texts.jsonl", "texts", shape="text", per_shard=2, workers=0)
+    write_original(place / "vq")
+    write_llamagen(place / "llamagen.pt")
+    sm.codes("pairs", "codes", tokenizer="chameleon,weights=vq", resolution=32, workers=0)
+    sm.tokenize("texts", "tokens", workers=0)
+    sm.plan("tokens", "packs.plan", capacity=128)
+    sm.pack("tokens", "packs.plan", "packs", workers=0)
+    sm.measure("chats", "lengths", model="qwen2.5-vl", estimate=True, workers=0)
+    sm.plan("lengths", "pixels.plan", capacity=512)
+    sm.export("tokens", "megatron", format="megatron", workers=0)
