@@ -9,7 +9,7 @@ import pytest
 import torch
 from packing_lengths import draw
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, StaleError
 from shardmill.neat_packing import PackedDatasetWrapper, neat_pack_dataset_vlm
 
 
@@ -63,12 +63,30 @@ def test_long_samples_are_dropped_on_request_and_counted() -> None:
 
 def test_sample_longer_than_its_estimate_is_left_out_and_counted() -> None:
     packed = PackedDatasetWrapper(Samples([5, 14, 30]), [[0, 1], [2]], 16)
-    planned = neat_pack_dataset_vlm(Samples([5, 6, 7]), 16)
-    with pytest.raises(ConfigError, match="packs 3 samples, the data set has 2"):
-        PackedDatasetWrapper(Samples([5, 6]), planned.bins, 16)
     assert packed[0]["seq_lens"] == [4]
     assert packed[1]["seq_lens"] == []
     assert packed.dropped == {"longer than planned": 1, "longer than a pack": 1}
+
+
+def test_packs_of_another_data_set_are_refused() -> None:
+    planned = neat_pack_dataset_vlm(Samples([5, 6, 7]), 16)
+    for other in (Samples([5, 6]), Samples([7, 6, 5])):
+        with pytest.raises(StaleError, match=rf"3 samples .* one of {len(other)}: plan it with"):
+            PackedDatasetWrapper(other, planned.bins, 16)
+    assert len(PackedDatasetWrapper(planned.inner, planned.bins, 16)) == len(planned)
+    assert len(PackedDatasetWrapper(Samples([5, 6, 7]), list(planned.bins), 16)) == len(planned)
+    with pytest.raises(ConfigError, match="ds_raw has 2 rows, the data set 3"):
+        neat_pack_dataset_vlm(Samples([5, 6, 7]), 16, ds_raw=rows([5, 6]))
+
+
+def test_data_sets_with_one_fingerprint_are_one() -> None:
+    one, same, other = (Samples([5, 6, 7]) for _ in range(3))
+    for data, name in ((one, "a"), (same, "a"), (other, "b")):
+        data._fingerprint = name  # type: ignore[attr-defined]
+    planned = neat_pack_dataset_vlm(one, 16)
+    assert len(PackedDatasetWrapper(same, planned.bins, 16)) == len(planned)
+    with pytest.raises(StaleError, match="another data set"):
+        PackedDatasetWrapper(other, planned.bins, 16)
 
 
 def test_reading_is_tried_again_and_then_given_up() -> None:

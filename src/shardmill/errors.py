@@ -88,6 +88,10 @@ class FormatError(ShardmillError):
         super().__init__(f"{', '.join(where)}: {problem}")
 
 
+class Damaged(ShardmillError):
+    """Stored bytes are not those that were written: a disk, a cable or a memory changed them."""
+
+
 class SampleError(ShardmillError):
     """One sample cannot be used; it is skipped, counted under `reason` and kept in the rejects.
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, ShardmillError
+from shardmill.errors import ConfigError, ShardmillError, StaleError
 from shardmill.model.rng import mix
 from shardmill.packing.build import NO_LABEL, Layout, lay_out
 from shardmill.packing.order import EpochOrder, shuffled
@@ -110,6 +110,8 @@ def neat_pack_dataset_vlm(
             f"pack_size {pack_size} x packing_ratio {packing_ratio} leaves {capacity} tokens, "
             f"less than sequence_alignment {sequence_alignment}"
         )
+    if ds_raw is not None and len(ds_raw) != len(dataset):
+        raise ConfigError(f"ds_raw has {len(ds_raw)} rows, the data set {len(dataset)}")
     lengths, visual = estimate_lengths(dataset, ds_raw, processor, capacity)
     aligned = -(-lengths // sequence_alignment) * sequence_alignment
     too_long = aligned > pack_size if drop_long_samples and ds_raw is not None else aligned < 0
@@ -120,7 +122,7 @@ def neat_pack_dataset_vlm(
     )
     packed = PackedDatasetWrapper(
         dataset,
-        PackBins(ordered(plan) if balance_media_tokens else plan),
+        PackBins(ordered(plan) if balance_media_tokens else plan, dataset),
         pack_size,
         padding_idx,
         sequence_alignment,
@@ -145,10 +147,11 @@ class PackedDatasetWrapper(torch.utils.data.Dataset):  # type: ignore[misc]
         get_rope_index: GetRopeIndex | None = None,
         max_retries: int = 10,
     ) -> None:
-        if isinstance(bins, PackBins) and bins.plan.num_rows != len(inner_dataset):
-            raise ConfigError(
-                f"the plan packs {bins.plan.num_rows} samples, the data set has "
-                f"{len(inner_dataset)}: plan it with neat_pack_dataset_vlm"
+        if isinstance(bins, PackBins) and not bins.are_of(inner_dataset):
+            raise StaleError(
+                f"these packs of {bins.plan.num_rows} samples were planned for another data set "
+                f"than this one of {len(inner_dataset)}: plan it with neat_pack_dataset_vlm, or "
+                "give list(bins) if its rows are the same"
             )
         self.inner = inner_dataset
         self.bins = bins

@@ -183,9 +183,17 @@ def read_tokens(folder: Path, changed: Path) -> None:
             attempt(rows.__getitem__, number)
 
 
+def trust_checksums() -> None:
+    """Let plans and tables pass whose checksum somebody made right, so that what follows is met."""
+    from shardmill.shards import plans
+
+    plans._compare = lambda *_: None  # type: ignore[assignment]
+
+
 def read_plan(folder: Path, changed: Path) -> None:
     import shardmill as sm
 
+    trust_checksums()
     with suppress(ShardmillError):
         plan = sm.open(folder / "plan")
         attempt(repr, plan)
@@ -213,6 +221,7 @@ def read_lengths(folder: Path, changed: Path) -> None:
     from shardmill.packing.plan import plan_packs
     from shardmill.shards.plans import TABLE_NAME, open_lengths
 
+    trust_checksums()
     read_folder("lengths", folder, changed)
     table = open_lengths(folder / "lengths" / TABLE_NAME)
     attempt(sm.open, folder / "lengths" / TABLE_NAME)

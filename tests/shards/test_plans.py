@@ -143,6 +143,22 @@ def test_plan_survives_its_file(plan_path: Path) -> None:
     found.check_table(table)
 
 
+def test_a_flipped_bit_is_noticed(plan_path: Path, tmp_path: Path) -> None:
+    write_lengths(tmp_path / "lengths", length_table([5, 9, 3, 30, 7], num_fixed=[0, 0, 0, 2, 0]))
+    for path, opened in ((plan_path, open_plan), (tmp_path / "lengths", open_lengths)):
+        whole = path.read_bytes()
+        arrays = open_arrays(path, "plan" if path == plan_path else "lengths")
+        values = {n: a.tobytes() for n, a in arrays.items() if a.size}
+        for name, content in values.items():
+            at = whole.rindex(content)  # equal columns may be met twice, and that is as good
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(FormatError):
+                opened(path)
+            assert name
+        path.write_bytes(whole)
+        opened(path)
+
+
 def test_same_plan_gives_the_same_bytes(plan_path: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.plan"
     write_plan(again, open_plan(plan_path))

@@ -17,7 +17,7 @@ import torch
 from packed_folder import Made, lengths_of, token_row, write_rows
 
 import shardmill as sm
-from shardmill.errors import ConfigError, SampleError, StaleError
+from shardmill.errors import ConfigError, Damaged, SampleError, StaleError
 from shardmill.model.plan import PackSpec, length_table
 from shardmill.packing.plan import plan_packs
 from shardmill.train.collate import Collate
@@ -37,6 +37,13 @@ class Broken(TokenReader):
         if row in self.bad:
             raise SampleError("not an image", f"row {row}")
         return super().read(row)
+
+
+class Plain:
+    """A reader of someone else's rows."""
+
+    def __init__(self, reader: TokenReader) -> None:
+        self.read, self.shards = reader.read, reader.shards
 
 
 def broken(made: Made, bad: set[int]) -> Broken:
@@ -108,6 +115,50 @@ def test_a_shard_that_vanishes_is_named(made: Made, tmp_path: Path) -> None:
     with pytest.raises(TooManyFaults, match=r"shard 00003.*00003\.bin"):
         for number in range(len(packs)):
             packs[number]
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(made: Made, tmp_path: Path) -> None:
+    copy = tmp_path / "tokens"
+    shutil.copytree(made.tokens, copy)
+    packs = PackedDataset(made.plan_path, copy, verify=1)
+    for role in ("bin", "idx", "spans"):
+        path = copy / "shards" / f"00003.{role}"
+        for at in range(0, path.stat().st_size, 97):
+            flip(path, at)
+            # As another process would, which has compared nothing yet.
+            fresh = pickle.loads(pickle.dumps(packs))
+            with pytest.raises(Damaged, match=rf"00003\.{role}.*shardmill check"):
+                for number in range(len(fresh)):
+                    fresh[number]
+            flip(path, at)
+    flip(copy / "shards" / "00003.bin", 200)
+    with pytest.raises(Damaged, match=r"00003\.bin: the bytes 0 to \d+ .* row \d+ is there, at byte"):
+        list(sm.loader(made.plan_path, copy, verify=1, workers=1))
+    assert len(list(sm.loader(made.plan_path, copy))) == len(packs)
+
+
+def test_the_share_of_rows_that_are_verified(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(TokenReader, "verify", lambda self, row: seen.append(row))
+    for share, wanted in ((0.0, 0), (0.01, 5), (0.1, 50), (1.0, 500)):
+        packs = PackedDataset(made.plan_path, made.tokens, verify=share)
+        for number in range(len(packs)):
+            packs[number]
+        assert len(seen) == pytest.approx(wanted, abs=1)
+        seen.clear()
+    for bad in (-0.1, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="verify is a share of the rows"):
+            PackedDataset(made.plan_path, made.tokens, verify=bad)
+    with pytest.raises(ConfigError, match="no checksums to compare"):
+        PackedDataset(made.plan, Plain(TokenReader.open(made.tokens)), verify=0.5)
 
 
 def test_a_length_that_was_not_planned_is_a_fault(made: Made, tmp_path: Path) -> None:

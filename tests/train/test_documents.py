@@ -14,7 +14,7 @@ from make_media import encode
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, Damaged, SampleError
 from shardmill.media.geometry import Buckets
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.tokenrow import MediaSpan, TokenRow
@@ -54,6 +54,20 @@ def test_images_come_in_the_order_of_their_placeholders(tmp_path: Path) -> None:
     assert len(reader) == 3 and "row 1" in reader.describe(1)
     assert len(reader.shards) == 2
     reader.prefetch([0, 1])
+
+
+def test_an_image_whose_bytes_changed_is_noticed(tmp_path: Path) -> None:
+    rows = [row("k", span("0.png", 1)), row("x")]
+    reader = reader_of(tmp_path, rows, {"0.png": grey(30)})
+    reader.verify(0)
+    reader.verify(1)
+    (tar,) = (tmp_path / "samples" / "shards").glob("*.tar")
+    whole = tar.read_bytes()
+    at = whole.index(b"\x89PNG") + 40
+    tar.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(Damaged, match=r"\.tar: sample 0, 'k', at the bytes 512 to \d+.*shardmill check"):
+        reader.verify(0)
+    reader.verify(1)
 
 
 def test_the_middle_is_kept_and_nothing_is_squashed(tmp_path: Path) -> None:

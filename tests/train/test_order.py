@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,18 @@ STATE = LoaderState(seed=3, epoch=2, consumed=40, borrowed=1)
 
 
 def load(plain: Any, digest: str = "d", seed: int = 3, num_packs: int = 100) -> LoaderState:
-    return state_from_plain(plain, digest, seed=seed, size=lambda epoch: num_packs)
+    return state_from_plain(plain, digest, "p", seed=seed, size=lambda epoch: num_packs)
 
 
 def test_a_state_survives_a_checkpoint() -> None:
-    assert load(state_to_plain(STATE, "d")) == STATE
+    assert load(state_to_plain(STATE, "d", "p")) == STATE
 
 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"digest": "other"}, StaleError, "another data set or plan"),
+        ({"digest": "other"}, StaleError, "same plan over other data .*digest other, here d"),
+        ({"digest": "x", "plan": "q"}, StaleError, r"another plan \(checksum q, here p\)"),
         ({"seed": 4}, StaleError, "saved with seed 4, the loader has seed 3"),
         ({"consumed": 100}, ConfigError, "101 packs of the epoch are consumed"),
         ({"consumed": -1}, ConfigError, "consumed must be a count, got -1"),
@@ -51,7 +53,7 @@ def test_a_state_that_does_not_fit_is_refused(
     changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        load({**state_to_plain(STATE, "d"), **changed})
+        load({**state_to_plain(STATE, "d", "p"), **changed})
 
 
 @pytest.mark.parametrize("plain", [None, [], {}, {"version": 1, "digest": "d", "seed": 3}])
@@ -75,6 +77,9 @@ def test_the_digest_depends_on_lengths_spec_and_files() -> None:
         plan_digest(other_data, shards),
     }
     assert len(digests) == 4
+    # As a packer of somebody's own makes them after a change that its spec does not show.
+    other_packs = replace(plan, balanced=plan.balanced[::-1])
+    assert plan_digest(other_packs, shards) not in digests
     again = plan_packs(table, PackSpec(capacity=64), loops="plain")
     assert plan_digest(again, shards) == plan_digest(plan, shards)
 

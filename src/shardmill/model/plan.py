@@ -12,7 +12,7 @@ table whose digest it carries and is refused for any other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ def length_table(
         digest="",
     )
     check_lengths(table)
-    return _with_digest(table)
+    return replace(table, digest=lengths_digest(table))
 
 
 def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
@@ -189,7 +189,8 @@ def _column(values: ArrayLike, dtype: Any, name: str, size: int | None) -> NDArr
     return column
 
 
-def _with_digest(table: LengthTable) -> LengthTable:
+def lengths_digest(table: LengthTable) -> str:
+    """Return the identity of a table: all that it says, however it is stored."""
     state = xxhash.xxh3_128()
     names = (table.source_names, table.reject_reasons, table.shard_names, table.exact, len(table))
     state.update(repr(names).encode())
@@ -200,8 +201,7 @@ def _with_digest(table: LengthTable) -> LengthTable:
             state.update(name.encode())
             state.update(np.ascontiguousarray(column).view(np.uint8).data)
     state.update(np.ascontiguousarray(table.shard_starts).view(np.uint8).data)
-    values = {field: getattr(table, field) for field in table.__dataclass_fields__}
-    return LengthTable(**{**values, "digest": state.hexdigest()})
+    return str(state.hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +287,16 @@ class PackPlan:
         if not 0 <= pack < len(self):
             raise IndexError(f"the plan has packs 0..{len(self) - 1}, not {pack}")
         return self.members[self.starts[pack] : self.starts[pack + 1]]
+
+    @property
+    def checksum(self) -> str:
+        """The xxh3-128 of which row is in which pack and in which order; worked out when asked."""
+        state = xxhash.xxh3_128()
+        for name in ("members", "starts", "balanced", "dropped", "cut_rows", "cut_lengths"):
+            values = np.ascontiguousarray(getattr(self, name))
+            state.update(f"{name} {values.dtype.str} {len(values)} ".encode())
+            state.update(values.view(np.uint8).data)
+        return str(state.hexdigest())
 
     def lengths_of(self, rows: NDArray[np.uint32], table: LengthTable) -> NDArray[np.int32]:
         """Return the planned number of tokens of each row: its length, unless it is cut."""

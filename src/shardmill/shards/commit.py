@@ -22,7 +22,7 @@ from pathlib import Path
 
 import xxhash
 
-from shardmill.errors import UnitFailed
+from shardmill.errors import Damaged, UnitFailed
 from shardmill.model.manifest import (
     FileEntry,
     Receipt,
@@ -32,9 +32,11 @@ from shardmill.model.manifest import (
 )
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.shards.ledger import Ledger
+from shardmill.storage.cache import local_copy
 from shardmill.storage.text import dump_line, dump_page
 
 CHUNK_BYTES = 1 << 20
+REPAIR = "`shardmill check` finds all that is damaged; make it again, or copy it back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,16 @@ def checksum_file(path: Path) -> FileEntry:
             state.update(chunk)
             num_bytes += len(chunk)
     return FileEntry(path.name, num_bytes, state.hexdigest())
+
+
+def verify_file(path: Path, entry: FileEntry) -> None:
+    """Raise `Damaged` unless a file, or the copy of an object, is what its receipt says."""
+    found = checksum_file(local_copy(path))
+    if (found.num_bytes, found.checksum) != (entry.num_bytes, entry.checksum):
+        raise Damaged(
+            f"{path}: has {found.num_bytes} bytes with the checksum {found.checksum}, its receipt "
+            f"says {entry.num_bytes} and {entry.checksum}: {REPAIR}"
+        )
 
 
 def _shard_entry(draft: Draft, name: str) -> ShardEntry:

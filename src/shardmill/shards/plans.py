@@ -6,7 +6,9 @@ and `reject` u8 that are not zero everywhere, and `shard_starts` i64. Meta: `sou
 
 Format "plan": `members` u32, `starts` i64, `balanced` u32, `dropped` u32, `drop_reason` u8,
 `cut_rows` u32, `cut_lengths` i32. Meta: `spec`, `lengths_digest`, `num_rows`, `drop_reasons`,
-`method`, `why`, `lower_bound`, `counts`.
+`method`, `why`, `lower_bound`, `counts`, `checksum`.
+
+Both are compared with the checksum in their meta when they are opened.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import from_plain, to_plain
-from shardmill.model.plan import MAX_SAMPLES, LengthTable, PackPlan, PackSpec
+from shardmill.model.plan import MAX_SAMPLES, LengthTable, PackPlan, PackSpec, lengths_digest
 from shardmill.shards.arrays import Arrays, open_arrays, store_arrays
 
 # The table of a folder that `measure` made, beside its manifest.
@@ -65,7 +67,7 @@ def write_lengths(path: Path, table: LengthTable) -> None:
 
 
 def open_lengths(path: Path) -> LengthTable:
-    """Map a table; shape and names are checked, its lengths by whoever plans with them."""
+    """Map a table; it is what was written, and its lengths are checked by who plans with them."""
     arrays = open_arrays(path, "lengths")
     size = len(arrays["num_tokens"])
     if size > MAX_SAMPLES:
@@ -82,7 +84,7 @@ def open_lengths(path: Path) -> LengthTable:
     for name, most in (("source", len(sources) - 1), ("reject", len(reasons))):
         if size and int(columns[name].max()) > most:
             raise FormatError(f"array {name!r} counts beyond its names", path=path)
-    return LengthTable(
+    table = LengthTable(
         **columns,
         source_names=sources,
         reject_reasons=reasons,
@@ -91,12 +93,15 @@ def open_lengths(path: Path) -> LengthTable:
         exact=_meta(arrays, "exact", bool),
         digest=_meta(arrays, "digest", str),
     )
+    _compare(path, lengths_digest(table), table.digest)
+    return table
 
 
 def write_plan(path: Path, plan: PackPlan) -> None:
     """Put the plan at `path`, whole or not at all."""
     meta = {name: getattr(plan, name) for name in PLAN_META}
     meta |= {"spec": to_plain(plan.spec), "drop_reasons": list(plan.drop_reasons)}
+    meta["checksum"] = plan.checksum
     store_arrays(path, "plan", {name: getattr(plan, name) for name in PLAN_DTYPES}, meta)
 
 
@@ -111,7 +116,17 @@ def open_plan(path: Path) -> PackPlan:
         raise FormatError(f"its spec cannot be: {error}", path=path) from error
     plan = PackPlan(spec=spec, drop_reasons=_names(arrays, "drop_reasons"), **values)
     _check(plan, path)
+    _compare(path, plan.checksum, _meta(arrays, "checksum", str))
     return plan
+
+
+def _compare(path: Path, found: str, stored: str) -> None:
+    if found != stored:
+        raise FormatError(
+            f"its numbers have the checksum {found}, and not {stored}, with which it was written: "
+            "it is damaged; make it again, or copy it back",
+            path=path,
+        )
 
 
 def _check(plan: PackPlan, path: Path) -> None:

@@ -15,6 +15,7 @@ import resource
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from math import inf
 from pathlib import Path
@@ -25,7 +26,7 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from shardmill.errors import FormatError, SampleError
+from shardmill.errors import ConfigError, Damaged, FormatError, SampleError
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import (
     EXTRA_NAME,
@@ -37,6 +38,7 @@ from shardmill.model.sample import (
 )
 from shardmill.model.stage import Draft
 from shardmill.shards.arrays import encoded, find_keys
+from shardmill.shards.commit import REPAIR, verify_file
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tar.header import END_OF_TAR, Layout
 from shardmill.shards.tar.index import IndexedTar, IndexRows, TarIndex, index_of, open_tar_index
@@ -233,6 +235,7 @@ class SampleDataset:
         self._max_open = max_open_shards()
         self._is_crowded = len(self.entries) > self._max_open
         self._hashes: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
+        self._verified: set[int] = set()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -263,6 +266,28 @@ class SampleDataset:
         """Return the members of a sample by extension, as bytes."""
         shard, inside = self.locate(number)
         return self.shard(shard).copies(inside)
+
+    def verify(self, number: int) -> None:
+        """Raise `Damaged` unless a sample has the hash of its content that stands in the index."""
+        place, inside = self.locate(number)
+        shard, entry = self.shard(place), self.entries[place]
+        if place not in self._verified:
+            verify_file(self.folder / entry.files["idx"].path, entry.files["idx"])
+            self._verified.add(place)
+        stored = shard.index.column("content")[inside].tolist()
+        if not any(stored):
+            raise ConfigError(
+                f"{self.folder} is an index of tars that others wrote, without checksums of "
+                "samples: train without verify, or ingest them first"
+            )
+        with suppress(SampleError):
+            if divmod(content_hash(shard[inside]), 1 << 64) == tuple(stored):
+                return
+        start, end = shard.index.span(inside)
+        raise Damaged(
+            f"{shard.blob.url}: sample {inside}, {shard.index.keys[inside]!r}, at the bytes {start} "
+            f"to {end}, is not what was written: {REPAIR}"
+        )
 
     def key(self, number: int) -> str:
         """Return the key of a sample."""

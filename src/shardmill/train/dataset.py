@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from shardmill.train.documents import (
     TokenReader,
     TrainPack,
     TrainRow,
+    VerifiedReader,
     join_tensors,
     tokens_behind,
 )
@@ -70,6 +71,11 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     them; `staging.wait()` waits for the copies. More than `max_faults` samples that cannot be read
     stop the training.
 
+    `verify` is the share of rows, 0.01 for one in a hundred, that are compared with the checksums
+    that they were written with before they are used: ids, loss, spans and media. A bit that changed
+    on a disk since then raises `Damaged` with file, row and bytes. It is no fault of one row that
+    could be left out: where one bit changed, others have.
+
     Raises `ConfigError` if the plan packs another number of samples, `StaleError` if it was made
     from other lengths than those of the data. This is checked once, here, and not in workers.
 
@@ -91,11 +97,18 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         staged_dir: AnyPath | None = None,
         staged_bytes: int | None = None,
         max_faults: int = 100,
+        verify: float = 0.0,
     ) -> None:
+        if not 0 <= verify <= 1:
+            raise ConfigError(f"verify is a share of the rows, 0 to 1, got {verify}")
         if staged_dir is not None and not isinstance(data, str | os.PathLike):
             raise ConfigError("staged_dir takes copies of a folder: give the folder as the data")
         self.plans = _plans(plan, data if lengths is None else lengths, epoch_plans)
         self.reader = _reader(data, processor, images, resolution, lengths, staged_dir)
+        if verify and not hasattr(self.reader, "verify"):
+            raise ConfigError(f"verify: {type(self.reader).__name__} has no checksums to compare")
+        # The first row of every worker, then one row in so many.
+        self.verify, self._due = verify, 1.0 - verify
         self.health = Health(max_faults)
         self._lengths = lengths if isinstance(lengths, LengthTable | None) else as_path(lengths)
         self._open()
@@ -115,6 +128,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
             positions = getattr(self.reader, "rule", None)
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
         self.digest = self.plans.digest(self.reader.shards)
+        self.plan_checksum = first.checksum
         # Last, so that nothing is copied for a data set that is refused.
         self.staging = None
         if staged_dir is not None and isinstance(data, str | os.PathLike):
@@ -159,7 +173,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         """Return the batch sampler of this rank; ranks default to those of torch.distributed."""
         split = split_of(rank, world, batch_size, remainder)
         order_of = partial(self.plans.order, seed)
-        return StepSampler(self.plans.size, order_of, split, seed=seed, digest=self.digest)
+        made_of = {"digest": self.digest, "plan": self.plan_checksum}
+        return StepSampler(self.plans.size, order_of, split, seed=seed, **made_of)
 
     @property
     def is_remote(self) -> bool:
@@ -207,6 +222,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         return rows
 
     def _fitted(self, row: int, room: int, plan: PackPlan) -> TrainRow:
+        self._due += self.verify
+        if self._due >= 1:
+            self._due -= 1
+            cast("VerifiedReader", self.reader).verify(row)
         read = self.reader.read(row)
         found = len(read.row.ids)
         planned = self._planned(row, found, plan)

@@ -80,6 +80,13 @@ class RowReader(Protocol):
         """Return shard and place of a row, for messages."""
 
 
+class VerifiedReader(RowReader, Protocol):
+    """A reader of rows that were stored with checksums."""
+
+    def verify(self, row: int) -> None:
+        """Raise `Damaged` unless the row is what was written."""
+
+
 def tokens_behind(reader: RowReader) -> TokenDataset | None:
     """Return the token shards that a reader reads, whose lengths a plan can be held against."""
     if isinstance(reader, ImageReader):
@@ -132,6 +139,10 @@ class TokenReader:
                 media=shard.media(inside),
             )
         )
+
+    def verify(self, row: int) -> None:
+        """Raise `Damaged` unless ids and tables are what was written."""
+        self.tokens.verify(row)
 
     def describe(self, row: int) -> str:
         """Return shard and row."""
@@ -188,17 +199,27 @@ class ImageReader:
         found = self.tokens.read(row)
         if not found.row.media:
             return found
-        number = int(self.samples.find_behind([found.row.key])[0])
-        if number < 0:
-            raise SampleError("no such sample", found.row.key)
-        members = self.samples.raw(number)
+        members = self.samples.raw(self._sample(found.row.key))
         pixels = np.stack([self._pixels(span, members) for span in found.row.media])
         values = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
         return replace(found, tensors={"pixel_values": values})
 
+    def verify(self, row: int) -> None:
+        """Raise `Damaged` unless the row and the sample with its images are what was written."""
+        self.tokens.verify(row)
+        found = self.tokens.read(row).row
+        if found.media:
+            self.samples.verify(self._sample(found.key))
+
     def describe(self, row: int) -> str:
         """Return shard and row."""
         return self.tokens.describe(row)
+
+    def _sample(self, key: str) -> int:
+        number = int(self.samples.find_behind([key])[0])
+        if number < 0:
+            raise SampleError("no such sample", key)
+        return number
 
     def _pixels(self, span: MediaSpan, members: dict[str, Any]) -> Any:
         if span.kind != "image":

@@ -56,6 +56,7 @@ def loader(
     staged_dir: AnyPath | None = None,
     staged_bytes: int | None = None,
     max_faults: int = 100,
+    verify: float = 0.0,
     **options: Any,
 ) -> StepLoader:
     """Return a DataLoader over the packs of a plan that can be saved and resumed between batches.
@@ -64,7 +65,7 @@ def loader(
     folder of samples, for which `processor` (a Hugging Face processor, or the folder of a model)
     makes tokens and pixels, and `lengths` is what the plan was made from. A `PackedDataset` or a
     `Mix` can be given instead of both. What `PackedDataset` takes can be given here as well:
-    `processor`, `images`, `lengths`, `epoch_plans`, `staged_dir`, `max_faults`.
+    `processor`, `images`, `lengths`, `epoch_plans`, `staged_dir`, `max_faults`, `verify`.
 
     A step takes `batch_size` packs on each of `world` data-parallel ranks; without `rank` and
     `world`, every process of torch.distributed is one. `remainder` says what happens to packs that
@@ -92,6 +93,7 @@ def loader(
         "epoch_plans": epoch_plans,
         "staged_dir": staged_dir,
         "staged_bytes": staged_bytes,
+        "verify": verify,
     }
     if workers:
         options = {"num_workers": workers, "prefetch_factor": prefetch, **options}

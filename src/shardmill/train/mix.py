@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.train.documents import TrainPack
-from shardmill.train.order import EpochNumbers, Split, Taken, split_of
+from shardmill.train.order import EpochNumbers, Split, Taken, other_data, split_of
 from shardmill.train.plans import OnePlan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ VERSION = 1
 
 
 class Mix(Dataset[TrainPack]):  # type: ignore[misc]
-    """Several packed data sets as one: pack numbers of the second follow those of the first.
+    """Several packed data sets as one: pack numbers go on from one source, by name, to the next.
 
     `weights` say how often packs of each source come; they may change at a checkpoint. Aligned runs
     of `run` packs come from one source: with the packs of a step, its ranks carry like cost.
@@ -55,7 +55,8 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
             raise ConfigError(f"weights for {sorted(weights)}, sources {sorted(sources)}")
         if run < 1:
             raise ConfigError(f"run must be at least 1 pack, got {run}")
-        self.sources, self.run = dict(sources), run
+        # By name, since a checkpoint need not keep an order, and the same weights are one stream.
+        self.sources, self.run = dict(sorted(sources.items())), run
         self.weights = {name: float(weights[name]) for name in self.sources}
         for name, packs in self.sources.items():
             # Counting through epochs of unlike sizes would need the plans of all before.
@@ -98,6 +99,7 @@ class MixSampler:
         self.run, self.weights = mix.run, mix.weights
         self.interleaving = Interleaving(self.weights)
         self.digests = {name: packs.digest for name, packs in mix.sources.items()}
+        self.plans = {name: packs.plan_checksum for name, packs in mix.sources.items()}
         self.sizes = [len(packs) for packs in mix.sources.values()]
         self.offsets = mix.starts[:-1].tolist()
         self.numbers = [
@@ -153,6 +155,7 @@ class MixSampler:
             "version": VERSION,
             "seed": self.seed,
             "digests": self.digests,
+            "plans": self.plans,
             "weights": self.weights,
             "run": self.run,
             "before": dict(state.before),
@@ -168,8 +171,10 @@ class MixSampler:
         if plain["seed"] != self.seed:
             raise StaleError(f"this mix was saved with seed {plain['seed']}, not {self.seed}")
         for name, found in plain["digests"].items():
-            if self.digests.get(name, found) != found:
-                raise StaleError(f"source {name!r} is another data set or plan than in the state")
+            here = self.digests.get(name, found)
+            if here != found:
+                plans = (plain["plans"].get(name), self.plans[name])
+                raise StaleError(f"source {name!r}: {other_data(found, here, *plans)}")
         if plain["weights"] == self.weights and plain["run"] == self.run:
             return MixState(plain["before"], plain["mixed"])
         return MixState(plain["taken"])
@@ -192,7 +197,7 @@ class MixSampler:
 def _check_state(plain: Mapping[str, Any]) -> None:
     """Raise `ConfigError` that names what a state lacks, or what is no count in it."""
     kinds: dict[str, Any] = {"seed": int, "run": int, "mixed": int}
-    kinds |= dict.fromkeys(("digests", "weights", "before", "taken"), Mapping)
+    kinds |= dict.fromkeys(("digests", "plans", "weights", "before", "taken"), Mapping)
     for name, kind in kinds.items():
         value = plain.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):

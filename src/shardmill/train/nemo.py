@@ -122,10 +122,10 @@ def estimate_lengths(
 
 
 class PackBins(Sequence[list[int]]):
-    """The packs of a plan as lists of sample numbers, made when asked."""
+    """The packs of a plan as lists of sample numbers of a data set, made when asked."""
 
-    def __init__(self, plan: PackPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: PackPlan, dataset: Any = None) -> None:
+        self.plan, self.dataset = plan, dataset
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -134,6 +134,14 @@ class PackBins(Sequence[list[int]]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         return self.plan[range(len(self))[place]].tolist()
+
+    def are_of(self, dataset: Any) -> bool:
+        """Whether a data set is known to have the rows that were planned, without reading them.
+
+        It is the very one, or has its fingerprint, as data sets of Hugging Face have.
+        """
+        mine, other = (getattr(data, "_fingerprint", None) for data in (self.dataset, dataset))
+        return dataset is self.dataset or (mine is not None and mine == other)
 
 
 def greedy_knapsack(lengths: Sequence[int], max_length: int) -> list[list[int]]:

@@ -2,9 +2,10 @@
 
 Arithmetic, and the batch sampler that hands its results to a DataLoader.
 
-The state of a loader is four integers and the digest of what they count:
+The state of a loader is four integers, the digest of what they count (data, plan and spec), and the
+checksum of the plan, by which a checkpoint says what it was trained on (none for samples):
 
-    {"version": 1, "digest": "…", "seed": 0, "epoch": 2, "consumed": 4096, "borrowed": 0}
+    {"version": 1, "digest": "…", "plan": "…", "seed": 0, "epoch": 2, "consumed": 4096, "borrowed": 0}
 
 `consumed` counts the packs that all ranks together took from the head of the epoch, `borrowed`
 those that the last step of the epoch before took from its end. Ranks, workers and batch size are no
@@ -77,13 +78,13 @@ class LoaderState:
                 raise ConfigError(f"the state's {name} must be a count, got {value!r}")
 
 
-def state_to_plain(state: LoaderState, data_digest: str) -> dict[str, Any]:
+def state_to_plain(state: LoaderState, data_digest: str, plan: str | None) -> dict[str, Any]:
     """Return the state as a checkpoint keeps it."""
-    return {"version": VERSION, "digest": data_digest, **asdict(state)}
+    return {"version": VERSION, "digest": data_digest, "plan": plan, **asdict(state)}
 
 
 def state_from_plain(
-    plain: Mapping[str, Any], data_digest: str, *, seed: int, size: EpochSize
+    plain: Mapping[str, Any], data_digest: str, plan: str | None, *, seed: int, size: EpochSize
 ) -> LoaderState:
     """Return the state of a checkpoint.
 
@@ -96,11 +97,7 @@ def state_from_plain(
     if missing:
         raise ConfigError(f"the loader state lacks {', '.join(missing)}: {dict(plain)!r}")
     if plain.get("digest") != data_digest:
-        raise StaleError(
-            f"this state belongs to another data set or plan (digest {plain.get('digest')}, here "
-            f"{data_digest}): its packs are not these packs, so start a new run or open the old "
-            "plan"
-        )
+        raise StaleError(other_data(plain.get("digest"), data_digest, plain.get("plan"), plan))
     state = LoaderState(**{name: plain[name] for name in COUNTS})
     if state.seed != seed:
         raise StaleError(
@@ -114,6 +111,16 @@ def state_from_plain(
             f"consumed, but there are only {num_packs}"
         )
     return state
+
+
+def other_data(saved: object, here: str, saved_plan: object, plan: str | None) -> str:
+    """Return the message that says which of data and plan are not those of a state."""
+    which = (
+        f"packs by another plan (checksum {saved_plan}, here {plan})"
+        if saved_plan != plan
+        else f"has the same plan over other data or another epoch plan (digest {saved}, here {here})"
+    )
+    return f"this state {which}: what it counts is not here; open what it was saved with, or begin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +287,10 @@ class StepSampler:
         *,
         seed: int,
         digest: str,
+        plan: str | None = None,
     ) -> None:
-        self.schedule, self.digest, self.seed = Schedule(size, split), digest, seed
+        self.schedule, self.seed = Schedule(size, split), seed
+        self.digest, self.plan = digest, plan
         self.start = LoaderState(seed=seed)
         self._numbers = EpochNumbers(size, order_of)
 
@@ -318,12 +327,13 @@ class StepSampler:
 
     def to_plain(self, state: LoaderState) -> dict[str, Any]:
         """Return a state as checkpoints keep it."""
-        return state_to_plain(state, self.digest)
+        return state_to_plain(state, self.digest, self.plan)
 
     def from_plain(self, plain: dict[str, Any]) -> LoaderState:
         """Return a state that belongs to this very order, or say why it does not."""
         size = self.schedule.size
-        return self.schedule.settle(state_from_plain(plain, self.digest, seed=self.seed, size=size))
+        state = state_from_plain(plain, self.digest, self.plan, seed=self.seed, size=size)
+        return self.schedule.settle(state)
 
     def load_state_dict(self, plain: dict[str, Any]) -> None:
         """Begin where `state_after`, or a loader, was saved."""

@@ -117,6 +117,10 @@ class PixelReader:
         with LOCK:
             return self._process(sample, segments, media)
 
+    def verify(self, row: int) -> None:
+        """Raise `Damaged` unless the sample is what was written."""
+        self.samples.verify(row)
+
     def describe(self, row: int) -> str:
         """Return shard, place and key."""
         shard, inside = self.samples.locate(row)

@@ -59,10 +59,10 @@ NICE = 10
 def plan_digest(plan: PackPlan, shards: tuple[ShardEntry, ...] = ()) -> str:
     """Return the identity of a plan and the files it packs.
 
-    A plan is a pure function of the lengths and the spec, so these stand for its arrays.
+    Its packs count, and not only the lengths and the spec that they follow from: a packer of the
+    user's own may have changed, or a version of ours.
     """
-    files = shards_digest(shards)
-    return digest([plan.lengths_digest, plan.spec, len(plan), plan.num_rows, files])
+    return digest([plan.lengths_digest, plan.spec, plan.checksum, shards_digest(shards)])
 
 
 class OnePlan:

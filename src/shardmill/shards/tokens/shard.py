@@ -13,6 +13,7 @@ narrow as they can be (`shards.arrays`). For S rows, M media and L loss spans:
     key_*                          the keys (`shards.arrays`)
     origin_file, origin_row   S    index into origin_path (0: no origin); row number in it
     origin_path_*, origin_source, origin_name_*   per file; `origin_name` for rows that are names
+    ids_sums                       u64, the xxh3-64 of each 64 KiB of `.bin`
 
 Meta: "num_media", "num_loss", "space" (the TokenSpace), "media_names", "sources", "about". Rows are
 found without reading the others; every bound is checked against the file before it is used.
@@ -29,8 +30,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, Damaged, FormatError
 from shardmill.model.codec import from_plain
 from shardmill.model.manifest import Manifest, ShardEntry, shards_digest
 from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
@@ -46,9 +48,16 @@ from shardmill.shards.arrays import (
     row_slice,
     wide_column,
 )
+from shardmill.shards.commit import REPAIR, verify_file
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import TABLE_NAME, open_lengths
-from shardmill.shards.tokens.ids import SPANS_FORMAT, RemoteIds, open_ids, open_megatron_index
+from shardmill.shards.tokens.ids import (
+    SPANS_FORMAT,
+    SUM_BYTES,
+    RemoteIds,
+    open_ids,
+    open_megatron_index,
+)
 from shardmill.storage.cache import StagedCopies, fetch_copies, remembered
 from shardmill.storage.path import UrlPath, as_path
 
@@ -141,6 +150,19 @@ class TokenShard:
             )
         return start, length
 
+    def verify(self, row: int) -> None:
+        """Raise `Damaged` unless the ids around a row have the checksums they were written with."""
+        start, length = self.place(row)
+        size = SUM_BYTES // self.data.itemsize
+        for block in range(start // size, -(-(start + length) // size)):
+            content = self.data[block * size : (block + 1) * size]
+            if xxh3_64_intdigest(content) != int(self.spans["ids_sums"][block]):
+                at = block * SUM_BYTES
+                raise Damaged(
+                    f"{self.path}: the bytes {at} to {at + content.nbytes} are not those that were "
+                    f"written; row {row} is there, at byte {start * self.data.itemsize}: {REPAIR}"
+                )
+
     def prefetch(self, rows: Sequence[int]) -> None:
         """Say that these rows will be read soon, so that a store is asked for all at once."""
         if isinstance(self.data, RemoteIds):
@@ -225,6 +247,7 @@ def open_token_shard(files: Mapping[str, Path]) -> TokenShard:
     data = open_ids(files["bin"], index.dtype)
     if data.nbytes != int(index.lengths.sum(dtype=np.int64)) * index.dtype.itemsize:
         raise FormatError(f"has {data.nbytes} bytes, its index says otherwise", path=files["bin"])
+    spans.checked("ids_sums", np.uint64, -(-data.nbytes // SUM_BYTES))
     return TokenShard(
         files["bin"],
         space,
@@ -252,6 +275,7 @@ class TokenDataset:
     _staged: StagedCopies | None = None
     _starts: list[int] = field(default_factory=list)
     _open: dict[int, TokenShard] = field(default_factory=dict)
+    _verified: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._starts = list(accumulate((e.num_samples for e in self.entries), initial=0))
@@ -272,7 +296,7 @@ class TokenDataset:
 
     def __setstate__(self, state: tuple[Path, tuple[ShardEntry, ...], Path | None]) -> None:
         self.folder, self.entries, self.staged_dir = state
-        self._open = {}
+        self._open, self._verified = {}, {}
         self.__post_init__()
 
     @property
@@ -299,6 +323,21 @@ class TokenDataset:
         """Return the ids of a row, mapped and not copied."""
         shard, row = self.locate(number)
         return self.shard(shard).ids(row)
+
+    def verify(self, number: int) -> None:
+        """Raise `Damaged` unless a row is as it was written: its ids, and its shard's tables.
+
+        The tables are compared as a whole with the receipt, at the first row and again after so
+        many rows that it costs as much as the ids do.
+        """
+        place, row = self.locate(number)
+        tables = [self.entries[place].files[role] for role in ROLES if role != "bin"]
+        count = self._verified.get(place, 0)
+        if count % (1 + sum(entry.num_bytes for entry in tables) // SUM_BYTES) == 0:
+            for entry in tables:
+                verify_file(self._place(entry.path), entry)
+        self._verified[place] = count + 1
+        self.shard(place).verify(row)
 
     def prefetch(self, numbers: Sequence[int]) -> None:
         """Say that these rows will be read soon; of a local folder nothing is done."""

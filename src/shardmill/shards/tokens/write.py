@@ -28,7 +28,7 @@ from shardmill.shards.arrays import (
     pack_strings,
     write_arrays,
 )
-from shardmill.shards.tokens.ids import SPANS_FORMAT, write_megatron_index
+from shardmill.shards.tokens.ids import SPANS_FORMAT, block_sums, write_megatron_index
 from shardmill.storage.files import link_or_copy
 
 MAX_ROW_TOKENS = 2**31 - 1
@@ -213,6 +213,7 @@ class TokenWriter:
             **{name: narrow_column(column) for name, column in narrow.items()},
             "loss_bounds": narrow_bounds(_int64(self._num_loss)),
             "media_bounds": narrow_bounds(_int64(self._num_media)),
+            "ids_sums": block_sums(self.file("bin")),
             **self._keys.arrays(),
             **pack_strings("origin_path", [encoded(path) for _, path in self._files]),
             **pack_strings(
