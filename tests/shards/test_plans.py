@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -147,14 +148,13 @@ def test_a_flipped_bit_is_noticed(plan_path: Path, tmp_path: Path) -> None:
     write_lengths(tmp_path / "lengths", length_table([5, 9, 3, 30, 7], num_fixed=[0, 0, 0, 2, 0]))
     for path, opened in ((plan_path, open_plan), (tmp_path / "lengths", open_lengths)):
         whole = path.read_bytes()
-        arrays = open_arrays(path, "plan" if path == plan_path else "lengths")
-        values = {n: a.tobytes() for n, a in arrays.items() if a.size}
-        for name, content in values.items():
-            at = whole.rindex(content)  # equal columns may be met twice, and that is as good
+        header = json.loads(whole[24 : 24 + int.from_bytes(whole[8:16], "little")])
+        places = [a["offset"] for a in header["arrays"].values() if all(a["shape"])]
+        assert len(places) > 2
+        for at in places:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises(FormatError):
                 opened(path)
-            assert name
         path.write_bytes(whole)
         opened(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from shardmill.media.header import probe
 from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.sample import Document, MediaSize, Origin, Sample, Segment
 from shardmill.running.runner import run_stage
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_lengths
 from shardmill.stages import measure as lengthrows
 from shardmill.stages.measure import TABLE_NAME, LengthRows, Measure, count_written, merge_lengths
 from shardmill.tokens.count import TokenCount, Written
-from shardmill.tokens.text.huggingface import TextCounter
+from shardmill.tokens.text.huggingface import TextCounter, load_counter
 from shardmill.tokens.text.tokenizer import Ragged, ragged
 from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.qwen import Qwen2VL, Qwen3VL, QwenImages, QwenVideos
@@ -330,6 +332,32 @@ def test_rows_stay_in_order_whatever_the_batches(
     assert table.reject_reasons == ("broken", "too odd")
     assert (table.shard_names, table.shard_starts.tolist()) == (("s",), [0, 6])
     assert table.exact
+
+
+def test_a_text_that_the_tokenizer_refuses_costs_its_row(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def picky(path: Path) -> TextCounter:
+        def encode(texts: Sequence[str]) -> Ragged:
+            if any("\N{SKULL}" in text for text in texts):
+                raise TypeError("TextEncodeInput must be Union[...]")
+            return counter.encode_batch(texts)
+
+        counter = load_counter(path)
+        return replace(counter, encode_batch=encode)
+
+    texts = ["one", "two \N{SKULL}", "three", "\N{SKULL}", "five"]
+    samples = [(sample(f"k{n}", said(text)), {}) for n, text in enumerate(texts)]
+    folder = write_sample_folder(tmp_path / "in", [samples])
+    whole = measure(folder, tmp_path / "calm", tokenizer=model)
+    monkeypatch.setattr(lengthrows, "load_counter", picky)
+    found = measure(folder, tmp_path / "out", tokenizer=model)
+    manifest = open_manifest(tmp_path / "out")
+    assert (manifest.num_kept, manifest.skipped) == (3, {"refused by the tokenizer": 2})
+    (rejects,) = (tmp_path / "out" / "rejects").iterdir()
+    assert '"k1"' in rejects.read_text() and "TextEncodeInput" in rejects.read_text()
+    assert found.reject.tolist() == [0, 1, 0, 1, 0]
+    assert found.num_tokens.tolist() == (whole.num_tokens * (found.reject == 0)).tolist()
 
 
 def test_one_guess_or_estimate_marks_the_table() -> None:

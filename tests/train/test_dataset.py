@@ -140,7 +140,9 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(made: Made, tmp_path: Path) -> 
                     fresh[number]
             flip(path, at)
     flip(copy / "shards" / "00003.bin", 200)
-    with pytest.raises(Damaged, match=r"00003\.bin: the bytes 0 to \d+ .* row \d+ is there, at byte"):
+    with pytest.raises(
+        Damaged, match=r"00003\.bin: the bytes 0 to \d+ .* row \d+ is there, at byte"
+    ):
         list(sm.loader(made.plan_path, copy, verify=1, workers=1))
     assert len(list(sm.loader(made.plan_path, copy))) == len(packs)
 

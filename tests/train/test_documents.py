@@ -65,7 +65,9 @@ def test_an_image_whose_bytes_changed_is_noticed(tmp_path: Path) -> None:
     whole = tar.read_bytes()
     at = whole.index(b"\x89PNG") + 40
     tar.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    with pytest.raises(Damaged, match=r"\.tar: sample 0, 'k', at the bytes 512 to \d+.*shardmill check"):
+    with pytest.raises(
+        Damaged, match=r"\.tar: sample 0, 'k', at the bytes 512 to \d+.*shardmill check"
+    ):
         reader.verify(0)
     reader.verify(1)
 

@@ -155,7 +155,9 @@ def test_what_cannot_be_mixed(mix: Mix, made: Made) -> None:
     with pytest.raises(StaleError, match="seed"):
         mix.sampler(seed=1).load_state_dict(plain)
     swapped = Mix({"a": mix.sources["b"], "b": mix.sources["a"]}, WEIGHTS)
-    with pytest.raises(StaleError, match=r"source 'a': this state packs by another plan \(checksum"):
+    with pytest.raises(
+        StaleError, match=r"source 'a': this state packs by another plan \(checksum"
+    ):
         swapped.sampler().load_state_dict(plain)
     with pytest.raises(ConfigError, match="not the state of a mix"):
         mix.sampler().load_state_dict({})

@@ -292,7 +292,9 @@ class PackPlan:
     def checksum(self) -> str:
         """The xxh3-128 of which row is in which pack and in which order; worked out when asked."""
         state = xxhash.xxh3_128()
-        for name in ("members", "starts", "balanced", "dropped", "cut_rows", "cut_lengths"):
+        for name in self.__dataclass_fields__:
+            if not isinstance(getattr(self, name), np.ndarray):
+                continue
             values = np.ascontiguousarray(getattr(self, name))
             state.update(f"{name} {values.dtype.str} {len(values)} ".encode())
             state.update(values.view(np.uint8).data)

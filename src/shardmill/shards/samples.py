@@ -285,8 +285,8 @@ class SampleDataset:
                 return
         start, end = shard.index.span(inside)
         raise Damaged(
-            f"{shard.blob.url}: sample {inside}, {shard.index.keys[inside]!r}, at the bytes {start} "
-            f"to {end}, is not what was written: {REPAIR}"
+            f"{shard.blob.url}: sample {inside}, {shard.index.keys[inside]!r}, at the bytes "
+            f"{start} to {end}, is not what was written: {REPAIR}"
         )
 
     def key(self, number: int) -> str:

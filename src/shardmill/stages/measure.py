@@ -95,6 +95,9 @@ class Measure(OverSamples):
                     source=source[: len(rows)],
                     source_names=shard.index.sources,
                 )
+                for number, error in rows.refused.items():
+                    tally.num_kept -= 1
+                    tally.skip(shard.index.keys[number], error)
             draft.finish(unit.name, num_samples=tally.num_kept)
             rows.count(tally)
 
@@ -166,13 +169,17 @@ def merge_lengths(folder: Path) -> LengthTable:
 
 @dataclass(slots=True)
 class LengthRows:
-    """The rows of one shard in the order of its samples; rejected samples have a row, too."""
+    """The rows of one shard in the order of its samples; rejected samples have a row, too.
+
+    `refused` are the rows whose text the tokenizer did not take, known after `encode` only.
+    """
 
     counter: TextCounter | None = None
     counts: list[TokenCount] = field(default_factory=list)
     rejects: list[int] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     exact: bool = True
+    refused: dict[int, SampleError] = field(default_factory=dict)
     _waiting: list[tuple[int, Written]] = field(default_factory=list)
     _chars: int = 0
 
@@ -195,16 +202,11 @@ class LengthRows:
 
     def add_reject(self, reason: str) -> None:
         """Append a sample that cannot be used."""
-        self._append(NOTHING, self.reasons.setdefault(reason, len(self.reasons) + 1))
+        self._append(NOTHING, self._number(reason))
 
     def encode(self) -> None:
         """Count the tokens of all samples that wait for it."""
-        if not self._waiting:
-            return
-        assert self.counter is not None
-        rows, written = zip(*self._waiting)
-        for row, count in zip(rows, count_written(self.counter, written)):
-            self.counts[row] = count
+        self._encode(self._waiting)
         self._waiting.clear()
         self._chars = 0
 
@@ -234,6 +236,27 @@ class LengthRows:
         for count, reject in zip(self.counts, self.rejects):
             if not reject:
                 tally.observe("sample tokens", count.num_tokens)
+
+    def _encode(self, waiting: Sequence[tuple[int, Written]]) -> None:
+        if not waiting:
+            return
+        assert self.counter is not None
+        rows, written = zip(*waiting)
+        try:
+            counts = count_written(self.counter, written)
+        except SampleError as error:
+            if len(waiting) == 1:
+                self.refused[rows[0]] = error
+                self.rejects[rows[0]] = self._number(error.reason)
+            else:  # one by one, so that only those are lost that the tokenizer refuses
+                for one in waiting:
+                    self._encode([one])
+            return
+        for row, count in zip(rows, counts):
+            self.counts[row] = count
+
+    def _number(self, reason: str) -> int:
+        return self.reasons.setdefault(reason, len(self.reasons) + 1)
 
     def _append(self, count: TokenCount, reject: int) -> None:
         self.counts.append(count)

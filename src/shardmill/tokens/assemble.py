@@ -22,7 +22,7 @@ from shardmill.model.sample import Sample
 from shardmill.model.tokenrow import MediaSpan, Overlong, TokenRow, cut_row, mask_of, spans_of
 from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
-from shardmill.tokens.text.tokenizer import TextTokenizer, check_text, encode_texts
+from shardmill.tokens.text.tokenizer import TextTokenizer, check_text, encode_texts, tokenizing
 
 LayOut: TypeAlias = Callable[[Medium], MediaBlock]
 Hook: TypeAlias = Callable[[TokenRow, Sample], TokenRow]
@@ -179,7 +179,9 @@ def _part_ends(
             end = len(left)
         else:
             text = "".join(content for content, _ in piece.parts)
-            end = _token_at(position, tokenizer.starts(text), starts_learning=next_loss)
+            with tokenizing():
+                starts = tokenizer.starts(text)
+            end = _token_at(position, starts, starts_learning=next_loss)
         ends.append((max(end, ends[-1][0] if ends else 0), loss))
     return [*ends, (len(ids), piece.parts[-1][1])]
 

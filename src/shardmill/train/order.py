@@ -5,7 +5,8 @@ Arithmetic, and the batch sampler that hands its results to a DataLoader.
 The state of a loader is four integers, the digest of what they count (data, plan and spec), and the
 checksum of the plan, by which a checkpoint says what it was trained on (none for samples):
 
-    {"version": 1, "digest": "…", "plan": "…", "seed": 0, "epoch": 2, "consumed": 4096, "borrowed": 0}
+    {"version": 1, "digest": "…", "plan": "…",
+     "seed": 0, "epoch": 2, "consumed": 4096, "borrowed": 0}
 
 `consumed` counts the packs that all ranks together took from the head of the epoch, `borrowed`
 those that the last step of the epoch before took from its end. Ranks, workers and batch size are no
@@ -118,7 +119,7 @@ def other_data(saved: object, here: str, saved_plan: object, plan: str | None) -
     which = (
         f"packs by another plan (checksum {saved_plan}, here {plan})"
         if saved_plan != plan
-        else f"has the same plan over other data or another epoch plan (digest {saved}, here {here})"
+        else f"has this plan over other data, or with epoch_plans (digest {saved}, here {here})"
     )
     return f"this state {which}: what it counts is not here; open what it was saved with, or begin"
 

@@ -39,8 +39,8 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
-# So many bytes of ids have a checksum: a sampled row of 2 kB makes a reader look at 32 times as much,
-# and the checksums take an eighth of a thousandth of the ids.
+# So many bytes of ids have one checksum: to verify a row of 2 kB takes reading 32 times as much,
+# and the checksums take an eighth of a thousandth of what the ids take.
 SUM_BYTES = 1 << 16
 
 # So at most 24 MiB are held for an object.

@@ -28,6 +28,7 @@ from shardmill.tokens.text.tokenizer import (
     choose_engine,
     json_engines,
     ragged,
+    tokenizing,
     without_specials,
 )
 
@@ -99,8 +100,9 @@ class TextCounter:
     variables: Mapping[str, str]
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of tokens of each text alone."""
-        return self.encode_batch(texts).lengths
+        """Return the number of tokens of each text; a `SampleError` if one of them is refused."""
+        with tokenizing():
+            return self.encode_batch(texts).lengths
 
     def rendered_lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the number of tokens of rendered chats, with what the tokenizer adds."""

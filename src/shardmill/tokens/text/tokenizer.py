@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain, pairwise
@@ -145,8 +146,13 @@ class TextTokenizer:
 
 def encode_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Ragged:
     """Return the ids of texts; a `SampleError` says that the tokenizer cannot take one of them."""
-    with foreign("refused by the tokenizer", Exception):  # their C and Rust leave no trace
+    with tokenizing():
         return tokenizer.encode_batch(texts)
+
+
+def tokenizing() -> AbstractContextManager[None]:
+    """Turn what a tokenizer raises over a text into a `SampleError`."""
+    return foreign("refused by the tokenizer", Exception)  # their C and Rust leave no trace
 
 
 def load_once(spec: TextSpec) -> TextTokenizer:
