@@ -156,7 +156,7 @@ class TokenShard:
         size = SUM_BYTES // self.data.itemsize
         for block in range(start // size, -(-(start + length) // size)):
             content = self.data[block * size : (block + 1) * size]
-            if xxh3_64_intdigest(content) != int(self.spans["ids_sums"][block]):
+            if xxh3_64_intdigest(content.data) != int(self.spans["ids_sums"][block]):
                 at = block * SUM_BYTES
                 raise Damaged(
                     f"{self.path}: the bytes {at} to {at + content.nbytes} are not those that were "
