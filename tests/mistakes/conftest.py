@@ -72,4 +72,9 @@ def _make(place: Path) -> None:
     sm.pack("tokens", "packs.plan", "packs", workers=0)
     sm.measure("chats", "lengths", model="qwen2.5-vl", estimate=True, workers=0)
     sm.plan("lengths", "pixels.plan", capacity=512)
+    added = {"added": ["im_patch", "im_start", "im_end"]}
+    chat = {"template": "chat", "layout": "patches", "space": added}
+    sm.tokenize("chats", "chat-tokens", **chat, workers=0)
+    ids = {"num_codes": 300, "added": ["boi", "eoi"]}
+    sm.tokenize("pairs", "coded", template="t2i", codes="codes", space=ids, workers=0)
     sm.export("tokens", "megatron", format="megatron", workers=0)
