@@ -190,7 +190,7 @@ VERBS = [
     ),
     said(
         "python: a source without a name",
-        "sm.plan({'num_tokens': [3], 'source': [2], 'source_names': ['a']}, 'out.plan', capacity=9)",
+        "sm.plan({'num_tokens': [3], 'source': [2], 'source_names': ['a']}, 'p.plan', capacity=9)",
         "source",
     ),
     said("python: a pack of nothing", "sm.plan([3], 'out.plan', capacity=0)", "capacity"),
