@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardmill.api.check import check, diff
     from shardmill.api.data import open
     from shardmill.api.recipe import quote, run
+    from shardmill.api.running import RunFailed
     from shardmill.api.verbs import (
         codes,
         export,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         remove,
         tokenize,
     )
-    from shardmill.errors import ShardmillError
+    from shardmill.errors import NothingKept, ShardmillError
     from shardmill.model.codec import trust
     from shardmill.train.collate import Collate
     from shardmill.train.dataset import PackedDataset, RowDataset
@@ -60,15 +61,19 @@ _MODULES = {
     "Collate": "shardmill.train.collate",
     "Mix": "shardmill.train.mix",
     "ShardmillError": "shardmill.errors",
+    "NothingKept": "shardmill.errors",
+    "RunFailed": "shardmill.api.running",
     "trust": "shardmill.model.codec",
 }
 
 __all__ = [
     "Collate",
     "Mix",
+    "NothingKept",
     "PackedDataset",
     "PackedStream",
     "RowDataset",
+    "RunFailed",
     "SampleStream",
     "ShardmillError",
     "__version__",

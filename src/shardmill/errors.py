@@ -10,10 +10,10 @@ the gate at which other people's code meets one sample.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 ADDRESS = re.compile(r" (?:at|@) 0x[0-9a-fA-F]{4,}")
 MAX_DETAIL = 300
@@ -53,8 +53,22 @@ def _plain(found: re.Match[str]) -> str:
     return f"{scheme}{user}@{name}" if is_name else f"{scheme}{name}"
 
 
+def near(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'pair'?" for the name among `known` that is most like one, or ''."""
+    from difflib import get_close_matches  # where there is a mistake, and not before
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 class ShardmillError(Exception):
-    """The root of everything that shardmill raises on purpose."""
+    """The root of everything that shardmill raises on purpose.
+
+    `exit_code` is how a command ends that meets it; `hint` is what to type, if that is not said.
+    """
+
+    exit_code: ClassVar[int] = 2
+    hint: ClassVar[str] = ""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(mask(arg) if isinstance(arg, str) else arg for arg in args))
@@ -115,6 +129,20 @@ class UnitFailed(ShardmillError):
 
 class TooManySkips(ShardmillError):
     """Every unit is within its budget, but all of them together skipped too much."""
+
+
+class NothingKept(ShardmillError):
+    """All was done, and nothing came of it: no sample passed, or none has what is worked on.
+
+    `report` is that of the run, if a run made it; the folder is complete, and empty.
+    """
+
+    exit_code = 3
+    hint = "if that is right, say --allow-empty (allow_empty=True)"
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        self.report = report
+        super().__init__(message)
 
 
 class StaleError(ShardmillError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, near
 
 Table = Mapping[str, str]
 
@@ -186,14 +186,16 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-def resolve(table: Table, kind: str) -> str:
+def resolve(table: Table, kind: str, where: str) -> str:
     """Return 'module:Class' for a name of the table, or the name itself if it has that form."""
     if kind in table:
         return table[kind]
     if ":" in kind:
         return kind
-    known = ", ".join(sorted(table))
-    raise ConfigError(f"unknown kind {kind!r}: use one of {known}, or 'package.module:Class'")
+    raise ConfigError(
+        f"{where}: unknown kind {kind!r}{near(kind, table)}\n"
+        f"Use one of {', '.join(sorted(table))}, or your own 'package.module:Class'"
+    )
 
 
 def resolve_stored(kind: str) -> str | None:

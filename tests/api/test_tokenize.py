@@ -92,11 +92,11 @@ def test_a_path_says_what_a_tokenizer_is() -> None:
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        ({"tokeniser": "bundled"}, "no 'tokeniser': use block_size, codes"),
+        ({"tokeniser": "bundled"}, "no 'tokeniser'; did you mean 'tokenizer'"),
         ({"template": "poem"}, "unknown kind 'poem'"),
         ({"template": {"kind": "t2i", "unconditional": 3}}, "between 0 and 1"),
         ({"template": 3}, "template must be 'kind,field=value' or a table"),
-        ({"layout": "square"}, "unknown layout 'square': use one of codes"),
+        ({"layout": "square"}, "layout: unknown name 'square'"),
         ({"max_length": "long"}, "max_length must be int"),
         ({"per_shard": 7}, "per_shard is for text tables"),
         ({"layout": "patches"}, "im_"),

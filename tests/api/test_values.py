@@ -136,10 +136,10 @@ def test_what_on_understands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("kubernetes", "use one of local, ray, slurm"),
+        ("kubernetes", "on: unknown kind 'kubernetes'"),
         ("gone.toml", "No such file"),
         ("ray,gpus=many", "gpus must be float"),
-        ("ray,gpu=1", "has no field 'gpu': use address, cpus, gpus"),
+        ("ray,gpu=1", "on has no field 'gpu'; did you mean 'gpus'"),
         ("ray,cpus=0", "needs CPUs or GPUs"),
     ],
 )

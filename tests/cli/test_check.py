@@ -45,7 +45,7 @@ def index(tmp_path: Path) -> Path:
 def test_counts_are_those_of_each_shard(pairs: Path) -> None:
     report = report_of("check", pairs, "--pairs")
     assert report["sound"] and report["content"]["pairs"] == 32
-    assert [shard["nsamples"] for shard in report["shards"]] == [7, 8, 7, 8, 2]
+    assert [shard["num_samples"] for shard in report["shards"]] == [7, 8, 7, 8, 2]
     text = run("check", pairs).output
     assert "32 samples, 32 images, 32 pairs" in text and "5 shards of 2 to 8" in text
 
@@ -64,7 +64,7 @@ def test_images_that_are_cut_off_are_found_by_decoding(tmp_path: Path) -> None:
     run("ingest", tmp_path / "raw", tmp_path / "shards", "--workers", 0)
     assert report_of("check", tmp_path / "shards")["sound"]
     report = report_of("check", tmp_path / "shards", "--decode", 9, code=1)
-    assert (report["sound"], report["decoded"]) == (False, 2)
+    assert (report["sound"], report["num_decoded"]) == (False, 2)
     (broken,) = report["broken_images"]
     assert (broken["key"], broken["medium"]) == ("b", "jpg")
     text = run("check", tmp_path / "shards", "--quick", "--decode", 9).output

@@ -48,7 +48,7 @@ def test_codes_are_written_and_reported(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["complete"]
-    assert report["samples_kept"] == 3
+    assert report["num_kept"] == 3
     shard = open_codes(folder.parent / "out" / "shards" / "000000.codes")
     assert shard.images(0)[0].codes.shape == (8, 8)
 

@@ -25,16 +25,16 @@ def tokens(tmp_path: Path) -> Path:
 def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
     words = ("export", tokens, tmp_path / "out", "--format", "megatron,prefix=all", "--shards", 4)
     first = invoke_json(*words, "--workers", 0)
-    assert first["complete"] and first["done_now"] == 4 and first["samples_kept"] == 40
+    assert first["complete"] and first["run"]["num_done"] == 4 and first["num_kept"] == 40
     assert len(open_megatron_index(tmp_path / "out" / "all.idx").lengths) == 40
-    assert invoke_json(*words)["done_now"] == 0
+    assert invoke_json(*words)["run"]["num_done"] == 0
 
 
 @pytest.mark.parametrize(
     ("format_text", "message"),
     [
-        ("megatrn", "unknown kind 'megatrn': use one of .*megatron"),
-        ("megatron,prefx=x", "format has no field 'prefx': use dtype, prefix"),
+        ("megatrn", "format: unknown kind 'megatrn'; did you mean 'megatron'"),
+        ("megatron,prefx=x", "format has no field 'prefx'; did you mean 'prefix'"),
         ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
         ("tensordict", "format needs length"),
         ("liquid", "holds no samples .*give the folder that ingest or filter made"),

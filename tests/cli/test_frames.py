@@ -35,8 +35,8 @@ def run(*arguments: object) -> str:
 
 def test_frames_are_written_and_a_second_run_does_nothing(clips: Path, tmp_path: Path) -> None:
     command = (clips, tmp_path / "out", "--sampler", "uniform,count=5", "--long-side", 64, "--json")
-    assert json.loads(run(*command))["done_now"] == 1
-    assert json.loads(run(*command))["done_now"] == 0
+    assert json.loads(run(*command))["run"]["num_done"] == 1
+    assert json.loads(run(*command))["run"]["num_done"] == 0
     sample = open_samples(tmp_path / "out")[0]
     shown = [read_image(content) for content in sample.media.values()]
     assert shown == [5, 15, 25, 35, 45]

@@ -18,7 +18,7 @@ def test_tars_get_an_index_and_the_lists_of_others(tmp_path: Path) -> None:
     for done_now in (2, 0):
         ran = CliRunner().invoke(index, arguments, catch_exceptions=False)
         assert ran.exit_code == 0
-        assert json.loads(ran.stdout)["done_now"] == done_now
+        assert json.loads(ran.stdout)["run"]["num_done"] == done_now
     described = json.loads((tmp_path / "out" / "shardindex.json").read_text())
     assert described["name"] == "out"
     assert [shard["nsamples"] for shard in described["shardlist"]] == [1, 1]

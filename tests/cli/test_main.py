@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
-from invoked import invoke
+from invoked import invoke, run_main
 
 from shardmill.cli.main import VERBS, cli
 
+DATA = Path(__file__).parents[2] / "demo" / "data"
 HEAVY = ("torch", "PIL", "av", "ray", "transformers", "pyarrow", "numba", "numpy", "rich")
 
 
@@ -70,6 +72,121 @@ def test_what_the_system_refuses_is_one_message_and_exit_code_2(tmp_path: Path) 
     assert "Traceback" not in run.stderr
 
 
+MISTAKES = {
+    "ingst rows.jsonl out": (2, "UsageError", "did you mean 'ingest'?"),
+    "plan tokens p.plan --capacity 0": (2, "UsageError", "'--capacity': 0 is not in the range"),
+    "plan tokens p.plan": (2, "UsageError", "Missing option '--capacity'"),
+    "ingest no.jsonl out": (2, "ConfigError", "no.jsonl"),
+    "ingest rows.jsonl out --shape pairz": (
+        2,
+        "ConfigError",
+        "shape: unknown kind 'pairz'; did you mean 'pair'?",
+    ),
+    "show rows.jsonl/x": (2, "UsageError", "does not exist"),
+    "run cut.toml": (2, "ConfigError", "cut.toml"),
+    "status .": (2, "ShardmillError", "no stage.json"),
+    "ingest rows.jsonl rows.jsonl": (2, "ConfigError", "is a file"),
+    "ingest bad.jsonl out --workers 0 --max-skip-rate 0": (1, "RunFailed", "1 unit"),
+    "report . -o no/such/page.html": (2, "FileNotFoundError", "No such file"),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_message_and_with_json_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"text": "a"}\n')
+    Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    Path("cut.toml").write_text("[[step]\n")
+    Path("tokens").mkdir()
+    code, kind, text = MISTAKES[words]
+    shown = "".join(run_main(*words.split(), code=code))
+    assert text in shown and "Traceback" not in shown
+    out, err = run_main(*words.split(), "--json", code=code)
+    error = json.loads(out)["error"]
+    assert error.keys() == {"kind", "message", "hint", "path", "member", "offset"}
+    assert error["kind"] == kind and text in error["message"]
+    assert err == "" or kind == "RunFailed"
+
+
+def test_a_bug_is_told_in_full_and_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("at https://me:secret@host/x?sig=abc")
+
+    monkeypatch.setattr("shardmill.cli.plan.plan.callback", fail)
+    words = ("plan", Path(__file__), "p.plan", "--capacity", 1)
+    _, err = run_main(*words, code=1)
+    assert "Traceback" in err and "LookupError: at https://host/x" in err
+    error = json.loads(run_main(*words, "--json", code=1)[0])["error"]
+    assert error["kind"] == "LookupError" and "secret" not in error["message"]
+
+
+# What the same word means in all verbs; a count is num_x, a share or a list has the plain word.
+SAME_KEYS = {
+    "path": str,
+    "complete": bool,
+    "num_units": int,
+    "num_done": int,
+    "num_in": int,
+    "num_kept": int,
+    "num_shards": int,
+    "num_bytes": int,
+    "num_samples": (int, list),
+    "num_tokens": (int, list),
+    "skipped": dict,
+    "failures": list,
+    "shards": list,
+    "packs": list,
+}
+NOT_IN_JSON = {"out", "out_dir", "folder", "units", "samples", "bytes", "nsamples", "plan", "total"}
+
+
+def test_fields_have_the_same_names_in_all_verbs(place: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(place)
+    for words, keys in {
+        "ingest {data}/texts.jsonl shards --shape text --per-shard 2": {"path", "run", "num_kept"},
+        "tokenize {here}/shards tokens": {"path", "run", "num_in", "failures", "skipped"},
+        "plan tokens p.plan --capacity 512": {"path", "num_samples", "num_packs"},
+        "pack tokens p.plan packs --workers 0": {"path", "run"},
+        "export tokens megatron --format megatron --workers 0": {"path", "run"},
+        "remove shards fewer --keys keys.txt --workers 0": {"path", "run"},
+        "status shards": {"path", "num_in", "num_kept", "failures", "skipped", "num_shards"},
+        "check shards": {"path", "num_units", "num_files", "num_bytes", "problems", "sound"},
+        "check shards --same shards": {"num_records", "same"},
+        "diff shards fewer": {"num_samples", "added", "removed", "shards"},
+        "why p.plan --step 0": {"step", "packs"},
+        "report shards -o page.html": {"path", "num_bytes"},
+        "doctor": {"findings"},
+    }.items():
+        found = json.loads(run_main(*words.format(data=DATA, here=place).split(), "--json")[0])
+        assert keys <= found.keys(), words
+        assert not NOT_IN_JSON & found.keys(), words
+        for name in found.keys() & SAME_KEYS.keys():
+            assert isinstance(found[name], SAME_KEYS[name]), (words, name)
+        if "path" in found:
+            assert Path(found["path"]).is_absolute(), words
+
+
+PRINTING = ["--help", "ingest --help", "status shards", "status shards --json", "show shards"]
+PRINTING += ["doctor", "diff shards shards", "check shards", "plan tokens x.plan --capacity 512"]
+PRINTING += ["nonsense", "plan tokens x --capacity 0 --json", "tokenize shards tokens --json"]
+
+
+@pytest.mark.parametrize("words", PRINTING)
+def test_nobody_reads(place: Path, words: str) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "shardmill", *words.split()],
+        cwd=place,
+        stdout=write_end,
+        stderr=subprocess.STDOUT if "nonsense" in words else subprocess.PIPE,
+    )
+    os.close(write_end)
+    assert not done.stderr and done.returncode == 128 + signal.SIGPIPE
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_pipe_that_closes_early_ends_a_verb_in_silence(
     tmp_path: Path, flags: tuple[str, ...]
@@ -105,7 +222,7 @@ def test_a_mistyped_verb_is_guessed() -> None:
     result = CliRunner().invoke(cli, ["tokenise", "in", "out"])
     assert result.exit_code == 2
     assert "did you mean 'tokenize'?" in result.output
-    assert "No such command" in CliRunner().invoke(cli, ["xyzzy"]).output
+    assert "there is no verb 'xyzzy'" in CliRunner().invoke(cli, ["xyzzy"]).output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

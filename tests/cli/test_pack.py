@@ -18,7 +18,7 @@ def test_command_writes_packs_and_is_done_the_second_time(tmp_path: Path) -> Non
     planned = invoke_json("plan", tokens, tmp_path / "p", "--capacity", 16)
     for done_now in (1, 0):
         done = invoke_json("pack", tokens, tmp_path / "p", tmp_path / "out", "--workers", 0)
-        assert done["done_now"] == done_now
+        assert done["run"]["num_done"] == done_now
     manifest = open_manifest(tmp_path / "out")
     assert manifest.num_samples == 40
     assert manifest.stats["packs"] == planned["num_packs"]

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from drivers import snapshot
+from invoked import invoke, run_main
 from make_media import image
+
+import shardmill as sm
 
 Shardmill = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,23 +52,85 @@ def test_repairing_and_trying_again_completes(
     for name in rows:
         shutil.copy(tmp_path / "data" / "photos" / "cat.jpg", tmp_path / name)
     report = json.loads(shardmill(*INGEST, "--retry-rejects", "missing", "--json").stdout)
-    assert report["complete"] and report["total"]["samples_kept"] == 5
+    assert report["complete"] and report["num_kept"] == 5
 
 
 def test_a_higher_limit_completes_and_says_that_nothing_is_left(
     shardmill: Shardmill, rows: list[str]
 ) -> None:
     shardmill(*INGEST, code=2)
-    done = shardmill(*INGEST, "--max-skip-rate", "1", "--json")
-    assert json.loads(done.stdout)["done_now"] == 0
-    assert "warning: nothing was kept of 5 samples: 5 x missing file" in done.stderr
+    done = json.loads(shardmill(*INGEST, "--max-skip-rate", "1", "--json", code=3).stdout)
+    assert done["complete"] and done["run"]["num_done"] == 0
+    assert done["error"]["kind"] == "NothingKept"
+    assert "nothing was kept: 5 samples in, 5 x missing file" in done["error"]["message"]
 
 
-def test_a_filter_that_keeps_nothing_says_so(shardmill: Shardmill) -> None:
-    shardmill("ingest", "data/photos", "photos", "--workers", "1")
-    flags = ("--filter", "image_size,min_side=100000", "--workers", "1")
-    done = shardmill("filter", "photos", "none", *flags)
-    assert "warning: nothing was kept of" in done.stderr and "complete" in done.stdout
+EMPTY = {
+    "ingest rows.jsonl out --limit 0": "nothing was kept: 0 samples in",
+    "filter texts out --filter text_length,min_chars=9999": "8 samples in, 8 x text too short",
+    "frames texts out": "nothing was done: 8 samples in, and none has videos",
+    "frames texts out --sampler whole": "none has videos",
+    "codes texts out --from vqcode_512": "nothing was done: 8 samples in, and none has images",
+    "tokenize texts out --max-length 1": "8 x too long",
+    "tokenize rows.jsonl out --limit 0": "nothing was kept: 0 samples in",
+    "measure texts out --model qwen3-vl --estimate --limit 0": "nothing was kept: 0 samples in",
+    "remove texts out --keys keys.txt": "8 x removed on request",
+    "plan tokens out --capacity 2 --overlong drop": "nothing was planned: 8 samples in, 8 x",
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with eight texts as rows, samples and tokens, and their keys."""
+    folder = tmp_path_factory.mktemp("texts")
+    rows = [json.dumps({"text": f"text {number}"}) for number in range(8)]
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    (folder / "keys.txt").write_text("\n".join(f"rows-{number:08d}" for number in range(8)))
+    invoke("ingest", folder / "rows.jsonl", folder / "texts", "--workers", 0)
+    invoke("tokenize", folder / "texts", folder / "tokens", "--workers", 0)
+    return folder
+
+
+@pytest.mark.parametrize("words", EMPTY)
+def test_nothing_done_is_no_tick(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(texts)
+    out = tmp_path / "out"
+    typed = [str(out) if word == "out" else word for word in words.split()]
+    typed += [] if typed[0] == "plan" else ["--workers", "0", "--max-skip-rate", "1"]
+    for _ in range(2):  # what is finished ends as it did
+        done = "".join(run_main(*typed, code=3))
+        assert EMPTY[words] in done and "✓" not in done and "--allow-empty" in done
+    error = json.loads(run_main(*typed, "--json", code=3)[0])["error"]
+    assert error["kind"] == "NothingKept" and EMPTY[words] in error["message"]
+    assert "✓" in run_main(*typed, "--allow-empty")[0]
+
+
+def test_a_recipe_stops_at_the_step_that_keeps_nothing(texts: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"""
+        [[step]]
+        verb = "filter"
+        in = "{texts}/texts"
+        out = "{tmp_path}/none"
+        filter = "text_length,min_chars=9999"
+        workers = 0
+
+        [[step]]
+        verb = "tokenize"
+        in = "{tmp_path}/none"
+        out = "{tmp_path}/tokens"
+        workers = 0
+        """
+    )
+    out, err = run_main("run", recipe, code=3)
+    assert "8 x text too short" in out and f"stopped at step 1, filter {texts}/texts" in err
+    assert not (tmp_path / "tokens").exists()
+    with pytest.raises(sm.NothingKept, match="8 x text too short") as caught:
+        sm.run(recipe)
+    assert caught.value.report.complete and "in the step filter" in caught.value.__notes__[0]
 
 
 def make_tars(folder: Path, photo: Path, *, cut: bool) -> None:
@@ -87,7 +152,7 @@ def test_a_repaired_tar_costs_only_its_own_unit(shardmill: Shardmill, tmp_path: 
         tar.add(photo.resolve(), "1.jpg")
     done = shardmill("ingest", "raw/*.tar", "out", *words, "--json")
     assert "inputs changed: 2 of 3 units are done and stay" in done.stderr
-    assert json.loads(done.stdout)["done_now"] == 1
+    assert json.loads(done.stdout)["run"]["num_done"] == 1
     shards = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").iterdir()}
     assert len(shards) == 6 and times.items() <= shards.items()
     shardmill("check", "out")

@@ -78,7 +78,7 @@ def test_steps_print_one_json_line_each(recipe: Path) -> None:
     done = invoke("run", recipe, "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(lines) == 5
-    assert lines[0]["total"]["samples_kept"] == NUM_ROWS
+    assert lines[0]["num_kept"] == NUM_ROWS
 
 
 def test_a_step_that_fails_stops_the_recipe(recipe: Path) -> None:

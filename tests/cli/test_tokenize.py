@@ -45,8 +45,8 @@ def test_several_tables_are_one_folder_and_a_second_run_has_nothing_to_do(
 ) -> None:
     other = tmp_path / "more.jsonl"
     other.write_bytes(table.read_bytes())
-    assert run(table, other, tmp_path / "out")["samples_kept"] == 18
-    assert run(table, other, tmp_path / "out")["done_now"] == 0
+    assert run(table, other, tmp_path / "out")["num_kept"] == 18
+    assert run(table, other, tmp_path / "out")["run"]["num_done"] == 0
 
 
 def test_a_template_that_needs_samples_says_so(tmp_path: Path, table: Path) -> None:

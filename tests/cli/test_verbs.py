@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_ingest_does_not_write_into_the_folder_that_it_reads(
     shardmill: Shardmill, tmp_path: Path
 ) -> None:
     (tmp_path / "album").mkdir()
-    (tmp_path / "album" / "cat.jpg").symlink_to(tmp_path / "data" / "photos" / "cat.jpg")
+    shutil.copy(tmp_path / "data" / "photos" / "cat.jpg", tmp_path / "album")
     done = shardmill("ingest", "album", "album/../album/shards", code=2)
     assert "lies inside of the input album" in done.stderr
     assert not (tmp_path / "album" / "shards").exists()
@@ -32,13 +33,9 @@ def test_ingest_does_not_write_into_the_folder_that_it_reads(
 
 def test_ingest_accounts_for_every_row(shardmill: Shardmill) -> None:
     report = output_of(shardmill, *PAIRS)
-    assert report["complete"] and report["failures"] == {}
-    assert report["total"] == {
-        "shards": 5,
-        "samples_in": 34,
-        "samples_kept": 32,
-        "skipped": {"missing file": 1, "not an image": 1},
-    }
+    assert report["complete"] and report["failures"] == []
+    assert (report["num_shards"], report["num_in"], report["num_kept"]) == (5, 34, 32)
+    assert report["skipped"] == {"missing file": 1, "not an image": 1}
 
 
 def test_running_again_does_nothing_and_other_settings_are_refused(
@@ -46,7 +43,7 @@ def test_running_again_does_nothing_and_other_settings_are_refused(
 ) -> None:
     shardmill(*PAIRS)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "pairs" / "shards").iterdir()}
-    assert output_of(shardmill, *PAIRS)["done_now"] == 0
+    assert output_of(shardmill, *PAIRS)["run"]["num_done"] == 0
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "pairs" / "shards").iterdir()}
     refused = shardmill(*PAIRS, "--layout", "dashed", code=2)
     assert 'layout: "dotted" -> "dashed"' in refused.stderr
@@ -80,7 +77,7 @@ def test_check_finds_and_repairs_only_what_is_broken(shardmill: Shardmill, tmp_p
     broken.write_bytes(whole[:5000] + b"x" + whole[5001:])
     verdict = json.loads(shardmill("check", "pairs", "--json", code=1).stdout)
     assert [problem["path"] for problem in verdict["problems"]] == ["shards/000000.tar"]
-    assert output_of(shardmill, "check", "pairs", "--repair")["done_now"] == 1
+    assert output_of(shardmill, "check", "pairs", "--repair")["run"]["num_done"] == 1
     assert broken.read_bytes() == whole
     assert output_of(shardmill, "check", "pairs")["sound"]
 
@@ -98,8 +95,8 @@ def test_filter_drops_duplicates_and_unwanted_words(shardmill: Shardmill) -> Non
     shardmill(*PAIRS)
     words = ("--filter", 'words,words=["cat","galaxies"]', "--drop-duplicates")
     report = output_of(shardmill, "filter", "pairs", "kept", *words)
-    assert report["total"]["skipped"] == {"unwanted word": 3}
-    assert report["total"]["samples_kept"] == 29
+    assert report["skipped"] == {"unwanted word": 3}
+    assert report["num_kept"] == 29
 
 
 def test_status_of_another_folder_says_what_is_missing(shardmill: Shardmill) -> None:
@@ -117,8 +114,8 @@ def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: 
 
 
 def test_show_says_that_a_folder_is_empty(shardmill: Shardmill) -> None:
-    shardmill("ingest", "data/texts.jsonl", "none", "--limit", "0")
-    shardmill("tokenize", "none", "tokens", "--template", "text")
+    shardmill("ingest", "data/texts.jsonl", "none", "--limit", "0", "--allow-empty")
+    shardmill("tokenize", "none", "tokens", "--template", "text", "--allow-empty")
     for folder in ("none", "tokens"):
         assert f"{folder} is empty" in shardmill("show", folder).stdout
         told = shardmill("show", folder, "--json")

@@ -16,7 +16,7 @@ def test_a_report_is_written(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     result = CliRunner().invoke(report, [str(folder), "-o", str(out), "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {"report": str(out), "bytes": out.stat().st_size}
+    assert json.loads(result.stdout) == {"path": str(out), "num_bytes": out.stat().st_size}
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [path.name for path in tmp_path.iterdir()].count("report.html") == 1
     assert not list(tmp_path.glob(".report*"))

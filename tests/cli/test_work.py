@@ -34,7 +34,7 @@ def test_a_task_does_what_is_left_and_completes_the_folder(
 ) -> None:
     job = make_job(tmp_path, shardmill)
     report = json.loads(shardmill("work", job, "--workers", "2", "--json").stdout)
-    assert report["complete"] and report["left"] == 0 and report["done_now"] > 1
+    assert report["complete"] and report["num_left"] == 0 and report["run"]["num_done"] > 1
     again = shardmill("work", job, "--workers", "1").stdout
     assert "is complete" in again and "0 units done by this task" in again
 

@@ -116,11 +116,11 @@ def tiny_plan(digest: str = "d") -> PackPlan:
         ({"alignment": 0}, "alignment must be"),
         ({"max_documents": 0}, "max_documents must be at least 1"),
         ({"max_packs": -1}, "max_packs must be at least 1"),
-        ({"balance": "halved"}, "use one of halving, shuffled"),
+        ({"balance": "halved"}, "Use one of halving, shuffled"),
         ({"headroom": 1.0}, "headroom"),
         ({"headroom": float("nan")}, "headroom"),
         ({"block": 12}, "power of two"),
-        ({"method": "best"}, "use one of auto, histogram, window"),
+        ({"method": "best"}, "Use one of auto, histogram, window"),
         ({"overlong": "split"}, "overlong must be"),
     ],
 )

@@ -161,3 +161,33 @@ def test_events_add_up() -> None:
     assert (report.num_in, report.num_kept, report.num_bytes) == (7, 5, 100)
     assert report.failures == (("c", "why"), ("d", "late"))
     assert not report.complete and report.seconds >= 0
+
+
+def working(unit: str, num_in: int, num_samples: int = 0) -> Event:
+    return Event(kind="working", unit=unit, num_in=num_in, num_samples=num_samples)
+
+
+def test_a_long_unit_moves_before_it_is_done() -> None:
+    """One of two units, of 1,000 samples and ten minutes, tells now and then how far it is."""
+    progress = planned(2)
+    progress.update(Event(kind="start", unit="a"), 0.0)
+    progress.update(working("a", 250, 1000), 150.0)
+    assert progress.share == pytest.approx(0.125)
+    assert progress.seconds_left(150.0) == pytest.approx(1050)
+    assert describe(progress, 150.0) == "12% 0/2 units, 250 samples, 2 samples/s, 17 min 30 s left"
+    progress.update(working("a", 500, 1000), 300.0)
+    progress.update(Event(kind="done", unit="a", num_in=1000), 600.0)
+    progress.update(working("a", 990, 1000), 600.1)  # a word that comes too late
+    assert (progress.num_read, progress.parts) == (1000, {})
+    assert progress.share == 0.5 and progress.seconds_left(600.0) == pytest.approx(600)
+
+
+def test_samples_are_told_where_their_number_is_not_known() -> None:
+    progress = planned(2)
+    progress.update(Event(kind="start", unit="a"), 0.0)
+    progress.update(working("a", 5000), 10.0)
+    assert describe(progress, 10.0) == "0% 0/2 units, 5,000 samples, 500 samples/s"
+    progress.update(working("a", 100), 20.0)  # it failed, and is tried again from its beginning
+    assert progress.samples_per_s(20.0) == pytest.approx(250)
+    progress.update(Event(kind="failed", unit="a", message="no"), 30.0)
+    assert progress.num_read == 0

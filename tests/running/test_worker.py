@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from shardmill.running.worker import (
     DraftFolders,
     Finished,
     ReceivedUnits,
+    Watch,
     describe,
     may_pass,
     work_job,
@@ -74,6 +76,54 @@ def work_all(stage: Stage, ledger: Ledger, *, retries: int = 0) -> list[Event]:
 def unruly(tmp_path: Path, deeds: dict[str, str]) -> Unruly:
     (tmp_path / "notes").mkdir()
     return Unruly(notes=tmp_path / "notes", deeds=deeds)
+
+
+def test_a_long_unit_tells_how_far_it_is_ever_less_often() -> None:
+    events: list[Event] = []
+    watch, tally = Watch(events.append), Tally()
+    with watch.over(Unit(name="a", input={}, num_samples=9000), tally):
+        began = time.monotonic()
+        for second in range(600):
+            tally.num_in += 10
+            watch.look(began + second)
+    watch.look(began + 9999)  # nothing is at work now
+    times = [event.num_in // 10 for event in events]
+    assert times[:4] == [3, 7, 15, 31] and len(times) == 22
+    assert {(e.kind, e.unit, e.num_samples) for e in events} == {("working", "a", 9000)}
+
+
+@dataclass(frozen=True)
+class Slow(Nothing):
+    """A stage whose unit ends when somebody has heard of it."""
+
+    def open(self) -> Any:
+        def work(unit: Unit, draft: Draft, tally: Tally) -> None:
+            tally.num_begun = 7
+            assert heard.wait(10)
+            draft.file(unit.name, "x").touch()
+            draft.finish(unit.name, num_samples=0)
+
+        return nullcontext(work)
+
+
+heard = threading.Event()
+
+
+def test_a_unit_at_work_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardmill.running.worker.FIRST_WATCH_S", 0.01)
+    events: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        if event.kind == "working":
+            heard.set()
+
+    ledger = make_ledger(tmp_path)
+    job = Job(stage={}, out_dir=str(ledger.out_dir), token="run", retries=0, max_skip_rate=0)
+    work_job(job, Slow(num_units=1), [Unit(name="a", input={})], on_event)
+    kinds = [event.kind for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "done" and "working" in kinds
+    assert events[1].num_in == 7
 
 
 def test_every_unit_is_done_and_told(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_prefix_needs_a_space_and_other_settings_have_no_meaning(tmp_path: Pat
         tokenize_stage({"from": {"kind": "unidisc"}, "max_length": 5}, ["x"])
     with pytest.raises(ConfigError, match="one folder"):
         tokenize_stage({"from": {"kind": "unidisc"}}, ["x", "y"])
-    with pytest.raises(ConfigError, match="unknown kind 'unidisk'"):
+    with pytest.raises(ConfigError, match="unknown kind 'unidisk'; did you mean 'unidisc'"):
         tokenize_stage({"from": "unidisk"}, ["x"])
 
 

@@ -23,7 +23,6 @@ scaled by how much more there is: more units of this step, and more of everythin
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import os
 import tempfile
@@ -33,7 +32,6 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter, signature
-from itertools import islice
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,14 +39,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from shardmill.api import check, verbs
 from shardmill.api.running import RunOptions, run_settings
 from shardmill.api.values import WRITTEN, Place, to_path
-from shardmill.errors import ConfigError, ShardmillError
+from shardmill.errors import ConfigError, ShardmillError, near
 from shardmill.machine import count_cpus
 from shardmill.model.codec import field_types, from_plain, load_class, parse_plugin
 from shardmill.model.stage import Stage
 from shardmill.plugins import resolve
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import Tried, try_units
-from shardmill.storage.path import is_remote
+from shardmill.storage.path import is_remote, near_path
 from shardmill.storage.text import read_toml
 
 VERBS: Mapping[str, Callable[..., Any]] = {
@@ -77,8 +75,6 @@ BUSY = 0.7  # share of the time in which a process computes, above which process
 HERE_ONLY = ("on", "part", "wait")
 PRICES = ("cpu_hour", "gpu_hour", "gb_month")
 PATTERN_MARKS = "*?[{"
-# Names that are compared with a missing one; a folder of a million files would take minutes.
-MAX_NEIGHBOURS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +102,11 @@ class Step:
         places = [*given, *([self.out] if self.out is not None else [])]
         known = _options(self.verb)
         more = {name: value for name, value in more.items() if name in known}
-        return VERBS[self.verb](*places, **{**self.options, **more})
+        try:
+            return VERBS[self.verb](*places, **{**self.options, **more})
+        except ShardmillError as error:
+            error.add_note(f"in the step {self.title}")
+            raise
 
     def moved(self, places: Mapping[str, str]) -> Step:
         """Return the step with each place that has another in `places` replaced by it."""
@@ -264,7 +264,7 @@ def _change_places(verb: str, name: str, value: Any, change: Callable[[str], str
                 return change(one)
             one = parse_plugin(one) if is_plugin and "," in one else one
         if isinstance(one, Mapping) and table is not None:
-            types = field_types(load_class(resolve(table, str(one.get("kind")))))
+            types = field_types(load_class(resolve(table, str(one.get("kind")), _dashed(name))))
             return {n: change(v) if _is_path(types.get(n), v) else v for n, v in one.items()}
         is_place = table is None and os.PathLike[str] in get_args(kinds)
         return change(one) if is_place and isinstance(one, str) else one
@@ -280,9 +280,8 @@ def _check_names(names: Iterable[str], known: Iterable[str], *, where: str) -> N
     listed = sorted(map(_dashed, known))
     for name in map(_dashed, names):
         if name not in listed:
-            close = difflib.get_close_matches(name, listed, n=1)
-            use = f"did you mean {close[0]!r}?" if close else f"use {', '.join(listed)}"
-            raise ConfigError(f"{where}: unknown name {name!r}; {use}")
+            use = near(name, listed) or f"; use {', '.join(listed)}"
+            raise ConfigError(f"{where}: unknown name {name!r}{use}")
 
 
 def _will_be_there(name: str, outputs: Sequence[str]) -> bool:
@@ -295,11 +294,7 @@ def _will_be_there(name: str, outputs: Sequence[str]) -> bool:
 
 
 def _absence(name: str, outputs: Sequence[str]) -> str:
-    folder = Path(name).parent
-    neighbours = islice(folder.iterdir(), MAX_NEIGHBOURS) if folder.is_dir() else ()
-    known = [*outputs, *map(str, neighbours)]
-    close = difflib.get_close_matches(os.path.normpath(name), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = near(os.path.normpath(name), outputs) or near_path(name)
     return f"{name!r} does not exist, and no step before writes it{hint}"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from shardmill import humanize
 from shardmill.api.values import Place, to_engine, to_part, to_path
-from shardmill.errors import ShardmillError
-from shardmill.model.stage import Stage
+from shardmill.errors import NothingKept, ShardmillError
+from shardmill.model.manifest import Manifest
+from shardmill.model.stage import Stage, listed
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport, show_progress
 from shardmill.running.runner import run_stage
@@ -37,8 +39,8 @@ class RunOptions(TypedDict, total=False):
     number of processes, by default the CPUs that this one may use; 0 works inside of this one.
     `retries` is how often a failed unit is tried again (1), `max_skip_rate` the share of samples
     that may be broken in a unit and in all (0.1; 0 allows none). `part` does only the Ith of N
-    parts, "3/8"; `wait=False` returns when the tasks are submitted. `progress` shows the progress
-    on stderr.
+    parts, "3/8"; `wait=False` returns when the tasks are submitted. `allow_empty` takes it as
+    success that nothing was kept. `progress` shows the progress on stderr.
     """
 
     on: str | Engine | Runner
@@ -47,6 +49,7 @@ class RunOptions(TypedDict, total=False):
     max_skip_rate: float
     part: str | tuple[int, int]
     wait: bool
+    allow_empty: bool
     progress: bool
 
 
@@ -58,11 +61,14 @@ RUN_DEFAULTS: RunOptions = {
     "max_skip_rate": 0.1,
     "part": "1/1",
     "wait": True,
+    "allow_empty": False,
 }
 
 
 class RunFailed(ShardmillError):
     """Some units failed; the others are done. `report` names each of them and why."""
+
+    exit_code = 1
 
     def __init__(self, report: RunReport) -> None:
         self.report = report
@@ -78,7 +84,10 @@ class RunFailed(ShardmillError):
 
 
 def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
-    """Run a stage into a folder, and return what was done; `RunFailed` if a unit failed."""
+    """Run a stage into a folder, and return what was done.
+
+    Raises `RunFailed` if a unit failed, `NothingKept` if all is done and nothing came of it.
+    """
     where = options.get("on", "local")
     if isinstance(where, Runner):
         report = where.run(stage, to_path(out), options)
@@ -96,7 +105,28 @@ def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
             )
     if report.failures:
         raise RunFailed(report)
+    if report.manifest is not None and not options.get("allow_empty"):
+        problem = describe_nothing(stage, report.manifest)
+        if problem:
+            raise NothingKept(problem, report)
     return report
+
+
+def describe_nothing(stage: Stage, manifest: Manifest) -> str:
+    """Return how it came that a complete folder holds nothing of what it is for, or ''."""
+    if not manifest.num_kept:
+        return f"nothing was kept: {counted(manifest.num_in, manifest.skipped)}"
+    # A folder of codes has a row for each sample, with images or without.
+    wanted = getattr(stage, "works_on", "")
+    if wanted and not manifest.stats.get(wanted):
+        return f"nothing was done: {counted(manifest.num_in, {})}, and none has {wanted}"
+    return ""
+
+
+def counted(num_in: int, skipped: Mapping[str, int]) -> str:
+    """Return '40 samples in, 40 x too long'."""
+    reasons = f", {listed(skipped)}" if skipped else ""
+    return f"{humanize.plural(num_in, 'sample')} in{reasons}"
 
 
 def is_local(options: RunOptions) -> bool:

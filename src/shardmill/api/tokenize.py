@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.api.values import to_plugin, to_spec, to_table
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, near
 from shardmill.formats.finder import build_reader, kind_of_tokens
 from shardmill.model.codec import field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
@@ -38,7 +38,8 @@ def tokenize_stage(
     """Return the stage of these settings for these inputs."""
     unknown = sorted(settings.keys() - KNOWN)
     if unknown:
-        raise ConfigError(f"tokenize has no {unknown[0]!r}: use {', '.join(sorted(KNOWN))}")
+        use = f"{near(unknown[0], KNOWN)}\nUse {', '.join(sorted(KNOWN))}"
+        raise ConfigError(f"tokenize has no {unknown[0]!r}{use}")
     if "from" in settings or kind_of_tokens(inputs) is not None:
         return _adopt(settings, inputs)
     tokenizer = to_tokenizer(settings.get("tokenizer", "bundled"))
@@ -132,7 +133,8 @@ def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:
 def _layout(value: Any) -> ImageLayout:
     if isinstance(value, str):
         if value not in LAYOUTS:
-            raise ConfigError(f"unknown layout {value!r}: use one of {', '.join(LAYOUTS)}")
+            use = f"{near(value, LAYOUTS)}\nUse one of {', '.join(LAYOUTS)}"
+            raise ConfigError(f"layout: unknown name {value!r}{use}")
         return LAYOUTS[value]
     layout: ImageLayout = to_spec(value, ImageLayout, where="layout")
     return layout

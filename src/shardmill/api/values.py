@@ -160,5 +160,5 @@ def to_engine(on: str | Engine) -> Engine:
         plain = parse_plugin(kind + on.removeprefix(address)) | {"address": address}
     else:
         plain = parse_plugin(on)
-    engine: Engine = build(ENGINES, plain, where=f"--on {on}")
+    engine: Engine = build(ENGINES, plain, where="on")
     return engine

@@ -4,7 +4,7 @@ They take what the commands of the same names take. A plugin is a string ("t2i,b
 or the spec itself; a place is a path, a url, or what an earlier verb returned. Those that run a
 stage take the options of `RunOptions` (on, workers, retries, max_skip_rate, part, wait, progress).
 They go on where an earlier run stopped, refuse a folder that was made with other settings, and
-raise `RunFailed` if units failed.
+raise `RunFailed` if units failed, and `NothingKept` if nothing came of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RunOptions, is_local, run_report
+from shardmill.api.running import RunOptions, counted, is_local, run_report
 from shardmill.api.values import (
     Place,
     Plugin,
@@ -35,7 +35,7 @@ from shardmill.api.values import (
     to_table,
     to_texts,
 )
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, FormatError, NothingKept
 from shardmill.model.stage import Stage
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
@@ -390,6 +390,7 @@ def plan(
     seed: int = 0,
     epoch: int = 0,
     model: str | Mapping[str, Any] = "",
+    allow_empty: bool = False,
 ) -> Plan:
     """Plan packs from the lengths of tokens, from those that `measure` counted, or from your own.
 
@@ -401,7 +402,7 @@ def plan(
     that is there already stays: it is this plan, or `ConfigError` says what differs. `method` and
     `balance` name how packs are filled and ordered ("window,window=512", or your own
     "package.module:Class"). `model` is the shape of the model for the prices of the report:
-    "layers=32,hidden=4096".
+    "layers=32,hidden=4096". A plan without packs is `NothingKept`, unless you `allow_empty`.
 
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
         sm.plan([812, 90, 4403], "packs.plan", capacity=8192)[0]
@@ -439,11 +440,14 @@ def plan(
         if "num_tokens" not in columns:
             raise ConfigError("own lengths need the column 'num_tokens'")
         table = length_table(**columns)
-    made = _existing_plan(to_path(out), spec, table)
-    if made is None:
-        made = plan_packs(table, spec)
+    found = _existing_plan(to_path(out), spec, table)
+    made = plan_packs(table, spec) if found is None else found
+    report = report_plan(made, table, prices, seed=seed)
+    if not len(made) and not allow_empty:
+        raise NothingKept(f"nothing was planned: {counted(report.num_samples, report.dropped)}")
+    if found is None:
         write_plan(to_path(out), made)
-    return Plan(out, report_plan(made, table, prices, seed=seed), table)
+    return Plan(out, report, table)
 
 
 def pack(

@@ -111,22 +111,22 @@ def _to_plain(found: CheckReport) -> dict[str, Any]:
     if found.comparison is not None:
         return {**asdict(found.comparison), "same": found.comparison.same}
     assert found.verdict is not None
-    plain: dict[str, Any] = {**asdict(found.verdict), "sound": found.sound}
+    plain: dict[str, Any] = {**output.to_plain(found.verdict), "sound": found.sound}
     if found.codes is not None:
         plain |= {
-            "codes": found.codes.num_codes,
-            "dead_codes": found.codes.num_dead,
+            "num_codes": found.codes.num_codes,
+            "num_dead_codes": found.codes.num_dead,
             "perplexity": found.codes.perplexity,
         }
         if found.codes.num_decoded is not None:
-            decoded = {"decoded": found.codes.num_decoded, "psnr": found.codes.psnr}
+            decoded = {"num_decoded": found.codes.num_decoded, "psnr": found.codes.psnr}
             plain |= decoded | {"outliers": found.codes.outliers}
     if found.content is not None:
         plain |= _content_to_plain(found.content)
     if found.decoding is not None:
         plain |= {
-            "images": found.decoding.num_images,
-            "decoded": found.decoding.num_decoded,
+            "num_images": found.decoding.num_images,
+            "num_decoded": found.decoding.num_decoded,
             "num_broken_images": found.decoding.num_broken,
             "broken_images": [asdict(image) for image in found.decoding.broken],
         }
@@ -141,7 +141,7 @@ def _content_to_plain(report: ContentReport) -> dict[str, Any]:
         "shards": [
             {
                 "name": shard.name,
-                "nsamples": shard.num_samples,
+                "num_samples": shard.num_samples,
                 **shard.counts,
                 "faults": [{"key": fault.key, "what": fault.what} for fault in shard.faults],
             }

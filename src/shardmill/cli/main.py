@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import traceback
-from difflib import get_close_matches
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from shardmill import __version__
-from shardmill.errors import ShardmillError, mask
+from shardmill.errors import ShardmillError, mask, near
 
 # verb -> (module:command, one line of help), in the order of the pipeline
 VERBS: dict[str, tuple[str, str]] = {
@@ -75,6 +76,15 @@ class ReaderGone(Exception):
     """Nobody reads what is printed any more: `shardmill show ... | head`."""
 
 
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """Turn a broken pipe into `ReaderGone`: click would end with 1, as if the verb had failed."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
 class VerbGroup(click.Group):
     """A group that knows its verbs by name and imports one when it is called."""
 
@@ -92,16 +102,17 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = get_close_matches(args[0], VERBS, n=1)
-        if args[0] not in VERBS and near and not args[0].startswith("-"):
-            ctx.fail(f"there is no verb {args[0]!r}: did you mean {near[0]!r}?")
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(f"there is no verb {args[0]!r}{near(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _noticing():  # --help prints here
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _noticing():
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would end with 1, as if the verb had failed
-            raise ReaderGone from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -132,30 +143,59 @@ def cli(trust: tuple[str, ...]) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours, or of the system, is one message and exit code 2."""
+    """Run the command line; an error of ours, or of the system, is one message and an exit code.
+
+    With --json it is one object on standard output, where the result would be.
+    """
     _open_streams()
     # Where colours are not wanted; where they are not seen, click leaves them out by itself.
     color = False if os.environ.get("NO_COLOR") else None
     try:
         code = cli.main(prog_name="shardmill", standalone_mode=False, color=color)
-    except click.exceptions.Abort as error:  # Ctrl-C, or a run that a signal stopped
-        click.echo(str(error.__cause__ or "") or "stopped", err=True)
-        sys.exit(128 + getattr(error.__cause__, "signal_number", signal.SIGINT))
-    except click.ClickException as error:
+    except ReaderGone:
+        code = _end_unread()
+    except Exception as error:
+        try:
+            code = _tell(error)
+        except BrokenPipeError:
+            code = _end_unread()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(error: Exception) -> int:
+    """Print an error, as a person or a program wants it, and return the exit code."""
+    told: BaseException = error
+    if isinstance(error, click.exceptions.Abort):  # Ctrl-C, or a run that a signal stopped
+        told = error.__cause__ or KeyboardInterrupt()
+        shown = message = str(told) or "stopped; to go on, run the same command again"
+        code = 128 + getattr(told, "signal_number", signal.SIGINT)
+    elif isinstance(error, click.ClickException):
         said = io.StringIO()
         error.show(said)
-        click.echo(mask(said.getvalue()), err=True, nl=False)
-        sys.exit(error.exit_code)
-    except ShardmillError as error:
-        _fail(str(error))
-    except OSError as error:  # a full disk, a missing right or folder: what the system says is all
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except ReaderGone:
-        _end_unread()
-    except Exception:  # a bug of ours, or of a plugin: all that is known, but no secrets
-        click.echo(mask(traceback.format_exc()), err=True)
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+        shown, message, code = said.getvalue().rstrip(), error.format_message(), error.exit_code
+        told = click.UsageError(message)  # of whatever kind it is
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            told.hint = f"{error.ctx.command_path} --help"  # type: ignore[attr-defined]
+    elif isinstance(error, ShardmillError):
+        message = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        shown, code = _marked("\n".join(filter(None, (message, error.hint)))), error.exit_code
+    elif isinstance(error, OSError):  # a full disk, a missing right or folder: the system says it
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        shown, code = _marked(message), 2
+    else:  # a bug of ours, or of a plugin: all that is known, but no secrets
+        shown, code = traceback.format_exc(), 1
+        message = shown
+    from shardmill.cli import output  # with which the other lines of a command come
+
+    if "--json" in sys.argv:
+        output.print_json({"error": output.error_to_plain(told, message)})
+    else:
+        output.echo(mask(shown), err=True)
+    return code
+
+
+def _marked(message: str) -> str:
+    return f"{click.style('error:', fg='red', bold=True)} {message}"
 
 
 def _open_streams() -> None:
@@ -170,15 +210,8 @@ def _open_streams() -> None:
             setattr(sys, name, stream)
 
 
-def _fail(message: str) -> NoReturn:
-    from shardmill.cli import output  # with which the other lines of a command come
-
-    output.echo(f"{click.style('error:', fg='red', bold=True)} {mask(message)}", err=True)
-    sys.exit(2)
-
-
-def _end_unread() -> NoReturn:
-    """End in silence, with the status that a shell gives to what SIGPIPE killed.
+def _end_unread() -> int:
+    """Say nothing more, and return the status that a shell gives to what SIGPIPE killed.
 
     The signal itself stays ignored: it would also kill a run whose store closes a connection.
     """
@@ -186,4 +219,4 @@ def _end_unread() -> NoReturn:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
-    sys.exit(128 + signal.SIGPIPE)
+    return 128 + signal.SIGPIPE

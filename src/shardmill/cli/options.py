@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import click
 
 from shardmill.plugins import FILTERS
-from shardmill.storage.path import UrlPath, as_path, is_remote
+from shardmill.storage.path import UrlPath, as_path, is_remote, near_path
 
 Option: TypeAlias = Callable[[Any], Any]
 
@@ -30,7 +30,10 @@ class PlaceType(click.Path):
             if self.exists and isinstance(path, UrlPath) and not (path.is_web or path.exists()):
                 self.fail(f"{self.name.title()} {text!r} does not exist.", param, ctx)
             return path
-        return super().convert(text.removeprefix("file://"), param, ctx)
+        text = text.removeprefix("file://")
+        if self.exists and not Path(text).exists():
+            self.fail(f"{text!r} does not exist{near_path(text)}", param, ctx)
+        return super().convert(text, param, ctx)
 
 
 FILE = PlaceType(exists=True, dir_okay=False)
@@ -112,6 +115,7 @@ run_options: Option = all_of(
         "--wait/--no-wait",
         help="Watch the tasks that --on submitted until all is done.",
     ),
+    click.option("--allow-empty", is_flag=True, help="Nothing kept is success, not exit code 3."),
     click.option("--dry-run", is_flag=True, help="Print what --on would submit, and stop."),
     json_option,
 )

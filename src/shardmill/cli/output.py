@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
 from shardmill import humanize
+from shardmill.errors import mask
 from shardmill.model.manifest import group_stats, power_bars
 
 # All but tab, line feed and the sequences that set a colour; 80 to 9f are controls of eight bits.
@@ -31,6 +34,26 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line."""
     echo(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def to_plain(found: Any) -> dict[str, Any]:
+    """Return a report as `--json` prints it; the place that it is about is `path` in all verbs."""
+    plain = asdict(found)
+    place = {"path": str(Path(plain.pop("out_dir")).absolute())} if "out_dir" in plain else {}
+    return place | plain
+
+
+def error_to_plain(error: BaseException, message: str = "") -> dict[str, Any]:
+    """Return an error as `--json` prints it; what is not known of it is null."""
+    path = getattr(error, "path", None) or getattr(error, "filename", None)
+    return {
+        "kind": type(error).__name__,
+        "message": mask(message or str(error)),
+        "hint": getattr(error, "hint", "") or None,
+        "path": None if path is None else str(path),
+        "member": getattr(error, "member", None),
+        "offset": getattr(error, "offset", None),
+    }
 
 
 def say(mark: str, text: str, *, colour: str = GOOD) -> None:

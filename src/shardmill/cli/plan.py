@@ -68,6 +68,7 @@ METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
     help="Shape of the model for prices: layers, hidden, feed_forward, vision_layers, "
     "vision_hidden, patches_per_token.  [default: a 7B vision-language model]",
 )
+@click.option("--allow-empty", is_flag=True, help="A plan without packs is success.")
 @json_option
 def plan(lengths: Path, out: Path, as_json: bool, **flags: Any) -> None:
     """Plan packs from lengths, balanced across ranks.
@@ -90,7 +91,7 @@ def print_plan(made: Plan, as_json: bool) -> None:
     plan, report = made.plan, made.report
     assert report is not None
     if as_json:
-        output.print_json({"plan": str(made.path), "why": plan.why, **asdict(report)})
+        output.print_json({"path": str(made.path), "why": plan.why, **asdict(report)})
         return
     is_exact = made.table is None or made.table.exact
     ratio = report.num_packs / max(1, report.lower_bound)

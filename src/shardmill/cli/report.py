@@ -21,7 +21,8 @@ from shardmill.api.data import Codes, Data, Lengths
 from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_settings
 from shardmill.api.values import to_engine
 from shardmill.cli import output
-from shardmill.model.stage import Stage, listed
+from shardmill.errors import NothingKept
+from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import preview_stage
@@ -62,16 +63,17 @@ def call(
 ) -> Any:
     """Call a verb that runs a stage, print its report, and return what it made.
 
-    Exits with 1 if units failed. `next_step` is the hint that follows when the folder is complete.
+    Exits with 1 if units failed, with 3 if nothing was kept. `next_step` is the hint that follows
+    when the folder is complete.
     """
     if dry_run:
         # The function runs as always, up to the point where it would submit.
         options["on"] = DryRun(to_engine(options["on"]))
     try:
         made = verb(*places, progress=True, **options)
-    except RunFailed as error:
-        print_run(error.report, as_json)
-        raise click.exceptions.Exit(1) from error
+    except (RunFailed, NothingKept) as error:
+        print_ended(error, as_json)
+        raise click.exceptions.Exit(error.exit_code) from error
     (report or print_data)(made, as_json)
     if next_step and made.complete and not as_json:
         output.hint(next_step)
@@ -174,38 +176,44 @@ def print_run(report: RunReport, as_json: bool) -> None:
         output.print_json(run_to_plain(report))
     else:
         _print_end(report)
-    manifest = report.manifest
-    if manifest is not None and manifest.num_in and not manifest.num_kept:
-        mark = click.style("warning:", fg=output.BAD, bold=True)
-        samples = humanize.plural(manifest.num_in, "sample")
-        reasons = listed(Counter(manifest.skipped))
-        # On the stream of errors, which leaves --json alone.
-        output.echo(f"{mark} nothing was kept of {samples}: {reasons}", err=True)
+
+
+def print_ended(error: RunFailed | NothingKept, as_json: bool) -> None:
+    """Print the report of a run that did not end well, and why."""
+    if as_json:
+        plain = {} if error.report is None else run_to_plain(error.report)
+        output.print_json({**plain, "error": output.error_to_plain(error)})
+    elif isinstance(error, RunFailed):
+        print_failures(error.report)
+    else:
+        output.say("✗", str(error), colour=output.BAD)
+        if error.report is not None:
+            _print_not_allowed(error.report)
+        output.hint(error.hint)
 
 
 def run_to_plain(report: RunReport) -> dict[str, Any]:
-    """Return what `--json` prints of a run."""
+    """Return what `--json` prints of a run: the folder if it is complete, and what was done now."""
     manifest = report.manifest
-    plain: dict[str, Any] = {
-        "out": str(report.out_dir),
+    return {
+        "path": str(report.out_dir),
         "complete": report.complete,
-        "units": report.num_units,
-        "done_before": report.num_done_before,
-        "done_now": report.num_done,
-        "failures": dict(report.failures),
-        "samples_in": report.num_in,
-        "samples_kept": report.num_kept,
-        "bytes": report.num_bytes,
-        "seconds": round(report.seconds, 3),
+        "num_in": None if manifest is None else manifest.num_in,
+        "num_kept": None if manifest is None else manifest.num_kept,
+        "num_shards": None if manifest is None else len(manifest.shards),
+        "num_bytes": None if manifest is None else manifest.num_bytes,
+        "skipped": None if manifest is None else dict(manifest.skipped),
+        "failures": [{"unit": unit, "message": message} for unit, message in report.failures],
+        "run": {
+            "num_units": report.num_units,
+            "num_done_before": report.num_done_before,
+            "num_done": report.num_done,
+            "num_in": report.num_in,
+            "num_kept": report.num_kept,
+            "num_bytes": report.num_bytes,
+            "seconds": round(report.seconds, 3),
+        },
     }
-    if manifest is not None:
-        plain["total"] = {
-            "shards": len(manifest.shards),
-            "samples_in": manifest.num_in,
-            "samples_kept": manifest.num_kept,
-            "skipped": dict(manifest.skipped),
-        }
-    return plain
 
 
 def print_failures(report: RunReport) -> None:
@@ -218,9 +226,7 @@ def print_failures(report: RunReport) -> None:
 
 def _print_end(report: RunReport) -> None:
     out = humanize.place(report.out_dir)
-    if report.failures:
-        print_failures(report)
-    elif report.manifest is None:
+    if report.manifest is None:
         done = humanize.plural(report.num_done, "unit")
         text = f"this part is done: {done}; others are not yet"
         others = f"{out} is not complete yet; others work on it"
@@ -251,13 +257,15 @@ def _print_counts(report: RunReport) -> None:
             ),
         ]
     )
-    if any(reason.endswith("not allowed") for reason in manifest.skipped):
-        _print_not_allowed(report.out_dir)
+    _print_not_allowed(report)
 
 
-def _print_not_allowed(out: Path) -> None:
+def _print_not_allowed(report: RunReport) -> None:
     """Print what to type so that rows may read the places that most of the refused ones name."""
-    lists = islice(reject_lists(out).values(), MAX_REJECT_FILES)
+    skipped = {} if report.manifest is None else report.manifest.skipped
+    if not any(reason.endswith("not allowed") for reason in skipped):
+        return
+    lists = islice(reject_lists(report.out_dir).values(), MAX_REJECT_FILES)
     rejects = (reject for path in lists for reject in read_rejects(path))
     refused = (r for r in rejects if r.reason.endswith("not allowed"))
     places = Counter(r.detail.rpartition("--allow ")[2] for r in islice(refused, MAX_REJECTS))

@@ -20,10 +20,11 @@ from shardmill.cli.report import (
     Print,
     print_codes,
     print_data,
+    print_ended,
     print_lengths,
     print_removal,
-    print_run,
 )
+from shardmill.errors import NothingKept
 
 COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", "bound by", "step")
 # The reports of verbs that print more than their run.
@@ -71,16 +72,18 @@ def _run(recipe: Recipe, as_json: bool) -> None:
             output.heading(f"{number}/{len(recipe.steps)}  {step.title}")
         try:
             made = step.call(progress=True)
-        except RunFailed as error:  # the later steps would read a folder that is not finished
-            print_run(error.report, as_json)
-            is_good = False
+        except (RunFailed, NothingKept) as error:  # the later steps would read what is not there
+            print_ended(error, as_json)
+            code = error.exit_code
         else:
             report: Print = REPORTS.get(step.verb, print_data)
             report(made, as_json)
-            is_good = getattr(made, "sound", True)  # of what is no check there is nothing to doubt
-        if not is_good:
-            output.say("✗", f"stopped at step {number}; repair it and run the recipe again")
-            raise click.exceptions.Exit(1)
+            # Of what is no check there is nothing to doubt.
+            code = 0 if getattr(made, "sound", True) else 1
+        if code:
+            text = f"stopped at step {number}, {step.title}; repair it and run the recipe again"
+            output.echo(f"{click.style('✗', fg=output.BAD, bold=True)} {text}", err=True)
+            raise click.exceptions.Exit(code)
 
 
 def _quote(recipe: Recipe, num_units: int, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -39,7 +38,7 @@ def status(folder: Path, on: Engine | None, as_json: bool) -> None:
         waiting = None
         if queue is not None and queue.answers:
             waiting = {"num_tasks": queue.num_waiting, "why": queue.why}
-        output.print_json({**asdict(found), "queued": waiting})
+        output.print_json({**output.to_plain(found), "queued": waiting})
         return
     _print_summary(folder, found)
     if queue is not None:
@@ -110,8 +109,11 @@ def _print_times(title: str, units: Sequence[UnitTime]) -> None:
         return
     output.heading(title)
     longest = sorted(units, key=lambda unit: -unit.seconds)
-    rows = [(u.unit, humanize.duration(u.seconds), f"{u.host} ({u.pid})") for u in longest]
-    output.table(("unit", "for", "on"), rows[:MAX_UNITS])
+    rows = [
+        (u.unit, humanize.duration(u.seconds), f"{u.num_in:,}", f"{u.host} ({u.pid})")
+        for u in longest
+    ]
+    output.table(("unit", "for", "samples", "on"), rows[:MAX_UNITS])
     if len(rows) > MAX_UNITS:
         output.echo(f"  and {len(rows) - MAX_UNITS:,} more")
 

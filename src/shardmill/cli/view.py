@@ -67,7 +67,7 @@ def view(
     address = f"http://127.0.0.1:{number}/?token={token}"
     context = Context(folder, allowed, decodes=reconstruct)
     if as_json:
-        output.print_json({"address": address, "port": number, "folder": str(folder)})
+        output.print_json({"address": address, "port": number, "path": str(folder)})
     else:
         output.say("✓", f"{folder} is shown at {click.style(address, bold=True)}")
         output.hint("Ctrl-C ends it; the address works only on this machine")
@@ -112,6 +112,6 @@ def report(folder: Path, out: Path, allowed: tuple[str, ...], as_json: bool) -> 
     content = make_report(Context(folder, allowed))
     write_file(out, content)
     if as_json:
-        output.print_json({"report": str(out), "bytes": len(content)})
+        output.print_json({"path": str(out.absolute()), "num_bytes": len(content)})
     else:
         output.say("✓", f"{out}: {humanize.size(len(content))}, complete in itself")

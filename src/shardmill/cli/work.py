@@ -40,7 +40,7 @@ def work(job: Path, workers: int | None, requeue: Engine | None, as_json: bool) 
     with show_progress(sys.stderr) as on_event:
         report = run_task(read_job(job), workers=workers, on_event=on_event)
     if as_json:
-        output.print_json(run_to_plain(report.run) | {"left": report.num_left})
+        output.print_json(run_to_plain(report.run) | {"num_left": report.num_left})
     else:
         _print(report)
     if requeue is not None and report.out_of_time and requeue.requeue():

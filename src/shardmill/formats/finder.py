@@ -17,7 +17,7 @@ from shardmill.model.codec import build, field_types, from_plain, load_class, to
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS, resolve
 from shardmill.shards.ledger import Ledger, open_manifest
-from shardmill.storage.path import expand, is_remote
+from shardmill.storage.path import expand, is_remote, near_path
 
 
 def open_reader(
@@ -66,7 +66,7 @@ def build_reader(plain: Mapping[str, Any], places: Sequence[str], *, where: str)
     They go into its field `files`; a reader that has `dir` instead takes one folder.
     """
     given: dict[str, Any] = {"files": list(places)}
-    if "files" not in field_types(load_class(resolve(READERS, str(plain["kind"])))):
+    if "files" not in field_types(load_class(resolve(READERS, str(plain["kind"]), "from"))):
         if len(places) > 1:
             raise ConfigError(f"give one folder of this kind at a time, got {len(places)}")
         given = {"dir": places[0]}
@@ -98,7 +98,7 @@ def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
     kind = kind_of_tokens([place])
     if kind is None:
         if not is_remote(place) and not Path(place).exists():
-            raise ConfigError(f"{place} does not exist")
+            raise ConfigError(f"{place!r} does not exist{near_path(place)}")
         raise ConfigError(
             f"cannot tell what {place} holds: give a folder of shardmill, an export, or one of "
             f"{', '.join(READERS)}"

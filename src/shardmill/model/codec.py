@@ -38,7 +38,7 @@ from typing import (
 
 import orjson
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, near
 from shardmill.plugins import Table, resolve, resolve_stored, stored_names
 from shardmill.storage.path import as_path
 
@@ -170,7 +170,7 @@ def build(
     kind = plain.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
-    return from_plain({**plain, "kind": resolve(table, kind)}, where=where, trusted=trusted)
+    return from_plain({**plain, "kind": resolve(table, kind, where)}, where=where, trusted=trusted)
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
@@ -318,7 +318,10 @@ def _build_class(cls: Any, plain: dict[str, Any], where: str, trusted: bool) -> 
     types_ = field_types(cls)
     unknown = sorted(plain.keys() - types_.keys() - {"kind"})
     if unknown:
-        raise ConfigError(f"{where} has no field {unknown[0]!r}: use {_listed(sorted(types_))}")
+        raise ConfigError(
+            f"{where} has no field {unknown[0]!r}{near(unknown[0], types_)}\n"
+            f"Use {_listed(sorted(types_))}"
+        )
     values = {
         name: from_plain(plain[name], types_[name], where=f"{where}.{name}", trusted=trusted)
         for name in types_

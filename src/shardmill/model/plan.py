@@ -246,8 +246,8 @@ class PackSpec:
             raise ConfigError(f"headroom must be at least 0 and below 1, got {self.headroom}")
         if self.block < 1 or self.block & (self.block - 1):
             raise ConfigError(f"block must be a power of two, got {self.block}")
-        resolve(PACKERS, self.method.partition(",")[0])
-        resolve(BALANCERS, self.balance.partition(",")[0])
+        resolve(PACKERS, self.method.partition(",")[0], "method")
+        resolve(BALANCERS, self.balance.partition(",")[0], "balance")
         if self.overlong not in ("fail", "drop", "cut"):
             raise ConfigError(f"overlong must be fail, drop or cut, got {self.overlong!r}")
 

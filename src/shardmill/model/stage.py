@@ -125,6 +125,8 @@ class Tally:
 
     num_in: int = 0
     num_kept: int = 0
+    # Samples begun, for the progress of a stage that counts them in only when all are worked.
+    num_begun: int = 0
     rejects: list[Reject] = field(default_factory=list)
     stats: Counter[str] = field(default_factory=Counter)
 
@@ -202,6 +204,9 @@ class Stage(Protocol):
         """What the finished folder holds: one of `CONTENTS`, or a name of an outside stage's own.
 
         Readers go by this word, which stage.json and manifest.json keep, never by file names.
+
+        A stage that keeps samples without what it works on may name that in `works_on`, by the
+        statistic that counts it ("images"): a run that met none of it has done nothing.
         """
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
@@ -263,6 +268,6 @@ def skip_budget(num_in: int, max_skip_rate: float) -> int:
     return ceil(max_skip_rate * num_in)
 
 
-def listed(counts: Counter[str]) -> str:
+def listed(counts: Mapping[str, int]) -> str:
     """Return '3 x no such file, 1 x not an image', the most frequent first."""
-    return ", ".join(f"{count} x {reason}" for reason, count in counts.most_common())
+    return ", ".join(f"{count:,} x {reason}" for reason, count in Counter(counts).most_common())

@@ -28,8 +28,8 @@ MAX_LOG_BYTES = 64 << 20  # some 200,000 units; whoever asks for the status want
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 
-Kind = Literal["plan", "wait", "start", "done", "failed", "tick", "end"]
-ABOUT_UNITS = ("start", "done", "failed")
+Kind = Literal["plan", "wait", "start", "working", "done", "failed", "tick", "end"]
+ABOUT_UNITS = ("start", "working", "done", "failed")
 FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
@@ -41,6 +41,7 @@ class Event:
     wait: the run waits for something or has something to say; `message` is it
     start, done, failed: of one unit, in the process `pid`; `fatal` stops the whole run; of the
         seconds that it took, the process computed for `cpu_seconds`, in all its threads
+    working: a unit that takes long has read `num_in` samples so far, of `num_samples` if known
     host: where it happened, if not on the driver's machine
     tick: nothing, but time went by
     end: the run is over
@@ -55,6 +56,7 @@ class Event:
     num_units: int = 0
     num_done: int = 0
     num_in: int = 0
+    num_samples: int = 0
     num_kept: int = 0
     num_bytes: int = 0
     message: str = ""

@@ -186,7 +186,7 @@ class WorkerPool:
             event = event_from_plain(message)
             if event.kind == "start":
                 given.working = event.unit
-            else:
+            elif event.kind != "working":
                 given.units.pop(event.unit, None)
             self._stopped = self._stopped or event.fatal
             self._on_event(event)

@@ -52,7 +52,7 @@ class _Second:
     """What was finished in one second."""
 
     at_s: float
-    num_units: int = 0
+    num_units: float = 0.0
     num_samples: int = 0
     num_bytes: int = 0
 
@@ -73,6 +73,8 @@ class Progress:
     num_bytes: int = 0
     failures: dict[str, str] = field(default_factory=dict)
     running: dict[str, float] = field(default_factory=dict)
+    # Of long units at work: samples so far, and the share of the unit, 0 where that is not known.
+    parts: dict[str, tuple[int, float]] = field(default_factory=dict)
     _window: deque[_Second] = field(default_factory=deque)
     _window_began_s: float = 0.0
 
@@ -90,8 +92,13 @@ class Progress:
             self._window_began_s = now_s
         elif event.kind == "start":
             self.running[event.unit] = now_s
+        elif event.kind == "working" and event.unit in self.running:
+            share = min(1.0, event.num_in / event.num_samples) if event.num_samples else 0.0
+            self._count(now_s, event.unit, event.num_in, share)
+            self.parts[event.unit] = event.num_in, share
         elif event.kind == "failed":
             self.running.pop(event.unit, None)
+            self.parts.pop(event.unit, None)
             self.failures[event.unit] = event.message
         elif event.kind == "done":
             self.running.pop(event.unit, None)
@@ -121,14 +128,24 @@ class Progress:
     @property
     def share(self) -> float:
         """The share of the units that needs no more work, from 0 to 1."""
-        return self.num_over / self.num_units if self.num_units else 1.0
+        return (self.num_over + self._num_begun) / self.num_units if self.num_units else 1.0
+
+    @property
+    def num_read(self) -> int:
+        """Samples read by this run, those of units at work among them as far as they tell."""
+        return self.num_in + sum(num_in for num_in, _ in self.parts.values())
+
+    @property
+    def _num_begun(self) -> float:
+        """What is done of units at work, in units."""
+        return sum(share for _, share in self.parts.values())
 
     def units_per_s(self, now_s: float) -> float:
         """Units that were done, over the window."""
         return sum(second.num_units for second in self._window) / self._window_s(now_s)
 
     def samples_per_s(self, now_s: float) -> float:
-        """Samples that finished units have read, over the window."""
+        """Samples that were read, over the window."""
         return sum(second.num_samples for second in self._window) / self._window_s(now_s)
 
     def bytes_per_s(self, now_s: float) -> float:
@@ -137,8 +154,8 @@ class Progress:
 
     def seconds_left(self, now_s: float) -> float | None:
         """The time that the rest takes at the rate of the window; None before the first unit."""
-        num_left = self.num_units - self.num_over
-        if num_left == 0:
+        num_left = self.num_units - self.num_over - self._num_begun
+        if num_left <= 0:
             return 0.0
         units_per_s = self.units_per_s(now_s)
         return num_left / units_per_s if units_per_s else None
@@ -148,12 +165,19 @@ class Progress:
         self.num_in += event.num_in
         self.num_kept += event.num_kept
         self.num_bytes += event.num_bytes
+        self._count(now_s, event.unit, event.num_in, 1.0)
+        self.parts.pop(event.unit, None)
+        self._window[-1].num_bytes += event.num_bytes
+
+    def _count(self, now_s: float, unit: str, num_in: int, share: float) -> None:
+        """Count what a unit has done since it last told."""
+        # A unit that is tried again begins at 0.
+        before, share_before = self.parts.get(unit, (0, 0.0))
         if not self._window or now_s - self._window[-1].at_s >= 1:
             self._window.append(_Second(now_s))
         last = self._window[-1]
-        last.num_units += 1
-        last.num_samples += event.num_in
-        last.num_bytes += event.num_bytes
+        last.num_units += max(0.0, share - share_before)
+        last.num_samples += max(0, num_in - before)
         self._forget_before(now_s - WINDOW_S)
 
     def _forget_before(self, limit_s: float) -> None:
@@ -207,8 +231,11 @@ def describe(progress: Progress, now_s: float) -> str:
     """Return '41% 412/1,000 units, 3,214 samples/s, 18.2 MB/s, 2 failed, 3 min left'."""
     num_done = progress.num_done_before + progress.num_done
     words = [f"{progress.share:.0%} {num_done:,}/{progress.num_units:,} units"]
-    if progress.num_done:
+    if progress.parts:  # units that take long, whose samples say more than their number
+        words.append(f"{progress.num_read:,} samples")
+    if progress.num_read:
         words.append(f"{progress.samples_per_s(now_s):,.0f} samples/s")
+    if progress.num_done:
         words.append(f"{wording.size(progress.bytes_per_s(now_s))}/s")
     if progress.failures:
         words.append(f"{len(progress.failures):,} failed")

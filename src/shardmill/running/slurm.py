@@ -258,7 +258,7 @@ class SlurmWatch:
             # A task that was taken for dead may call units failed which others did since.
             if event.kind != "failed" or self._ledger.failure_path(event.unit).exists():
                 self._assignment.relay(event)
-                if event.kind != "start":
+                if event.kind in ("done", "failed"):
                     self._untold.discard(event.unit)
 
     def _tell_rest(self) -> None:

@@ -30,12 +30,13 @@ TRACEBACK_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class UnitTime:
-    """A unit and how long it took, or has been at work so far; and where."""
+    """A unit and how long it took, or has been at work so far; where, and how many samples in."""
 
     unit: str
     seconds: float
     host: str
     pid: int
+    num_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,4 +193,4 @@ def _add_living(activity: _Activity, events: list[LoggedEvent]) -> None:
 
 
 def _unit_time(entry: LoggedEvent, seconds: float) -> UnitTime:
-    return UnitTime(entry.event.unit, seconds, entry.host, entry.event.pid)
+    return UnitTime(entry.event.unit, seconds, entry.host, entry.event.pid, entry.event.num_in)

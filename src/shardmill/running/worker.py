@@ -29,7 +29,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,8 @@ MAX_WAITING_BYTES = 1 << 30
 # Units that take less than this are asked for several at a time.
 QUICK_S = 0.005
 MAX_ASKED = 16
+# When a unit that takes long is first told of, and at the latest again.
+FIRST_WATCH_S, LONGEST_WATCH_S = 2.0, 30.0
 EXIT_ORPHANED = 3
 QUIT_GRACE_S = 5  # less than the pool waits before it kills
 CHUNK_BYTES = 1 << 16
@@ -65,9 +67,10 @@ def work_job(job: Job, stage: Stage, units: Iterable[Unit], on_event: OnEvent) -
     ledger = job.ledger
     if is_remote(str(ledger.out_dir)):
         ledger.make_drafts()  # this may be another machine than the driver's
-    loop = _Loop(job, stage_digest(stage), ledger, DraftFolders(ledger.draft_dir), on_event)
+    watch, folders = Watch(on_event), DraftFolders(ledger.draft_dir)
+    loop = _Loop(job, stage_digest(stage), ledger, folders, on_event, watch)
     # The committer ends first: finished units are safe before the stage closes, which may fail.
-    with stage.open() as work, Committer(loop.commit_group) as committer:
+    with stage.open() as work, watch, Committer(loop.commit_group) as committer:
         for unit in units:
             on_event(Event(kind="start", unit=unit.name, pid=os.getpid()))
             finished = loop.try_unit(work, unit)
@@ -99,6 +102,7 @@ class _Loop:
     ledger: Ledger
     folders: DraftFolders
     on_event: OnEvent
+    watch: Watch
 
     def try_unit(self, work: Work, unit: Unit) -> Finished | None:
         """Return the finished unit, or report its failure and return None."""
@@ -122,7 +126,8 @@ class _Loop:
         draft.earlier = earlier_files(self.ledger, unit, self.stage_digest)
         with ExitStack() as cleanup:
             cleanup.callback(self.folders.give_back, draft.dir)
-            work(unit, draft, tally)
+            with self.watch.over(unit, tally):
+                work(unit, draft, tally)
             # Counts that do not balance fail the unit while its files are still only a draft.
             tally.check(draft, max_skip_rate=self.job.max_skip_rate)
             cleanup.pop_all()
@@ -174,6 +179,63 @@ class _Loop:
         keep_failure(self.ledger, unit_name, message, "".join(traceback.format_exception(error)))
         pid, fatal = os.getpid(), is_fatal(error)
         self.on_event(Event(kind="failed", unit=unit_name, pid=pid, message=message, fatal=fatal))
+
+
+class Watch:
+    """A thread that tells how far the unit at work is, if it takes long: seldom, then less often.
+
+    It reads the counts of the tally, which the work counts up anyway.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._over: tuple[Unit, Tally] | None = None
+        self._due_s, self._pause_s = 0.0, FIRST_WATCH_S
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @contextmanager
+    def over(self, unit: Unit, tally: Tally) -> Iterator[None]:
+        """Watch a unit while the block works it."""
+        self._pause_s = FIRST_WATCH_S
+        self._due_s = time.monotonic() + self._pause_s
+        self._over = unit, tally
+        try:
+            yield
+        finally:
+            self._over = None
+
+    def look(self, now_s: float) -> None:
+        """Tell how far the unit is, if that is due."""
+        watched = self._over
+        if watched is None or now_s < self._due_s:
+            return
+        unit, tally = watched
+        self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)
+        self._due_s = now_s + self._pause_s
+        self._on_event(
+            Event(
+                kind="working",
+                unit=unit.name,
+                pid=os.getpid(),
+                num_in=max(tally.num_in, tally.num_begun),
+                num_samples=unit.num_samples or 0,
+            )
+        )
+
+    def _run(self) -> None:
+        while not self._ended.wait(FIRST_WATCH_S / 2):
+            self.look(time.monotonic())
 
 
 class Committer:

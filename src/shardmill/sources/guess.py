@@ -30,7 +30,7 @@ from shardmill.sources.shapes.shape import Shape, first_of, is_missing
 from shardmill.sources.source import Source, media_kind, name_from_path, walk
 from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
-from shardmill.storage.path import as_path, expand_braces, is_remote
+from shardmill.storage.path import as_path, expand_braces, is_remote, near_path
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096
@@ -78,7 +78,7 @@ def shape_of(source: Source) -> Shape:
 
 
 def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
-    source_class = load_class(resolve(SOURCES, kind))
+    source_class = load_class(resolve(SOURCES, kind, "source"))
     known = {field.name for field in fields(source_class)}
     given = {name: value for name, value in options.items() if value not in (None, ())}
     unknown = sorted(given.keys() - known)
@@ -120,7 +120,7 @@ def _kind_of_file(place: str) -> str:
     if split_suffixes(name)[0] in SUFFIXES:
         return "nemo" if name.endswith(".json") and _holds_meta(as_path(place)) else "table"
     if not as_path(place).exists():
-        raise ConfigError(f"{place} does not exist")
+        raise ConfigError(f"{place!r} does not exist{near_path(place)}")
     raise ConfigError(
         f"cannot tell what {place} is: give a folder, a .tar, a table ({', '.join(SUFFIXES)}) or "
         "say which kind is meant"

@@ -33,7 +33,7 @@ from shardmill.model.sample import Origin, SegmentKind
 from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
 from shardmill.sources.allowed import Allowed
 from shardmill.storage.objects import ObjectInfo, list_all
-from shardmill.storage.path import UrlPath, as_path, expand, is_remote
+from shardmill.storage.path import UrlPath, as_path, expand, is_remote, near_path
 
 ROWS_PER_PART = 1000
 WILD = frozenset("*?[{")
@@ -289,7 +289,7 @@ def _expand(
         else:
             relative, is_there = str(found.relative_to(root)), found.exists()
         if not is_there:
-            raise ConfigError(f"{place!r} does not exist: give a file, folder or glob")
+            raise ConfigError(f"{place!r} does not exist{near_path(place)}")
         yield root or ".", relative, True
 
 

@@ -134,6 +134,7 @@ class AdoptCodes:
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "codes"
+    works_on: ClassVar[str] = "images"
 
     input_dir: Path
     codes: FieldCodes

@@ -84,6 +84,7 @@ class EncodeImages(OverSamples):
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "codes"
+    works_on: ClassVar[str] = "images"
 
     tokenizer: ImageTokenizer
     geometry: Geometry
@@ -137,7 +138,7 @@ class _Worker:
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         """Encode the images of one shard."""
         with open_unit(self._spec.input_dir, unit) as shard:
-            reading = _Reading(shard, num_wanted(unit, shard))
+            reading = _Reading(shard, num_wanted(unit, shard), tally)
             comparison = _Comparison(self._reference)
             outcomes = self.flow.encode(reading.images(), comparison.begin)
             comparison.finish(outcomes, tally)
@@ -176,13 +177,14 @@ class _Comparison:
 class _Reading:
     """The samples of a shard in order, and which images belong to which."""
 
-    def __init__(self, shard: SampleShard, limit: int) -> None:
-        self._shard, self._limit = shard, limit
+    def __init__(self, shard: SampleShard, limit: int, tally: Tally) -> None:
+        self._shard, self._limit, self._tally = shard, limit, tally
         self._samples: list[tuple[str, list[str] | SampleError]] = []
 
     def images(self) -> Iterator[memoryview | bytes]:
         """Yield every image of every sample, in the order of `rows`."""
         for key, raw in self._shard.iter_raw(0, self._limit):
+            self._tally.num_begun += 1
             try:
                 sample = parse_sample(key, raw)
                 media = [segment.media for segment in sample.document.media("image")]

@@ -69,6 +69,7 @@ class SampleFrames(OverSamples):
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "samples"
+    works_on: ClassVar[str] = "videos"
 
     sampler: FrameSampler
     images: ImageFormat = field(default_factory=ImageFormat)
@@ -110,8 +111,15 @@ class SampleFrames(OverSamples):
                 with tally.sample(shard.index.keys[number]):
                     stored = StoredSample.read(shard, number)
                     sample, sizes = self._frame(stored, sizes_of(number))
+                    self._count_videos(tally, stored.sample.document.segments)
                     writer.add(sample, sizes)
                     count_sample(tally, sample, sizes)
+
+    def _count_videos(self, tally: Tally, segments: Sequence[Segment]) -> None:
+        num_lists = 0 if self.list_fps is None else len(list(find_lists(segments)))
+        num_videos = sum(segment.kind == "video" for segment in segments) + num_lists
+        if num_videos:
+            tally.count(self.works_on, num_videos)
 
     def _frame(self, stored: StoredSample, sizes: Mapping[str, MediaSize]) -> SizedSample:
         segments = stored.sample.document.segments

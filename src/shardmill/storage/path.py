@@ -22,19 +22,21 @@ import io
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from shardmill.errors import SECRET, ConfigError, mask
+from shardmill.errors import SECRET, ConfigError, mask, near
 
 STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "oss", "tos")
 WEB_SCHEMES = ("http", "https")
 REMOTE_SCHEMES = (*STORE_SCHEMES, *WEB_SCHEMES)
 # A slip such as {0..9999999999} must not fill the memory.
 MAX_NAMES = 1_000_000
+MAX_NEIGHBOURS = 10_000
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 # A file "NAME.ROLE" must still fit into the 255 bytes that file systems allow.
 MAX_NAME_BYTES = 200
@@ -129,6 +131,18 @@ def as_path(name: AnyPath) -> Path:
         refuse_secret(name)
         return UrlPath(name)
     return Path(name.removeprefix("file://"))
+
+
+def near_path(name: str) -> str:
+    """Return "; did you mean 'rows.jsonl'?" for what lies beside a path that is missing, or ''."""
+    if is_remote(name):
+        return ""
+    folder, last = os.path.split(os.path.normpath(name))
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        # A folder of a million files would take minutes.
+        found = near(last, [entry.name for entry in islice(entries, MAX_NEIGHBOURS)])
+        return found.replace("mean '", f"mean '{folder}/") if folder else found
+    return ""
 
 
 def _store() -> Any:
