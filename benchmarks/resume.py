@@ -55,7 +55,9 @@ def shardmill(folder: str, num_packs: int) -> Work:
     import shardmill as sm
 
     def loader() -> Any:
-        return sm.loader(f"{folder}/packs.plan", f"{folder}/tokens", batch_size=BATCH)
+        return sm.loader(
+            f"{folder}/packs.plan", f"{folder}/tokens", collate="torch", batch_size=BATCH
+        )
 
     state = {**loader().state_dict(), "consumed": num_packs // 2}
 

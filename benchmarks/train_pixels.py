@@ -57,7 +57,7 @@ def lazy(folder: str) -> Work:
     import shardmill as sm
 
     packs = _open(folder)
-    loader = sm.loader(packs, workers=WORKERS, collate=sm.Collate(length=CAPACITY))
+    loader = sm.loader(packs, workers=WORKERS, collate=sm.Collate("nemo", length=CAPACITY))
     return lambda: sum(len(batch["input_ids"]) for batch in loader)
 
 
@@ -80,7 +80,7 @@ def built(folder: str) -> Work:
 
     import shardmill as sm
 
-    packs, collate = _open(folder), sm.Collate(length=CAPACITY)
+    packs, collate = _open(folder), sm.Collate("nemo", length=CAPACITY)
     made = Built(packs)
 
     def work() -> int:

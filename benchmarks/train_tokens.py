@@ -115,7 +115,7 @@ def lazy_packs(folder: str) -> Work:
     """Packs that are read, laid out and collated."""
     import shardmill as sm
 
-    packs, collate = _open_packs(folder), sm.Collate(length=CAPACITY)
+    packs, collate = _open_packs(folder), sm.Collate("nemo", length=CAPACITY)
 
     def work() -> int:
         for number in range(len(packs)):
@@ -129,7 +129,7 @@ def built_packs(folder: str) -> Work:
     """Packs that wait in memory and are only collated."""
     import shardmill as sm
 
-    packs, collate = _open_packs(folder), sm.Collate(length=CAPACITY)
+    packs, collate = _open_packs(folder), sm.Collate("nemo", length=CAPACITY)
     built = [packs[number] for number in range(len(packs))]
 
     def work() -> int:

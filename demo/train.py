@@ -49,8 +49,7 @@ class Model(nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         x = self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"])
-        mask = batch["attention_mask"]
-        mask = mask | torch.eye(mask.shape[-1], dtype=torch.bool)  # padding looks at itself
+        mask = sm.dense_mask(batch)
         for block in self.blocks:
             x = block(x, mask)
         learned = batch["labels"] != -100
@@ -60,7 +59,7 @@ class Model(nn.Module):
 
 def main() -> None:
     plan, tokens, checkpoint = sys.argv[1], sm.open(sys.argv[2]), Path(sys.argv[3])
-    loader = sm.loader(plan, tokens, collate=sm.Collate(attention="4d"))
+    loader = sm.loader(plan, tokens, collate="torch")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model(tokens.space.size, max_length=4096)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import shardmill as sm
 
@@ -18,15 +18,16 @@ batch_size = 8 // accelerator.num_processes  # every process is a rank
 loader = sm.loader(plan, tokens, batch_size=batch_size, collate="transformers")
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-vocab_size = tokens.space.size
-model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes))
+config = LlamaConfig(vocab_size=tokens.space.size, num_attention_heads=4, **sizes)
+model = AutoModelForCausalLM.from_config(config, attn_implementation=sm.attention())
+sm.check_batch(model, loader)
 model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3))
 accelerator.register_for_checkpointing(loader)
 for latest in sorted(out.glob("step-*[0-9]"))[-1:]:
     accelerator.load_state(str(latest))
 while loader.epoch < 1:
     for batch in loader:
-        loss = model(**batch).loss
+        loss = model(**batch, num_items_in_batch=sm.num_items(batch)).loss  # over all processes
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()

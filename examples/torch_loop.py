@@ -15,7 +15,9 @@ plan, lengths, samples, model_dir, checkpoint = map(Path, sys.argv[1:6])
 pixels = {"processor": model_dir, "lengths": lengths}
 loader = sm.loader(plan, samples, **pixels, batch_size=2, collate="transformers", workers=1)
 torch.manual_seed(0)
-model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(model_dir))
+config = AutoConfig.from_pretrained(model_dir)
+model = AutoModelForImageTextToText.from_config(config, attn_implementation=sm.attention())
+sm.check_batch(model, loader)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 parts = {"model": model, "optimizer": optimizer, "loader": loader}
 if checkpoint.exists():
@@ -23,7 +25,7 @@ if checkpoint.exists():
         parts[name].load_state_dict(state)
 while loader.epoch < 2:
     for batch in loader:
-        loss = model(**batch).loss
+        loss = model(**batch, num_items_in_batch=sm.num_items(batch)).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

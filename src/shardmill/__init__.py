@@ -5,7 +5,7 @@
     shards = sm.ingest("rows.jsonl", "shards", workers=8)
     tokens = sm.tokenize(shards, "tokens", template="chat")
     plan = sm.plan(tokens, "packs.plan", capacity=8192)
-    for batch in sm.loader(plan, tokens, workers=4):
+    for batch in sm.loader(plan, tokens, collate="transformers", workers=4):
         ...
 
 These names are all that users need; the modules behind them may move. Each is loaded when it is
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     )
     from shardmill.errors import NothingKept, ShardmillError
     from shardmill.model.codec import trust
-    from shardmill.train.collate import Collate
+    from shardmill.train.attention import attention, block_mask, check_batch, dense_mask
+    from shardmill.train.collate import Collate, num_items
     from shardmill.train.dataset import PackedDataset, RowDataset
     from shardmill.train.loader import loader
     from shardmill.train.mix import Mix
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _VERBS = "ingest index filter frames codes tokenize measure plan pack export remove"
+_MASKS = "attention block_mask check_batch dense_mask"
 _MODULES = {
     **dict.fromkeys(_VERBS.split(), "shardmill.api.verbs"),
     "check": "shardmill.api.check",
@@ -59,6 +61,8 @@ _MODULES = {
     "PackedStream": "shardmill.train.stream",
     "SampleStream": "shardmill.train.stream",
     "Collate": "shardmill.train.collate",
+    "num_items": "shardmill.train.collate",
+    **dict.fromkeys(_MASKS.split(), "shardmill.train.attention"),
     "Mix": "shardmill.train.mix",
     "ShardmillError": "shardmill.errors",
     "NothingKept": "shardmill.errors",
@@ -77,8 +81,12 @@ __all__ = [
     "SampleStream",
     "ShardmillError",
     "__version__",
+    "attention",
+    "block_mask",
     "check",
+    "check_batch",
     "codes",
+    "dense_mask",
     "diff",
     "export",
     "filter",
@@ -87,6 +95,7 @@ __all__ = [
     "ingest",
     "loader",
     "measure",
+    "num_items",
     "open",
     "pack",
     "plan",

@@ -169,7 +169,7 @@ def test_raw_rows_become_a_training_batch(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     packs = make_packs(case, make_samples(case, tmp_path), tmp_path)
     built = [packs[number] for number in range(len(packs))]
-    batch = Collate(length=CAPACITY)(built)
+    batch = Collate("nemo", length=CAPACITY)(built)
     assert batch["input_ids"].shape == (len(packs), CAPACITY)
     seen = {}
     images = iter(numbers_of(batch["pixel_values"]) if "pixel_values" in batch else [])
@@ -232,7 +232,7 @@ def test_codes_stand_for_frames_in_order(
         f'[codes]\nkind = "shards"\nfolder = "{tmp_path / "codes"}"\n'
     )
     packs = make_packs(case, samples, tmp_path, "--recipe", recipe)
-    batch = Collate(length=CAPACITY)([packs[number] for number in range(len(packs))])
+    batch = Collate("nemo", length=CAPACITY)([packs[number] for number in range(len(packs))])
     assert batch["input_ids"].shape == (len(packs), CAPACITY)
     assert check_content(tmp_path / "tokens").num_faults == 0
     tokens = open_tokens(tmp_path / "tokens")

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from shardmill.errors import ConfigError, StaleError
+from shardmill.train.collate import TRAINERS
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import TokenReader, TrainPack, TrainRow
 from shardmill.train.loader import StepLoader, WorkerDied, loader
@@ -88,13 +89,13 @@ def test_one_call_makes_the_loader_of_a_plan(made: Made) -> None:
 
 
 def test_batches_by_name(made: Made) -> None:
-    shapes = {"indexed": 2, "transformers": 4}
-    for name, ndim in shapes.items():
-        batch = next(iter(loader(made.plan_path, made.tokens, batch_size=2, collate=name)))
-        assert batch["attention_mask"].ndim == ndim
-    assert "cu_seqlens" in next(iter(loader(made.plan_path, made.tokens, collate="thd")))
-    with pytest.raises(ConfigError, match="one of indexed, transformers, thd"):
+    for name in TRAINERS:
+        made_by_name = next(iter(loader(made.plan_path, made.tokens, batch_size=2, collate=name)))
+        assert len(made_by_name)
+    with pytest.raises(ConfigError, match="'hugging': batches are made for transformers, torch"):
         loader(made.plan_path, made.tokens, collate="hugging")
+    with pytest.raises(ConfigError, match=r"for which trainer.*collate= one of 'transformers', "):
+        loader(made.plan_path, made.tokens)
 
 
 def test_what_a_loader_cannot_take_is_refused(made: Made) -> None:

@@ -87,7 +87,7 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     dummy = dummy_image(reader.processor)
     bare = next(packs[n] for n in range(len(packs)) if not packs[n].pack.media)
     seen = next(packs[n] for n in range(len(packs)) if packs[n].pack.media)
-    collate = Collate(dummy=dummy, media_dtype=torch.bfloat16, attention="4d")
+    collate = Collate("nemo", dummy=dummy, media_dtype=torch.bfloat16)
     batch = collate([bare, seen])
     grids = batch["image_grid_thw"]
     assert len(grids) == 1 + len(seen.pack.media)
@@ -100,19 +100,20 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     places = slice(size, size + len(dummy.ids))
     assert (batch["input_ids"][0, places] == image_id).all()
     assert (batch["labels"][0, places] == -100).all()
-    # No document sees the image's tokens.
-    assert not batch["attention_mask"][0, 0, :size, places].any()
+    # They are a document of their own.
+    assert size in batch["cu_seq_lens_q"]
+    assert torch.equal(batch["mm_token_type_ids"] == 1, batch["input_ids"] == image_id)
     with pytest.raises(ConfigError, match=rf"capacity of at most .*{len(dummy.ids)} places"):
-        Collate(dummy=dummy, length=size)([bare])
+        Collate("nemo", dummy=dummy, length=size)([bare])
 
 
 def test_an_empty_batch_of_packs_still_runs_the_tower(reader: Any) -> None:
     table = lengths_by(reader)
     plan = plan_packs(table, PackSpec(capacity=192), loops="plain")
     packs = PackedDataset(plan, reader, lengths=table, positions=Qwen2VL())
-    batch = Collate(dummy=dummy_image(reader.processor))([packs[-1]])
+    batch = Collate("transformers", dummy=dummy_image(reader.processor))([packs[-1]])
     assert len(batch["image_grid_thw"]) == 1
-    assert batch["position_ids"].shape == (3, *batch["input_ids"].shape)
+    assert batch["position_ids"].shape == (4, *batch["input_ids"].shape)
     assert (batch["labels"] == -100).all()
 
 

@@ -153,7 +153,7 @@ def test_a_batch_counts_films_not_runs(folder: Path, family: str) -> None:
     plan = plan_packs(lengths_by(reader), PackSpec(capacity=700), loops="plain")
     packs = PackedDataset(plan, reader, max_faults=0)
     chosen = [packs[number] for number in range(2)]
-    batch = Collate(media_dtype=torch.bfloat16)(chosen)
+    batch = Collate("nemo", media_dtype=torch.bfloat16)(chosen)
     counts = [
         sum(len(reader.samples[row].document.media("video")) for row in item.pack.samples.tolist())
         for item in chosen

@@ -1,74 +1,108 @@
-"""Packs to a batch: padded, stacked, with the attention layout and media that the model takes.
+"""Packs to a batch, in the form that one's trainer takes; `TRAINERS` is the table of them.
 
-    input_ids, labels, mm_token_type_ids   int64 [B, S]
-    position_ids                           int64 [B, S], or [3, B, S] with mRoPE
-    pixel_values, image_grid_thw, ...      of all packs in order, floats in `media_dtype`
-    n_images_per_sample, n_videos_per_sample   int64 [B], if any pack has media
-    media_chunks                           a list of dicts instead, one for each pipeline chunk
+    name          shape     labels    what tells documents apart
+    transformers  [1, S]    plain     positions that restart, cu_seq_lens_q/k, max_length_q/k
+    torch         [1, S]    shifted   cu_seqlens, max_seqlen, document_ids
+    torchtitan    [B, S]    shifted   positions; a batch is ({"input", "positions"}, labels)
+    megatron      [1, S]    shifted   cu_seqlens, cu_seqlens_padded, max_seqlen; tokens, loss_mask
+    nemo          [B, S]    shifted   as transformers
+    nemo-thd      [B, S]    shifted   seq_lens, seq_lens_padded, qkv_format, for Transformer Engine
 
-Labels are shifted (place i holds the token it shall predict), or not, for models that shift them
-inside; then the first token of each document has none, so that no document predicts the next.
+A batch of shape [1, S] has all its packs in one row. Plain labels are shifted inside the model; the
+first token of a document has none, so that no document predicts the next. Shifted ones hold at each
+place the token that it shall predict. Positions are [4, B, S] with mRoPE where models of
+transformers read them: those of the text, by which they find the documents, in front of the three
+axes; elsewhere [3, B, S]. Padding at the end is a document of its own. No batch has a dense mask:
+`attention.dense_mask` makes one on the device.
 
-Attention is one of three ways to tell a model where documents end (B packs, S places, D documents):
-
-    indexed  attention_mask int64 [B, S]: 1, 2, 3 ... by document, 0 for padding
-    4d       attention_mask bool [B, 1, S, S]: a place sees itself and what is before it in its
-             document; padding sees only itself, since a row that sees nothing becomes NaN
-    thd      seq_lens, seq_lens_padded int64 [B, D], filled up with -1000; cu_seqlens int32 over the
-             flattened batch, padding included; max_seqlen; qkv_format = "thd"
+Media are joined over all packs, under the names of the processor. With `num_chunks` they come as
+`media_chunks`, a list of dicts, one for each micro-batch of a pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, need
-from shardmill.packing.build import NO_LABEL, Layout, Pack
+from shardmill.packing.build import NO_LABEL, Pack
 from shardmill.train.documents import TrainPack, join_tensors
 
-Attention = Literal["indexed", "4d", "thd"]
-Labels = Literal["shifted", "unshifted"]
-# As NeMo fills up these tables.
+# As NeMo fills up its tables of lengths.
 NO_DOCUMENT = -1000
 IMAGE = 1
 COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
+# What processors call the kind of each token; Gemma 3 finds its images by them.
+TYPE_IDS = ("mm_token_type_ids", "token_type_ids")
 # Pixels of a side of the dummy image: the smallest that common processors take.
 SIDE = 56
 
 
 @dataclass(frozen=True, slots=True)
 class DummyImage:
-    """One small white image for a pack that has none, so that no rank skips its vision tower.
+    """One small white image for a batch that has none, so that no rank skips its vision tower.
 
     With sharded weights, a rank that does not run the tower leaves the others waiting for it. The
-    tokens of the image stand in the padding at the end of the pack: they belong to no document,
-    nothing attends to them, and they carry no loss. `ids` and `tensors` are as the model's
-    processor makes them.
+    tokens of the image are a document of their own at the end, without loss. `ids` and `tensors`
+    are as the model's processor makes them, `type_ids` is its name for the kinds of tokens.
     """
 
     ids: NDArray[np.int64]
     tensors: Mapping[str, Any]
+    type_ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collate:
-    """The `collate_fn` of packs; see the module for the names, types and shapes of a batch.
+class Row:
+    """One row of a batch: a pack, or several. `padded` are the places of each document."""
 
-    Packs are padded with `pad_id` to the longest of the batch, rounded up to `multiple_of`, or to a
-    fixed `length`. `dummy` is an image for packs that have none. `num_chunks` splits the media of a
-    batch for the micro-batches of a pipeline. A pack that does not fit into `length` raises
-    `ConfigError`.
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    modality: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    padded: NDArray[np.int64]
+    tensors: Mapping[str, Any]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """What a trainer takes.
+
+    `flat`: all packs in one row. `shifted`: labels are. `text_row`: text positions stand in front
+    of mRoPE's axes. `names` are its words for ours, `attention` gives what tells documents apart,
+    `finish` makes the batch of all that.
     """
 
-    attention: Attention = "indexed"
-    labels: Labels = "shifted"
+    flat: bool
+    shifted: bool = True
+    text_row: bool = False
+    names: Mapping[str, str]
+    attention: Callable[[Sequence[Row]], dict[str, Any]]
+    counted: bool = False
+    finish: Callable[[dict[str, Any]], Any] = dict
+
+
+@dataclass(frozen=True, slots=True)
+class Collate:
+    """The `collate_fn` of packs for a trainer: one of the names in the module's table.
+
+    A batch is padded with `pad_id` to the longest row, rounded up to `multiple_of`, or to a fixed
+    `length`; what does not fit raises `ConfigError`. Floats of media become `media_dtype`. `dummy`
+    is an image for batches that have none; `loader` sets it if there is a processor. `num_chunks`
+    splits the media of a batch for the micro-batches of a pipeline.
+
+        collate = sm.Collate("transformers", multiple_of=128)
+        loader = sm.loader("packs.plan", "tokens", collate=collate)
+    """
+
+    trainer: str
     length: int | None = None
     multiple_of: int = 1
     pad_id: int = 0
@@ -77,27 +111,40 @@ class Collate:
     num_chunks: int | None = None
 
     def __post_init__(self) -> None:
-        if self.attention not in LAYOUTS:
-            known = ", ".join(LAYOUTS)
-            raise ConfigError(f"attention must be one of {known}, got {self.attention!r}")
-        if self.labels not in get_args(Labels):
-            known = ", ".join(get_args(Labels))
-            raise ConfigError(f"labels must be one of {known}, got {self.labels!r}")
+        if self.trainer not in TRAINERS:
+            known = ", ".join(TRAINERS)
+            raise ConfigError(f"unknown trainer {self.trainer!r}: batches are made for {known}")
         if self.multiple_of < 1 or (self.num_chunks is not None and self.num_chunks < 1):
             raise ConfigError("multiple_of and num_chunks must be at least 1")
+        if self.num_chunks is not None and TRAINERS[self.trainer].flat:
+            raise ConfigError(f"{self.trainer} batches have one row: num_chunks cannot split it")
 
-    def __call__(self, packs: Sequence[TrainPack]) -> dict[str, Any]:
+    def for_processor(self, processor: Any) -> Collate:
+        """Return this with the dummy image of a processor that takes images."""
+        if self.dummy is not None or getattr(processor, "image_token", None) is None:
+            return self
+        return replace(self, dummy=dummy_image(processor))
+
+    def __call__(self, packs: Sequence[TrainPack]) -> Any:
         """Return the batch."""
-        with_dummies = [self._with_dummy(pack) for pack in packs]
-        size = self._size([len(item.ids) for item in with_dummies])
+        trainer = TRAINERS[self.trainer]
+        rows = [_row(pack, trainer) for pack in packs]
+        if trainer.flat:
+            rows = [_join_rows(rows)]
+        rows = [self._with_dummy(row) for row in rows]
+        size = self._size([len(row.ids) for row in rows])
+        rows = [_filled_up(row, size, self.pad_id) for row in rows]
         batch = {
-            "input_ids": _stack([item.ids for item in with_dummies], size, self.pad_id),
-            "labels": _stack([self._labels(pack.pack) for pack in packs], size, NO_LABEL),
-            "mm_token_type_ids": _stack([item.modality for item in with_dummies], size, 0),
-            "position_ids": _stack([pack.pack.position_ids for pack in packs], size, 0),
+            "input_ids": _stack([row.ids for row in rows]),
+            "labels": _stack([row.labels for row in rows]),
+            "position_ids": _stack([row.positions for row in rows]),
         }
-        batch |= LAYOUTS[self.attention]([pack.pack.layout for pack in packs], size)
-        return batch | self._media(packs, [item.tensors for item in with_dummies])
+        type_ids = None if self.dummy is None else self.dummy.type_ids
+        if type_ids is not None:
+            batch[type_ids] = _stack([row.modality for row in rows])
+        batch |= trainer.attention(rows)
+        batch |= self._media(rows, trainer)
+        return trainer.finish({trainer.names.get(name, name): v for name, v in batch.items()})
 
     def _size(self, lengths: Sequence[int]) -> int:
         longest = max(1, *lengths)
@@ -106,49 +153,41 @@ class Collate:
         if longest > self.length:
             room = 0 if self.dummy is None else len(self.dummy.ids)
             raise ConfigError(
-                f"a pack takes {longest} places, the batch has {self.length}: plan with a "
+                f"a row takes {longest} places, the batch has {self.length}: plan with a "
                 f"capacity of at most {self.length - room}"
                 + (f" ({room} places are for the dummy image)" if room else "")
+                + (", and one pack a batch" if TRAINERS[self.trainer].flat else "")
             )
         return self.length
 
-    def _with_dummy(self, pack: TrainPack) -> _Filled:
-        filled = _Filled(pack.pack.input_ids, pack.pack.modality, pack.tensors)
-        if self.dummy is None or pack.pack.media or pack.tensors:
-            return filled
-        ids = self.dummy.ids
-        return _Filled(
-            np.concatenate([filled.ids, ids]),
-            np.concatenate([filled.modality, np.full(len(ids), IMAGE, np.uint8)]),
-            self.dummy.tensors,
+    def _with_dummy(self, row: Row) -> Row:
+        if self.dummy is None or row.tensors:
+            return row
+        size = len(self.dummy.ids)
+        return replace(
+            _lengthened(row, self.dummy.ids, IMAGE),
+            lengths=np.append(row.lengths, size),
+            padded=np.append(row.padded, size),
+            tensors=self.dummy.tensors,
         )
 
-    def _labels(self, pack: Pack) -> NDArray[np.int64]:
-        if self.labels == "shifted":
-            return pack.labels()
-        labels = np.where(pack.loss_mask, pack.input_ids, NO_LABEL)
-        # The model shifts these itself: the first token would be predicted by the document before.
-        labels[pack.layout.starts[pack.layout.lengths > 0]] = NO_LABEL
-        return labels
-
-    def _media(
-        self, packs: Sequence[TrainPack], tensors: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def _media(self, rows: Sequence[Row], trainer: Trainer) -> dict[str, Any]:
+        tensors = [row.tensors for row in rows]
         if not any(tensors):
             return {}
-        counts = {
-            name: torch.tensor([_count(pack, kind) for pack in packs])
-            for kind, name in COUNTED.items()
-        }
-        found = {name: count for name, count in counts.items() if count.any()}
+        found = {}
+        for name in COUNTED.values() if trainer.counted else ():
+            counts = [row.counts.get(name, 0) for row in rows]
+            if any(counts):
+                found[name] = torch.tensor(counts)
         if self.num_chunks is None:
             return found | self._join(tensors)
-        if len(packs) % self.num_chunks:
+        if len(rows) % self.num_chunks:
             raise ConfigError(
-                f"{len(packs)} packs do not split into {self.num_chunks} equal pipeline chunks"
+                f"{len(rows)} packs do not split into {self.num_chunks} equal pipeline chunks"
             )
-        step = len(packs) // self.num_chunks
-        chunks = [self._join(tensors[i : i + step]) for i in range(0, len(packs), step)]
+        step = len(rows) // self.num_chunks
+        chunks = [self._join(tensors[i : i + step]) for i in range(0, len(rows), step)]
         return found | {"media_chunks": chunks}
 
     def _join(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -161,84 +200,144 @@ class Collate:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Filled:
-    """A pack's ids, modality and tensors, with the dummy image if it needed one."""
+def _row(item: TrainPack, trainer: Trainer) -> Row:
+    pack = item.pack
+    layout = pack.layout
+    positions = pack.position_ids
+    if positions.ndim > 1 and trainer.text_row:
+        positions = np.concatenate([layout.position_ids()[None], positions])
+    rest = layout.size - int(layout.padded.sum())
+    return Row(
+        ids=pack.input_ids,
+        labels=pack.labels() if trainer.shifted else _plain_labels(pack),
+        modality=pack.modality.astype(np.int64),
+        positions=positions,
+        lengths=np.append(layout.lengths, [0] * (rest > 0)).astype(np.int64),
+        padded=np.append(layout.padded, [rest] * (rest > 0)).astype(np.int64),
+        tensors=item.tensors,
+        counts={name: _count(item, kind) for kind, name in COUNTED.items()},
+    )
 
-    ids: NDArray[np.int64]
-    modality: NDArray[np.uint8]
-    tensors: Mapping[str, Any]
+
+def _plain_labels(pack: Pack) -> NDArray[np.int64]:
+    labels = np.where(pack.loss_mask, pack.input_ids, NO_LABEL)
+    # The model shifts these itself: the first token would be predicted by the document before.
+    labels[pack.layout.starts[pack.layout.lengths > 0]] = NO_LABEL
+    return labels
 
 
-def _count(pack: TrainPack, kind: str) -> int:
+def _count(item: TrainPack, kind: str) -> int:
     # A video may have many runs of tokens, but has one grid.
-    grids = pack.tensors.get(f"{kind}_grid_thw")
+    grids = item.tensors.get(f"{kind}_grid_thw")
     if grids is not None:
         return len(grids)
-    return sum(medium.span.kind == kind for medium in pack.pack.media)
+    return sum(medium.span.kind == kind for medium in item.pack.media)
 
 
-def _stack(rows: Sequence[NDArray[Any]], size: int, fill: int) -> torch.Tensor:
+def _join_rows(rows: Sequence[Row]) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    arrays = ("ids", "labels", "modality", "positions", "lengths", "padded")
+    return Row(
+        **{name: np.concatenate([getattr(r, name) for r in rows], axis=-1) for name in arrays},
+        tensors=join_tensors([row.tensors for row in rows]),
+        counts={name: sum(row.counts[name] for row in rows) for name in COUNTED.values()},
+    )
+
+
+def _lengthened(row: Row, ids: NDArray[np.int64], modality: int) -> Row:
+    # What comes behind the packs restarts at position 0, as any document does.
+    size = len(ids)
+    more = np.broadcast_to(np.arange(size), (*row.positions.shape[:-1], size))
+    return replace(
+        row,
+        ids=np.concatenate([row.ids, ids]),
+        labels=np.concatenate([row.labels, np.full(size, NO_LABEL)]),
+        modality=np.concatenate([row.modality, np.full(size, modality)]),
+        positions=np.concatenate([row.positions, more], axis=-1),
+    )
+
+
+def _filled_up(row: Row, size: int, pad_id: int) -> Row:
+    rest = size - len(row.ids)
+    if not rest:
+        return row
+    return replace(
+        _lengthened(row, np.full(rest, pad_id), 0),
+        lengths=np.append(row.lengths, 0),
+        padded=np.append(row.padded, rest),
+    )
+
+
+def _stack(rows: Sequence[NDArray[Any]]) -> torch.Tensor:
     # Rows of shape (3, n) give [3, B, S]: that is how models take three axes.
-    batch = np.full((*rows[0].shape[:-1], len(rows), size), fill, np.int64)
-    for number, row in enumerate(rows):
-        batch[..., number, : row.shape[-1]] = row
-    return torch.from_numpy(batch)
+    return torch.from_numpy(np.stack(rows, axis=-2).astype(np.int64, copy=False))
 
 
-def _index_masks(layouts: Sequence[Layout], size: int) -> torch.Tensor:
-    # The number of the document at each place, 0 for padding.
-    masks = np.zeros((len(layouts), size), np.int64)
-    for mask, layout in zip(masks, layouts):
-        mask[: layout.size] = layout.index_mask()
-    return torch.from_numpy(masks)
+def _ends(lengths: Sequence[NDArray[np.int64]]) -> torch.Tensor:
+    # 0 and the place after each document, over all rows; empty documents end where they begin.
+    found = np.concatenate(lengths)
+    return torch.from_numpy(np.append(0, np.cumsum(found[found > 0])).astype(np.int32))
 
 
-def _indexed(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    return {"attention_mask": _index_masks(layouts, size)}
+def _longest(rows: Sequence[Row]) -> int:
+    return int(max(row.padded.max(initial=0) for row in rows))
 
 
-def _block_causal(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    index = _index_masks(layouts, size)
-    # Documents 1 1 2 0 (0 is padding): places 0 and 1 see each other and place 2 itself; the lower
-    # triangle then takes the future away, and the diagonal lets the padding see itself.
-    allowed = index[:, :, None] == index[:, None, :]
-    allowed &= (index > 0)[:, None, :]
-    allowed = allowed.tril_()
-    allowed |= torch.eye(size, dtype=torch.bool)
-    return {"attention_mask": allowed[:, None]}
+def _document_ids(rows: Sequence[Row]) -> torch.Tensor:
+    # 0, 0, 0, 1, 1 ... in each row.
+    ids = [np.repeat(np.arange(len(row.padded)), row.padded) for row in rows]
+    return torch.from_numpy(np.stack(ids).astype(np.int32))
 
 
-def _thd(layouts: Sequence[Layout], size: int) -> dict[str, Any]:
-    # The padding at the end of a pack belongs to its last document.
-    lengths = [_or_one_empty(layout.lengths) for layout in layouts]
-    padded = [_filled_up(layout.padded, size) for layout in layouts]
-    flat = np.fromiter(chain.from_iterable(row.tolist() for row in padded), np.int64)
+def _transformers(rows: Sequence[Row]) -> dict[str, Any]:
+    ends, longest = _ends([row.padded for row in rows]), _longest(rows)
     return {
-        "seq_lens": _table(lengths),
-        "seq_lens_padded": _table(padded),
-        "cu_seqlens": torch.from_numpy(np.concatenate([[0], np.cumsum(flat)]).astype(np.int32)),
-        "max_seqlen": int(flat.max(initial=0)),
-        "qkv_format": "thd",
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "seq_idx": _document_ids(rows),  # models with recurrent layers reset their state by it
+        "use_cache": False,  # with a cache, models do not look for documents in positions
     }
 
 
-LAYOUTS: Mapping[str, Callable[[Sequence[Layout], int], dict[str, Any]]] = {
-    "indexed": _indexed,
-    "4d": _block_causal,
-    "thd": _thd,
-}
+def _torch(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "cu_seqlens": _ends([row.padded for row in rows]),
+        "max_seqlen": _longest(rows),
+        "document_ids": _document_ids(rows),
+    }
 
 
-def _or_one_empty(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    # A pack without documents is all padding, which must belong to something.
-    return lengths if len(lengths) else np.zeros(1, np.int64)
+def _megatron(rows: Sequence[Row]) -> dict[str, Any]:
+    (row,) = rows
+    lengths, padded = _megatron_lengths(row)
+    return {
+        "loss_mask": torch.from_numpy((row.labels != NO_LABEL)[None].astype(np.float32)),
+        "cu_seqlens": torch.from_numpy(np.append(0, np.cumsum(lengths)).astype(np.int32)),
+        "cu_seqlens_padded": torch.from_numpy(np.append(0, np.cumsum(padded)).astype(np.int32)),
+        "max_seqlen": torch.tensor([padded.max()], dtype=torch.int32),
+    }
 
 
-def _filled_up(padded: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    filled = _or_one_empty(padded).copy()
-    filled[-1] += size - int(filled.sum())
-    return filled
+def _megatron_lengths(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    # Padding at the end belongs to the last document, as padding inside of documents does.
+    is_real = row.lengths > 0
+    if not is_real.any():
+        return np.zeros(1, np.int64), np.array([row.padded.sum()])
+    lengths, padded = row.lengths[is_real], row.padded[is_real].copy()
+    padded[-1] += len(row.ids) - padded.sum()
+    return lengths, padded
+
+
+def _nemo_thd(rows: Sequence[Row]) -> dict[str, Any]:
+    found = [_megatron_lengths(row) for row in rows]
+    return {
+        "seq_lens": _table([lengths for lengths, _ in found]),
+        "seq_lens_padded": _table([padded for _, padded in found]),
+        "qkv_format": "thd",
+    }
 
 
 def _table(rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
@@ -246,6 +345,35 @@ def _table(rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
     for place, row in zip(table, rows):
         place[: len(row)] = row
     return torch.from_numpy(table)
+
+
+def _one_axis(rows: Sequence[Row]) -> dict[str, Any]:
+    # It finds documents by positions that restart, which those of mRoPE do not.
+    if rows[0].positions.ndim > 1:
+        raise ConfigError("torchtitan takes positions of one axis: use another trainer for mRoPE")
+    return {}
+
+
+def _torchtitan(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
+    labels = batch.pop("labels")
+    return batch, labels
+
+
+TRAINERS: Mapping[str, Trainer] = {
+    "transformers": Trainer(
+        flat=True, shifted=False, text_row=True, names={}, attention=_transformers
+    ),
+    "torch": Trainer(flat=True, names={}, attention=_torch),
+    "torchtitan": Trainer(
+        flat=False,
+        names={"input_ids": "input", "position_ids": "positions"},
+        attention=_one_axis,
+        finish=_torchtitan,
+    ),
+    "megatron": Trainer(flat=True, names={"input_ids": "tokens"}, attention=_megatron),
+    "nemo": Trainer(flat=False, text_row=True, names={}, attention=_transformers, counted=True),
+    "nemo-thd": Trainer(flat=False, names={}, attention=_nemo_thd, counted=True),
+}
 
 
 def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
@@ -260,16 +388,27 @@ def dummy_image(processor: Any, side: int = SIDE) -> DummyImage:
     white = images.new("RGB", (side, side), (255, 255, 255))
     made = dict(processor(text=[token], images=[white], return_tensors="pt"))
     ids = np.asarray(made.pop("input_ids")[0], np.int64)
-    for name in ("attention_mask", "mm_token_type_ids"):
-        made.pop(name, None)
+    made.pop("attention_mask", None)
+    type_ids = next((name for name in TYPE_IDS if made.pop(name, None) is not None), None)
     # Only the tokens of the image: delimiters and what the tokenizer adds would stand in padding.
     image_id = processor.tokenizer.convert_tokens_to_ids(token)
-    return DummyImage(ids[ids == image_id], made)
+    return DummyImage(ids[ids == image_id], made, type_ids)
 
 
-# Batches by name, as `loader(..., collate=NAME)` takes them.
-COLLATES: Mapping[str, Collate] = {
-    "indexed": Collate(),
-    "transformers": Collate(attention="4d", labels="unshifted"),
-    "thd": Collate(attention="thd"),
-}
+def num_items(*batches: Any) -> torch.Tensor:
+    """Return by how many tokens a rank must divide its summed loss, over batches of one step.
+
+    That is the number of labels on all ranks over the number of ranks: trainers average the
+    gradients of ranks, so each token then counts the same, in whatever batch and rank it is.
+
+        model(**batch, num_items_in_batch=sm.num_items(batch)).loss.backward()
+    """
+    labels = [batch[1] if isinstance(batch, tuple) else batch["labels"] for batch in batches]
+    count = torch.stack([(found != NO_LABEL).sum() for found in labels]).sum().float()
+    shared = torch.distributed
+    if shared.is_available() and shared.is_initialized():
+        if shared.get_backend() == "nccl":
+            count = count.cuda()
+        shared.all_reduce(count)
+        count /= shared.get_world_size()
+    return count.clamp(min=1e-9)  # a step without a label has a loss of 0, not of 0 / 0

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -22,7 +22,7 @@ from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.objects import is_in_use
 from shardmill.storage.path import AnyPath
-from shardmill.train.collate import COLLATES, dummy_image
+from shardmill.train.collate import TRAINERS, Collate
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import RowReader, TrainPack
 from shardmill.train.mix import Mix
@@ -41,7 +41,7 @@ def loader(
     *,
     batch_size: int = 1,
     seed: int = 0,
-    collate: str | CollateFn = "indexed",
+    collate: str | CollateFn | None = None,
     workers: int = 0,
     threads: int | None = None,
     prefetch: int = 2,
@@ -69,12 +69,10 @@ def loader(
 
     A step takes `batch_size` packs on each of `world` data-parallel ranks; without `rank` and
     `world`, every process of torch.distributed is one. `remainder` says what happens to packs that
-    do not fill a step: "borrow", "pad" or "drop". `collate` makes a batch of packs: a `Collate`,
-    any function of a list of `TrainPack`, or a name:
-
-        "indexed"       the document number of each token as attention mask, labels shifted
-        "transformers"  what a Hugging Face model takes as `model(**batch)`
-        "thd"           lengths and cu_seqlens for Transformer Engine and Megatron
+    do not fill a step: "borrow", "pad" or "drop". `collate` says for which trainer batches are, as
+    trainers differ in names, in the shift of labels and in how documents are told apart:
+    "transformers", "torch", "torchtitan", "megatron", "nemo" or "nemo-thd". It may also be a
+    `Collate` with more settings, or any function of a list of `TrainPack`.
 
     `workers` processes build batches, `prefetch` batches ahead each. `threads` read ahead inside
     each worker, by default where data lie in a store. Other options are those of DataLoader, such
@@ -126,16 +124,14 @@ def _refuse(why: str, **given: Any) -> None:
             raise ConfigError(f"{why}: {name} cannot be given to the loader")
 
 
-def _collate_fn(collate: str | CollateFn, processor: Any) -> CollateFn:
-    if not isinstance(collate, str):
-        return collate
-    if collate not in COLLATES:
-        known = ", ".join(COLLATES)
-        raise ConfigError(f"unknown collate {collate!r}: use one of {known}, or a Collate")
+def _collate_fn(collate: str | CollateFn | None, processor: Any) -> CollateFn:
+    if collate is None:
+        known = ", ".join(map(repr, TRAINERS))
+        raise ConfigError(f"say for which trainer batches are made: collate= one of {known}")
+    if isinstance(collate, str):
+        collate = Collate(collate)
     # A rank whose batch has no image must run its vision tower all the same.
-    if getattr(processor, "image_token", None) is not None:
-        return replace(COLLATES[collate], dummy=dummy_image(processor))
-    return COLLATES[collate]
+    return collate.for_processor(processor) if isinstance(collate, Collate) else collate
 
 
 class WorkerDied(ShardmillError):
