@@ -1,13 +1,18 @@
 """How many processors this process may really use, and how it starts others like itself.
 
+A worker notes what it reads where its driver can see it: a file can crash the library that reads
+it, and who dies so says nothing any more.
+
 Python looks for modules first where it was started, which may be a folder of data: a file there
 that is named like a module would run. No process that is started here looks there.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -70,6 +75,42 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+NOTE_BYTES = 4096
+_note: mmap.mmap | None = None
+
+
+def open_note() -> int:
+    """Return the descriptor of an empty note, which the process inherits that shall write it."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(NOTE_BYTES)
+        return os.dup(file.fileno())
+
+
+def write_notes(descriptor: int) -> None:
+    """Let `note` write here from now on; this process may die by what it reads."""
+    global _note
+    _note = mmap.mmap(descriptor, NOTE_BYTES)
+    os.close(descriptor)
+
+
+def may_die() -> bool:
+    """Whether a crash of this process costs what it is at, and not a whole run."""
+    return _note is not None
+
+
+def note(what: str) -> None:
+    """Note what is being read, in a process that writes notes."""
+    if _note is not None:
+        content = what.encode("utf-8", "replace")[: NOTE_BYTES - 1] + b"\0"
+        _note[: len(content)] = content
+
+
+def read_note(descriptor: int) -> str:
+    """Return what the other process noted last."""
+    content = os.pread(descriptor, NOTE_BYTES, 0).partition(b"\0")[0]
+    return content.decode("utf-8", "replace")
 
 
 def python_module(name: str) -> list[str]:

@@ -37,6 +37,7 @@ def times_worked(tmp_path: Path, unit: str) -> int:
     [
         ("kill", "was killed by SIGKILL"),
         ("segfault", "was killed by SIGSEGV"),
+        ("crash in a sample", "was killed by SIGBUS; it was at sample 'odd'"),
         ("exit", "ended with status 7"),
     ],
 )

@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import os
+import sys
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -379,6 +381,38 @@ def test_a_value_that_python_has_no_place_for_costs_its_row(tmp_path: Path) -> N
         writer.write_table(table)
     rows = list(arrow.rows_from(tmp_path / "a.arrow", 0))
     assert [isinstance(row, SampleError) for row in rows] == [False] * 8 + [True]
+
+
+def test_large_arrow_files_are_counted_by_a_process_that_may_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, broken = tmp_path / "rows.arrow", tmp_path / "broken.arrow"
+    write_ipc_file(path)
+    broken.write_bytes(path.read_bytes()[:-40])
+    monkeypatch.setattr(arrow, "MAPPED_BYTES", 0)
+    with closing(arrow.RowCounter()) as counter:
+        assert counter.count(path, 1) == 250
+        with pytest.raises(FormatError, match=r"broken\.arrow: cannot be read"):
+            counter.count(broken, 1)
+        assert counter.count(path, 1) == 250  # by the same process
+    dying = "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 7)"
+    monkeypatch.setattr(arrow, "python_module", lambda name: [sys.executable, "-c", dying])
+    with pytest.raises(FormatError, match=r"rows\.arrow: ended the process .* \(SIGBUS\)"):
+        list(TableSource(files=(str(path),)).parts(None))
+
+
+def test_only_processes_that_may_die_map_arrow_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.arrow"
+    write_ipc_stream(path)
+    mapped: list[str] = []
+    memory_map = pa.memory_map
+    monkeypatch.setattr(pa, "memory_map", lambda p: mapped.append(p) or memory_map(p))
+    rows = list(rows_from(path, 0))
+    assert not mapped and count_rows(path) == len(rows)
+    monkeypatch.setattr(arrow, "may_die", lambda: True)
+    assert list(rows_from(path, 0)) == rows and mapped == [str(path)]
 
 
 def test_a_file_that_claims_absurdly_many_rows_is_refused_before_they_are_cut(

@@ -15,6 +15,7 @@ from numbered_video import numbered_clip
 from vq_checkpoints import write_original
 
 import shardmill as sm
+from shardmill.api.running import RunFailed
 from shardmill.errors import SampleError
 from shardmill.media.frames import read_frames
 from shardmill.media.image import decode_image
@@ -98,3 +99,21 @@ def test_rows_of_a_broken_database_are_rejects(tmp_path: Path) -> None:
         samples = sm.ingest(tmp_path / "rows.jsonl", out, workers=0, max_skip_rate=1.0)
         assert set(samples.skipped) <= {"unreadable database"}
         assert len(samples) + sum(samples.skipped.values()) == 20
+
+
+def test_a_database_that_ends_its_worker_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with (
+        lmdb.open(str(path), subdir=False, map_size=1 << 20) as database,
+        database.begin(write=True) as transaction,
+    ):
+        for number in range(4):
+            transaction.put(f"{number}.jpg".encode(), bytes(700))
+    # The only leaf, page 2, says that its nodes lie behind the end of the file.
+    content = bytearray(path.read_bytes()[: 3 << 12])
+    content[(2 << 12) + 16 : (2 << 12) + 24] = b"\x00\xff" * 4
+    path.write_bytes(content)
+    row = {"image": "a.lmdb::2.jpg", "text": "A cat."}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(RunFailed, match=r"killed by SIGBUS; it was at .*a\.lmdb::2\.jpg of row"):
+        sm.ingest(tmp_path / "rows.jsonl", tmp_path / "out", workers=1, retries=0)

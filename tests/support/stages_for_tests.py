@@ -143,6 +143,12 @@ def _skip(tally: Tally | None) -> None:
         raise SampleError("broken sample", "at byte 7")
 
 
+def _crash(tally: Tally | None) -> None:
+    assert tally is not None
+    with tally.sample("odd"):
+        os.kill(os.getpid(), signal.SIGBUS)
+
+
 def _lose(tally: Tally | None) -> None:
     assert tally is not None
     tally.num_in += 1
@@ -162,6 +168,7 @@ DEEDS: dict[str, Callable[[Tally | None], object]] = {
     "read-only": lambda _: _raise(OSError(errno.EROFS, "Read-only file system", "shard")),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda _: ctypes.string_at(0),
+    "crash in a sample": _crash,
     "exit": lambda _: os._exit(7),
     "sleep": lambda _: time.sleep(60),
     "busy": lambda _: sum(range(10**9)),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from shardmill.errors import ConfigError, Filtered, SampleError, UnitFailed
+from shardmill.machine import note
 from shardmill.model.codec import Plain, digest
 from shardmill.storage.path import check_name
 
@@ -134,6 +135,7 @@ class Tally:
     def sample(self, key: str) -> Iterator[None]:
         """Account for one sample: kept if the block ends, skipped if it raises `SampleError`."""
         self.num_in += 1
+        note(f"sample {key!r}")
         try:
             yield
         except SampleError as error:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardmill.machine import count_cpus, python_environ, python_module
+from shardmill.errors import mask
+from shardmill.machine import count_cpus, open_note, python_environ, python_module, read_note
 from shardmill.model.codec import code_path, to_plain
 from shardmill.running.engine import Assignment, Engine, Job
 from shardmill.running.pool import (
@@ -99,6 +100,7 @@ class WorkerProcess:
 
     process: subprocess.Popen[bytes]
     events_fd: int
+    note_fd: int
     log_path: Path
     given: WorkerUnits = field(default_factory=WorkerUnits)
     rest: bytes = b""
@@ -107,19 +109,20 @@ class WorkerProcess:
     def start(cls, job: Job, number: int) -> WorkerProcess:
         """Start a worker and send it the job, with the folders of the modules that it names."""
         read_fd, write_fd = os.pipe()
+        note_fd = open_note()
         log_path = job.ledger.draft_dir / f"worker-{number}.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [*python_module("shardmill.running.worker"), str(write_fd)],
+                [*python_module("shardmill.running.worker"), str(write_fd), str(note_fd)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                pass_fds=(write_fd,),
+                pass_fds=(write_fd, note_fd),
                 env={**ONE_THREAD, **python_environ()},  # what the user set wins
             )
         # The worker alone holds the writing end, so that its death closes the pipe.
         os.close(write_fd)
-        worker = cls(process, read_fd, log_path)
+        worker = cls(process, read_fd, note_fd, log_path)
         plain = to_plain(job)
         worker.send({"job": plain, "path": code_path(plain)})
         return worker
@@ -146,6 +149,9 @@ class WorkerProcess:
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         cause = describe_exit(self.process.wait())
+        if reading := read_note(self.note_fd):
+            cause = mask(f"{cause}; it was at {reading}")
+        os.close(self.note_fd)
         # Somebody who took this run for dead may have removed its drafts.
         with suppress(FileNotFoundError), self.log_path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))

@@ -4,8 +4,8 @@
 which takes checksums and puts files in place while the next unit is being worked. Whatever a stage
 raises stops its unit, never the run; except a full disk, which would stop every other unit as well.
 
-`python -m shardmill.running.worker FD` is a worker process of the local engine. Standard input
-carries lines from the driver, the descriptor FD carries lines back, all JSON:
+`python -m shardmill.running.worker FD NOTE` is a worker process of the local engine. Standard input
+carries lines from the driver, the descriptor FD carries lines back, all JSON, and NOTE what is read:
 
     in    {"job": {...}, "path": [...]} first, {"unit": {...}}, {"end": true}, {"quit": true}
     out   {"kind": "ask", "count": n} for the next units, events, {"kind": "broken", "message": ...}
@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Any
 
 from shardmill.errors import ShardmillError, StoreError, without_addresses
+from shardmill.machine import note, write_notes
 from shardmill.model.codec import from_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work, unit_from_plain
@@ -106,6 +107,7 @@ class _Loop:
 
     def try_unit(self, work: Work, unit: Unit) -> Finished | None:
         """Return the finished unit, or report its failure and return None."""
+        note("")
         began, began_cpu = time.monotonic(), time.process_time()
         for attempt in range(self.job.retries + 1):
             try:
@@ -402,6 +404,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
     os.set_inheritable(int(sys.argv[1]), False)
+    write_notes(int(sys.argv[2]))
     channel = Channel(_take_stdin(), int(sys.argv[1]))
     # The stage is imported only now, on the path that the driver sent: a worker starts light.
     job = channel.receive_job()

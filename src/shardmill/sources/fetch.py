@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardmill.errors import FormatError, SampleError, StoreError, foreign, need
+from shardmill.machine import note
 from shardmill.shards.tar.read import walk_tar
 from shardmill.sources.allowed import Allowed
 from shardmill.sources.download import PER_HOST, Downloads, Patience, download
@@ -212,6 +213,7 @@ class Fetcher:
 
     def fetch(self, reference: Any, row: Row) -> Content:
         """Return the bytes that a row refers to."""
+        note(f"{describe(reference)} of row {row.key!r}")
         content = self._fetch(reference, row)
         if not len(content):
             raise SampleError("empty file", describe(reference))

@@ -7,12 +7,19 @@ time. Whoever reads parts in order decodes each page once.
 
 `NestedSource` is for tables whose rows hold lists of rows, `ColumnsSource` for JSON files that are
 objects of columns.
+
+Run as a module, this counts rows of Arrow files: a line with a path in, a line with the number, or
+with {"error": text}, out.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePath
@@ -20,7 +27,22 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from shardmill.errors import ConfigError, FormatError, SampleError, foreign, need
+from shardmill.errors import (
+    ConfigError,
+    FormatError,
+    SampleError,
+    ShardmillError,
+    foreign,
+    need,
+)
+from shardmill.machine import (
+    may_die,
+    note,
+    open_note,
+    python_environ,
+    python_module,
+    write_notes,
+)
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin
 from shardmill.sources.source import (
@@ -52,6 +74,7 @@ SUFFIXES = {
 # What Hugging Face stores beside its Arrow files.
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+MAPPED_BYTES = 64 << 20  # what takes some hundredths of a second to read is not mapped
 BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
 # Rows that are all alike take hardly a byte, but a file may not claim them without end.
 MANY_ROWS, MAX_ROWS_PER_BYTE = 1 << 24, 64
@@ -116,13 +139,14 @@ class TableSource(TableFiles):
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of `per_shard` rows of each file in turn."""
         per_part = per_shard or ROWS_PER_PART
-        for listed in self._listed():
-            format = self.format or table_format(listed.path.name)
-            if format == "columnar":
-                yield from _columnar_parts(listed, per_part)
-            else:
-                table = open_table(listed.path, format, self.columns, self.max_row_bytes)
-                yield from _text_parts(listed, table, per_part)
+        with closing(RowCounter()) as counter:
+            for listed in self._listed():
+                format = self.format or table_format(listed.path.name)
+                if format == "columnar":
+                    yield from _columnar_parts(listed, per_part, counter)
+                else:
+                    table = open_table(listed.path, format, self.columns, self.max_row_bytes)
+                    yield from _text_parts(listed, table, per_part)
 
     @contextmanager
     def open(self) -> Iterator[Read]:
@@ -295,9 +319,9 @@ def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Sou
         yield SourcePart(input=slice_, num_rows=piece.num_rows)
 
 
-def _columnar_parts(listed: Listed, per_part: int) -> Iterator[SourcePart]:
+def _columnar_parts(listed: Listed, per_part: int, counter: RowCounter) -> Iterator[SourcePart]:
     stamp = _stamp(listed.path)
-    num_rows = count_rows(listed.path)
+    num_rows = counter.count(listed.path, int(str(stamp["size"])))
     if num_rows > max(MANY_ROWS, MAX_ROWS_PER_BYTE * int(str(stamp["size"]))):
         problem = f"claims {num_rows:,} rows in {stamp['size']:,} bytes"
         raise FormatError(problem, path=listed.path)
@@ -368,6 +392,55 @@ def count_rows(path: Path) -> int:
             parquet = need("pyarrow.parquet", extra="tables")
             return int(parquet.read_metadata(_source(path)).num_rows)
         return sum(batch.num_rows for batch in _ipc_batches(path))
+
+
+class RowCounter:
+    """Counts the rows of tables; large Arrow files are counted by a process that maps them.
+
+    To count rows only the headers of batches are needed, which a map reads and nothing else. But
+    a file that is cut meanwhile ends whoever maps it: then the error names the file.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def count(self, path: Path, num_bytes: int) -> int:
+        """Return the number of rows of a parquet or Arrow file."""
+        if num_bytes < MAPPED_BYTES or isinstance(path, UrlPath) or may_die() or _is_parquet(path):
+            return count_rows(path)
+        if self._process is None:
+            self._process = subprocess.Popen(
+                python_module(__name__ if __name__ != "__main__" else "shardmill.sources.tables"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=python_environ(),
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(orjson.dumps(os.fsencode(path).hex()) + b"\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise FormatError(
+                f"ended the process that counted its rows {self.close()}: it is damaged, or was "
+                "changed meanwhile",
+                path=path,
+            )
+        found = orjson.loads(answer)
+        if isinstance(found, dict):
+            raise FormatError(found["error"], path=path)
+        return int(found)
+
+    def close(self) -> str:
+        """End the process, if there is one; return how it ended."""
+        if self._process is None:
+            return ""
+        with self._process as process:
+            self._process = None
+            process.communicate()
+        code = process.returncode
+        return f"({signal.Signals(-code).name})" if code < 0 else f"(status {code})"
 
 
 def rows_from(path: Path, first: int) -> Rows:
@@ -442,6 +515,7 @@ class Cursors:
 
     def at(self, path: Path, first: int, num_rows: int) -> Rows:
         """Yield `num_rows` rows beginning with row `first`."""
+        note(f"{path}, row {first}")
         if self.rows is None or path != self.path or self.next_row != first:
             self.close()
             self.path, self.next_row, self.rows = path, first, rows_from(path, first)
@@ -472,8 +546,10 @@ def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
 
 def _ipc_batches(path: Path) -> Iterator[Any]:
     pa = need("pyarrow", extra="tables")
-    remote = isinstance(path, UrlPath)
-    with pa.PythonFile(path.open("rb")) if remote else pa.memory_map(str(path)) as file:
+    # Mapped where a crash costs one unit: a page behind the end of a file that was cut meanwhile
+    # ends the process. Rows that are skipped, as by parts in the middle, are then not read at all.
+    opened = pa.memory_map if may_die() else pa.OSFile
+    with pa.PythonFile(path.open("rb")) if isinstance(path, UrlPath) else opened(str(path)) as file:
         magic = file.read(6)
         file.seek(0)
         if magic == b"ARROW1":
@@ -504,3 +580,19 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise FormatError(f"{error}", path=path) from error
     except pa.lib.ArrowMemoryError as error:  # a file that says it holds more than there is room
         raise FormatError(f"cannot be read: {error}", path=path) from error
+
+
+def _answer() -> None:
+    write_notes(open_note())
+    for line in sys.stdin.buffer:
+        path = as_path(os.fsdecode(bytes.fromhex(orjson.loads(line))))
+        try:
+            found: Any = count_rows(path)
+        except (ShardmillError, OSError) as error:
+            found = {"error": getattr(error, "problem", str(error))}
+        sys.stdout.buffer.write(orjson.dumps(found) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _answer()
