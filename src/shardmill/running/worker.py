@@ -5,7 +5,7 @@ which takes checksums and puts files in place while the next unit is being worke
 raises stops its unit, never the run; except a full disk, which would stop every other unit as well.
 
 `python -m shardmill.running.worker FD NOTE` is a worker process of the local engine. Standard input
-carries lines from the driver, the descriptor FD carries lines back, all JSON, and NOTE what is read:
+carries lines from the driver, the descriptor FD carries lines back, all JSON (NOTE is for `note`):
 
     in    {"job": {...}, "path": [...]} first, {"unit": {...}}, {"end": true}, {"quit": true}
     out   {"kind": "ask", "count": n} for the next units, events, {"kind": "broken", "message": ...}

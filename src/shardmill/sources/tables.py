@@ -74,7 +74,7 @@ SUFFIXES = {
 # What Hugging Face stores beside its Arrow files.
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
-MAPPED_BYTES = 64 << 20  # what takes some hundredths of a second to read is not mapped
+MAPPED_BYTES = 256 << 20  # a smaller file is read in less time than a process takes to start
 BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
 # Rows that are all alike take hardly a byte, but a file may not claim them without end.
 MANY_ROWS, MAX_ROWS_PER_BYTE = 1 << 24, 64
