@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ import pytest
 import torch
 from drivers import snapshot, start_driver
 from sample_folder import write_sample_folder
-from vq_checkpoints import write_original
+from vq_checkpoints import SMALL, write_original
 
 from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.media.geometry import Buckets, Native, Square
 from shardmill.media.image import decode_image, resize_crop
+from shardmill.model.manifest import stage_digest
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.running.lock import LockTiming
 from shardmill.running.runner import run_stage
@@ -126,6 +128,38 @@ def test_each_image_has_the_codes_it_has_alone(
             assert (codes == expected).mean() > 0.98
 
 
+@pytest.mark.parametrize(
+    "geometry", [Square(resolution=32), Buckets(pixels=32 * 32, step=8)], ids=["square", "buckets"]
+)
+def test_codes_depend_on_nothing_but_the_image(
+    tmp_path: Path, geometry: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A codebook so fine that the last bit of what the network gives decides.
+    shape = replace(SMALL, embed_dim=1, num_codes=60000)
+    write_original(tmp_path / "weights", shape)
+    touchy = ChameleonVq(weights=str(tmp_path / "weights")).pinned()
+    rows = [(sample(f"k{i}", jpeg(*SIZES[i % 5], seed=i)), {}) for i in range(9)]
+    found = []
+    for number, (per_shard, order, threads, torch_threads) in enumerate(
+        [(1, 1, 1, 1), (3, 1, 2, 1), (9, -1, 2, 2), (4, -1, 1, 2)]
+    ):
+        monkeypatch.setenv("SHARDMILL_THREADS", str(threads))
+        torch.set_num_threads(torch_threads)
+        ordered = rows[::order]
+        shards = [ordered[i : i + per_shard] for i in range(0, len(ordered), per_shard)]
+        folder = write_sample_folder(tmp_path / f"in{number}", shards)
+        run_stage(spec(folder, touchy, geometry=geometry), tmp_path / f"out{number}", workers=0)
+        found.append(codes_of(tmp_path / f"out{number}"))
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(np.array_equal(other[key][0], found[0][key][0]) for key in other)
+
+
+def test_the_precision_is_part_of_what_a_folder_is(tmp_path: Path, weights: ChameleonVq) -> None:
+    digests = {stage_digest(spec(tmp_path, weights, precision=p)) for p in ("fp32", "tf32", "fp16")}
+    assert len(digests) == 3
+
+
 def test_the_books_balance_by_reason(tmp_path: Path, weights: ChameleonVq) -> None:
     folder, good = make_folder(tmp_path)
     run_stage(spec(folder, weights), tmp_path / "out", workers=0, max_skip_rate=1)
@@ -217,13 +251,20 @@ def test_what_codes_left_out_on_request_costs_tokenize_no_budget(
             assert not isinstance(caught.value, Filtered)
 
 
-def test_sizes_that_are_no_whole_codes_are_refused(tmp_path: Path, weights: ChameleonVq) -> None:
-    folder, _ = make_folder(tmp_path)
-    with (
-        pytest.raises(ConfigError, match="one code is 4 x 4"),
-        spec(folder, weights, geometry=Square(resolution=30)).open(),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("geometry", "told"),
+    [
+        (Square(resolution=30), "one code is 4 x 4.* such as 28 x 28"),
+        (Square(resolution=2), "such as 4 x 4"),
+        (Buckets(pixels=900, step=10), "no whole codes"),
+        (Native(factor=6), "such as factor=4"),
+    ],
+)
+def test_sizes_that_are_no_whole_codes_are_refused_before_work(
+    tmp_path: Path, weights: ChameleonVq, geometry: object, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        spec(tmp_path, weights, geometry=geometry)
 
 
 def test_weights_must_be_pinned(tmp_path: Path) -> None:

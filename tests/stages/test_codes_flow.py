@@ -103,7 +103,7 @@ def test_the_last_batch_goes_without_most_of_its_empty_places(
 
 def test_a_failing_device_stops_the_flow_and_the_next_one_works(flow: ImageFlow) -> None:
     class Broken:
-        def launch(self, pixels: Any) -> Any:
+        def launch(self, pixels: Any, count: int | None = None) -> Any:
             raise RuntimeError("gone")
 
     working, flow._encoder = flow._encoder, Broken()

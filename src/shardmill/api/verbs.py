@@ -236,11 +236,12 @@ def codes(
 ) -> Codes:
     """Turn the images of samples into VQ codes, written once and used by every later choice.
 
-    `tokenizer` encodes, with the `weights` that it names or that are given; `from_` names a field
-    of the samples that holds codes already, of a codebook of `num_codes`. Without a GPU the
-    precision is fp32, else fp16, and the share of codes that equal those of fp32 is counted.
+    Whose `weights` they are, they say themselves; a `tokenizer` that is named must be theirs.
+    `from_` names a field of the samples that holds codes already, of a codebook of `num_codes`.
+    Without a GPU the precision is fp32, else fp16, and the share of codes that equal those of fp32
+    is counted.
 
-        sm.codes(shards, "codes", tokenizer="chameleon", weights="vqgan", resolution=512)
+        sm.codes(shards, "codes", weights="vqgan", resolution=512)
     """
     stage: Any
     if from_ is not None:
@@ -250,19 +251,28 @@ def codes(
         source = FieldCodes(field=from_)
         stage = AdoptCodes(input_dir=to_path(src), codes=source, num_codes=num_codes, limit=limit)
         return _run(Codes, stage, out, run)
-    if tokenizer is None:
-        raise ConfigError("give a tokenizer to encode images, or the field that holds their codes")
     from shardmill.stages.codes import EncodeImages
     from shardmill.tokens.vq.encode import count_devices
+    from shardmill.tokens.vq.tokenizer import recognise
 
-    if weights is not None:
-        tokenizer = {**to_table(tokenizer, where="tokenizer"), "weights": str(to_path(weights))}
+    given = {} if weights is None else {"weights": str(to_path(weights))}
+    if tokenizer is not None:
+        if given:
+            tokenizer = {**to_table(tokenizer, where="tokenizer"), **given}
+        encoder = to_plugin(IMAGE_TOKENIZERS, tokenizer, where="tokenizer").pinned()
+    elif given:
+        encoder = recognise(given["weights"])
+    else:
+        raise ConfigError(
+            "give the weights that encode images (--weights), or the field that holds their codes "
+            "(--from)"
+        )
     # Which device and how many threads change no code, so they are no part of the spec.
     with _environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
         num_devices = count_devices()
         stage = EncodeImages(
             input_dir=to_path(src),
-            tokenizer=to_plugin(IMAGE_TOKENIZERS, tokenizer, where="tokenizer").pinned(),
+            tokenizer=encoder,
             geometry=to_geometry(geometry, resolution),
             precision=precision or ("fp16" if num_devices else "fp32"),
             allow_truncated=allow_truncated,

@@ -228,10 +228,13 @@ def frames(src: Path, out: Path, **flags: Any) -> None:
 @click.option(
     "--tokenizer",
     metavar="KIND,weights=PATH",
-    help=f"What encodes: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.",
+    help=f"Whose weights they are: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.  "
+    "[default: what they say]",
 )
 @click.option(
-    "--weights", type=PlaceType(exists=True), help="The weights, if --tokenizer does not say."
+    "--weights",
+    type=PlaceType(exists=True),
+    help="The weights that encode: a checkpoint, or the folder of one.",
 )
 @click.option("--resolution", type=int, help="Pixels a side of the middle square.  [default: 512]")
 @click.option(
@@ -254,7 +257,7 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
     """Turn images into VQ codes, written once.
 
     \b
-        shardmill codes shards codes --tokenizer chameleon,weights=vqgan --resolution 512
+        shardmill codes shards codes --weights vqgan --resolution 512
         shardmill codes liquid codes --from vqcode_512
     """
     if print_sizes:

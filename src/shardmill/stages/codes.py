@@ -60,12 +60,11 @@ EQUAL = "codes equal to fp32"
 THREADS_VARIABLE = "SHARDMILL_THREADS"
 BATCH_VARIABLE = "SHARDMILL_BATCH_PIXELS"
 GPU_BATCH_PIXELS = 32 * 512 * 512
-CPU_BATCH_PIXELS = 2 * 512 * 512
+CPU_BATCH_PIXELS = 512 * 512  # of each thread
 MAX_GATHERING = 8  # sizes for which images are gathered; the oldest batch makes room
 MAX_FREE = 12  # batches whose memory is kept for the next ones
 NUM_DECODING = 3  # full batches whose images are being decoded
 NUM_LAUNCHED = 2  # batches that the device has not given back
-SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... of a full one
 
 MAX_PSNR = 100.0
 OUTLIER_DEVIATIONS = 4.0
@@ -96,6 +95,10 @@ class EncodeImages(OverSamples):
         if not self.tokenizer.identity():
             raise ConfigError("the tokenizer is not pinned to its weights: call pinned() on it")
         check_numbers(self)
+        # A tokenizer of a user's own may not know it; then it shows when the weights are loaded.
+        factor = getattr(self.tokenizer, "factor", None)
+        if factor:
+            check_sizes(self.geometry, factor)
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
@@ -115,7 +118,7 @@ class _Worker:
     """What a process holds while it encodes shard after shard."""
 
     def __init__(self, spec: EncodeImages) -> None:
-        from shardmill.tokens.vq.encode import BatchEncoder, choose_device, num_gpus
+        from shardmill.tokens.vq.encode import BatchEncoder, EachEncoder, choose_device, num_gpus
 
         self._spec, device = spec, choose_device()
         self._live = spec.tokenizer.load(spec.precision, device)
@@ -123,11 +126,17 @@ class _Worker:
         check_sizes(spec.geometry, self._live.factor)
         on_gpu = device.startswith("cuda")
         default_threads = max(1, count_cpus() // max(1, num_gpus() if on_gpu else 1))
+        num_threads = _setting(THREADS_VARIABLE, default_threads)
+        encoder: Encoder = EachEncoder(self._live, num_threads)
+        if on_gpu:
+            encoder = BatchEncoder(self._live, device)
         self.flow = ImageFlow(
             spec.geometry,
-            BatchEncoder(self._live, device),
-            num_threads=_setting(THREADS_VARIABLE, default_threads),
-            batch_pixels=_setting(BATCH_VARIABLE, GPU_BATCH_PIXELS if on_gpu else CPU_BATCH_PIXELS),
+            encoder,
+            num_threads=num_threads,
+            batch_pixels=_setting(
+                BATCH_VARIABLE, GPU_BATCH_PIXELS if on_gpu else num_threads * CPU_BATCH_PIXELS
+            ),
             pin=on_gpu,
             allow_truncated=spec.allow_truncated,
         )
@@ -215,11 +224,21 @@ class _Reading:
 
 def check_sizes(geometry: Geometry, factor: int) -> None:
     """Raise `ConfigError` unless all sizes are whole numbers of codes."""
-    for width, height in geometry.sizes():
-        if width % factor or height % factor:
-            raise ConfigError(f"{width} x {height} pixels: one code is {factor} x {factor}")
-    if getattr(geometry, "factor", factor) % factor:
-        raise ConfigError(f"the geometry's factor must be a multiple of {factor}")
+    for size in geometry.sizes():
+        if any(side % factor for side in size):
+            # At least one code: 8 becomes 16, and 500 becomes 496.
+            near = " x ".join(str(max(factor, side - side % factor)) for side in size)
+            width, height = size
+            raise ConfigError(
+                f"images of {width} x {height} pixels are no whole codes: with these weights one "
+                f"code is {factor} x {factor}. Use multiples of {factor}, such as {near}"
+            )
+    own = getattr(geometry, "factor", factor)
+    if own % factor:
+        raise ConfigError(
+            f"the geometry's factor is {own}, but one code is {factor} x {factor} pixels: use a "
+            f"multiple, such as factor={factor}"
+        )
 
 
 def _codes(outcome: Outcome) -> NDArray[Any]:
@@ -247,8 +266,8 @@ class Launch(Protocol):
 class Encoder(Protocol):
     """What encodes batches."""
 
-    def launch(self, pixels: Any) -> Launch:
-        """Begin to encode."""
+    def launch(self, pixels: Any, count: int | None = None) -> Launch:
+        """Begin to encode the first `count` images of a batch, by default all."""
 
 
 @dataclass(slots=True)
@@ -281,7 +300,10 @@ class ImageFlow:
         self._geometry, self._encoder = geometry, encoder
         self._batch_pixels, self._pin = batch_pixels, pin
         self._allow_truncated = allow_truncated
-        self._pool = ThreadPoolExecutor(num_threads, "decode", initializer=_one_thread_each)
+        from shardmill.tokens.vq.encode import use_one_thread
+
+        # There is a thread for each processor already: an operation must not start more.
+        self._pool = ThreadPoolExecutor(num_threads, "decode", initializer=use_one_thread)
         self._free: dict[Size, list[Any]] = defaultdict(list)
 
     def close(self) -> None:
@@ -327,13 +349,8 @@ class ImageFlow:
         self._free[width, height].append(batch.pixels)
 
     def launch(self, batch: Batch) -> Launch:
-        """Begin to encode a batch that is decoded; a small one goes without its empty places."""
-        size = len(batch.pixels)
-        # Of 32 places, 5 images take 8: 2 would be too few. So few shapes reach the encoder, which
-        # records a graph for each.
-        while -(-size // SHARE_OF_FULL) >= len(batch.numbers) and size > 1:
-            size = -(-size // SHARE_OF_FULL)
-        return self._encoder.launch(batch.pixels[:size])
+        """Begin to encode a batch that is decoded."""
+        return self._encoder.launch(batch.pixels, len(batch.numbers))
 
 
 class _Run:
@@ -416,13 +433,6 @@ def _decode_into(
     except SampleError as error:
         return error
     return None
-
-
-def _one_thread_each() -> None:
-    # There is a thread for each processor already: an operation must not start more.
-    import torch
-
-    torch.set_num_threads(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from hf_processors import transformers
 
 from shardmill.errors import ConfigError
 from shardmill.tokens.vq.huggingface import HuggingFaceVq
+from shardmill.tokens.vq.tokenizer import recognise
 
 SIDE = 32
 
@@ -54,8 +55,10 @@ def images() -> torch.Tensor:
 def test_codes_are_those_of_the_model(make: Any, tmp_path: Path) -> None:
     model = make()
     model.save_pretrained(tmp_path)
-    spec = HuggingFaceVq(weights=str(tmp_path)).pinned()
+    spec = recognise(str(tmp_path))
+    assert spec == HuggingFaceVq(weights=str(tmp_path)).pinned()
     live = spec.load("fp32", "cpu")
+    assert (spec.factor, spec.num_codes) == (live.factor, live.num_codes)
     scaled = images().permute(0, 3, 1, 2).float() / 255 * 2 - 1
     sizes = {"image_sizes": torch.tensor([[SIDE, SIDE]] * 2)} if make is emu3 else {}
     with torch.inference_mode():

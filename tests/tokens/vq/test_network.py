@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from vq_checkpoints import SMALL, SMALL_LLAMAGEN, random_tensors, write_llamagen
 
 from shardmill.errors import ConfigError
 from shardmill.tokens.vq.network import PlainTokenizer
-from shardmill.tokens.vq.tokenizer import ChameleonVq, LlamaGenVq
-from shardmill.tokens.vq.weights import fingerprint, load_weights
+from shardmill.tokens.vq.tokenizer import ChameleonVq, LlamaGenVq, recognise
+from shardmill.tokens.vq.weights import FAMILIES, fingerprint, load_weights
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_weights_inside_a_whole_model_are_found(chameleon: object, tmp_path: Pat
 
 def test_llamagen_names_lead_to_the_same_tensors(tmp_path: Path) -> None:
     tensors = write_llamagen(tmp_path / "vq.pt")
-    weights = load_weights(tmp_path / "vq.pt", normalised=True)
+    weights = load_weights(tmp_path / "vq.pt")
     assert weights.shape == SMALL_LLAMAGEN
     assert weights.has_decoder
     assert fingerprint(weights.tensors) == fingerprint(tensors)
@@ -159,15 +160,106 @@ class Evil:
 def test_a_pickle_with_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"a": Evil()}}, tmp_path / "vqgan.ckpt")
-    with pytest.raises(ConfigError, match="without running code"):
+    with pytest.raises(ConfigError, match=r"would run code .* Save its state_dict") as caught:
         load_weights(tmp_path)
+    assert "weights_only" not in str(caught.value)  # torch advises to run the code after all
     assert not (tmp_path / "ran-the-code").exists()
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vqgan.ckpt").write_bytes(b"not weights at all")
-    with pytest.raises(ConfigError, match="cannot read the weights"):
-        load_weights(tmp_path)
+def halved(write: Callable[[Path], object]) -> Callable[[Path], object]:
+    def write_half(path: Path) -> None:
+        write(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return write_half
+
+
+def safetensors_of(path: Path) -> None:
+    pytest.importorskip("safetensors.torch").save_file(random_tensors(SMALL), path)
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda path: path.write_bytes(b""), "it is empty"),
+        (
+            lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "git lfs pull",
+        ),
+        (lambda path: path.write_text("\n<!DOCTYPE html><html>log in"), "a web page"),
+        (lambda path: path.write_text("weights of mine\n"), "text, beginning 'weights of mine'"),
+        (lambda path: path.write_bytes(bytes(range(256)) * 9), "neither a checkpoint of torch"),
+        (halved(write_llamagen), "cut short or damaged"),
+        (halved(safetensors_of), "cut short"),
+        (lambda path: torch.save(torch.zeros(3), path), "holds a Tensor, not named tensors"),
+        (lambda path: path.mkdir(), r"holds 0 files of weights"),
+        (lambda path: None, "nothing is downloaded"),
+    ],
+    ids=["empty", "lfs", "html", "text", "bytes", "cut", "cut-st", "tensor", "folder", "missing"],
+)
+def test_a_file_that_holds_no_weights_is_said_to_be_what_it_is(
+    tmp_path: Path, write: Callable[[Path], object], told: str
+) -> None:
+    path = tmp_path / "weights.pt"
+    write(path)
+    with pytest.raises(ConfigError, match=told) as caught:
+        recognise(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_weights_say_whose_they_are(tmp_path: Path) -> None:
+    write_original(tmp_path / "vqgan")
+    write_llamagen(tmp_path / "vq.pt")
+    spec = recognise(str(tmp_path / "vqgan"))
+    assert isinstance(spec, ChameleonVq)
+    assert spec == ChameleonVq(weights=spec.weights).pinned()
+    assert (spec.factor, spec.num_codes) == (4, 300)
+    assert isinstance(recognise(str(tmp_path / "vq.pt")), LlamaGenVq)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (ChameleonVq, r"of llamagen, not of chameleon: it has 'encoder\.conv_blocks\.0"),
+        (LlamaGenVq, r"of chameleon, not of llamagen: it has 'encoder\.down\.0"),
+    ],
+)
+def test_a_name_that_the_weights_contradict_is_refused(
+    tmp_path: Path, kind: type[ChameleonVq | LlamaGenVq], told: str
+) -> None:
+    path = tmp_path / "vqgan.ckpt"
+    if kind is ChameleonVq:
+        write_llamagen(path)
+    else:
+        write_original(tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        kind(weights=str(path)).pinned()
+
+
+def test_names_of_one_family_in_the_shape_of_another_leave_it_to_the_user(tmp_path: Path) -> None:
+    # transformers stores Janus so.
+    tensors = random_tensors(SMALL_LLAMAGEN)
+    torch.save({"state_dict": tensors}, tmp_path / "vq.pt")
+    path = str(tmp_path / "vq.pt")
+    with pytest.raises(ConfigError, match=r"'quant_conv\.weight' goes from 16 channels to 8"):
+        recognise(path)
+    pixels = image(1, 16, 16)
+    plain, unit = (kind(weights=path).load("fp32", "cpu") for kind in (ChameleonVq, LlamaGenVq))
+    assert not torch.equal(plain.encode(pixels), unit.encode(pixels))
+
+
+def test_two_tokenizers_or_none_are_told_by_their_tensors(tmp_path: Path) -> None:
+    both = {**random_tensors(SMALL), FAMILIES["llamagen"]: torch.zeros(1)}
+    no_codebook = {name: t for name, t in both.items() if "quantize" not in name}
+    del no_codebook[FAMILIES["llamagen"]]
+    for tensors, told in (
+        (both, r"two tokenizers .*encoder\.down\.0.*encoder\.conv_blocks\.0"),
+        (no_codebook, r"no codebook 'quantize\.embedding\.weight'"),
+        ({"encoder.conv_in.weight": torch.zeros(1)}, r"such as 'encoder\.conv_in\.weight'"),
+    ):
+        torch.save(tensors, tmp_path / "vq.pt")
+        with pytest.raises(ConfigError, match=told):
+            recognise(str(tmp_path / "vq.pt"))
 
 
 def test_half_precision_needs_a_gpu(tmp_path: Path) -> None:

@@ -5,6 +5,11 @@ pixels than what fitted. On a GPU the kernels of a shape that comes again and ag
 replayed, so that nothing waits for Python. A recording holds the memory of its batch, so there are
 only a few, and they go first when the memory runs out.
 
+The codes of an image are a function of the image, the weights and the precision. On a GPU they do
+not depend on the batch. On a CPU they would: the libraries add up in another order for each size of
+a batch and number of threads. So each image is encoded alone by one thread, and threads take images
+beside each other, which is as fast as batches are.
+
 One process works on one GPU, without anyone assigning them: each locks a file named after a GPU,
 and the lock ends with the process, however it ends.
 """
@@ -16,6 +21,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +37,7 @@ from shardmill.tokens.vq.tokenizer import LiveTokenizer
 Tensor = Any
 WARM_UPS = 2
 MAX_GRAPHS = 6  # each holds the memory of its batch
+SHARE_OF_FULL = 4  # the last batches are padded to a quarter, a sixteenth, ... of a full one
 USES_BEFORE_GRAPH = 2  # a shape that comes once, such as the last batch's, is not worth recording
 
 
@@ -50,6 +57,35 @@ class Launched:
         return codes
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchedEach:
+    """Codes of images that threads encode, each alone."""
+
+    codes: list[Future[Tensor]]
+
+    def wait(self) -> NDArray[np.int32]:
+        """Return the codes [batch, rows, columns] once all are there."""
+        return np.concatenate([codes.result().numpy() for codes in self.codes])
+
+
+class EachEncoder:
+    """Encodes images of a batch beside each other on threads of the CPU, each of them alone."""
+
+    def __init__(self, tokenizer: LiveTokenizer, num_threads: int) -> None:
+        self._tokenizer = tokenizer
+        self._pool = ThreadPoolExecutor(num_threads, "encode", initializer=use_one_thread)
+
+    def launch(self, pixels: Tensor, count: int | None = None) -> LaunchedEach:
+        """Begin to encode the first `count` images, which must stay as they are until the end."""
+        images = pixels[:count].split(1)
+        return LaunchedEach([self._pool.submit(self._tokenizer.encode, image) for image in images])
+
+
+def use_one_thread() -> None:
+    """Let torch compute in the thread that calls, and in no other."""
+    torch.set_num_threads(1)
+
+
 class BatchEncoder:
     """Encodes batches of bytes [batch, height, width, 3] that lie in this machine's memory."""
 
@@ -61,10 +97,18 @@ class BatchEncoder:
         self._num_uses: Counter[tuple[int, ...]] = Counter()
         self._max_pixels: int | None = None
 
-    def launch(self, pixels: Tensor) -> Launched:
-        """Begin to encode a batch; `pixels` must stay as they are until the codes arrived."""
+    def launch(self, pixels: Tensor, count: int | None = None) -> Launched:
+        """Begin to encode a batch, of which `count` places are taken, by default all.
+
+        `pixels` must stay as they are until the codes arrived.
+        """
+        size = len(pixels)
+        # Of 32 places, 5 images take 8: 2 would be too few. So few shapes are encoded, of each of
+        # which a graph is recorded.
+        while count is not None and -(-size // SHARE_OF_FULL) >= count and size > 1:
+            size = -(-size // SHARE_OF_FULL)
         with device_errors():
-            codes = torch.cat(self._encode_what_fits(pixels))
+            codes = torch.cat(self._encode_what_fits(pixels[:size]))
             if not self._is_gpu:
                 return Launched(codes, None)
             # Only into pinned memory can a copy run while the next batch is launched.

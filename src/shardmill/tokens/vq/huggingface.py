@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import torch
 
 from shardmill.errors import ConfigError, need
@@ -19,6 +20,8 @@ CLASSES = {
     "emu3_vqgan": "Emu3VQVAE",
     "janus_vqgan": "JanusVQVAE",
 }
+# Those whose weights have names, or whose codes come about, as in no checkpoint that we read.
+OWN_NAMES = ("emu3_vqgan", "janus_vqgan")
 Tensor = Any
 
 
@@ -28,12 +31,16 @@ class HuggingFaceVq:
 
     weights: str
     fingerprint: str = ""
+    factor: int = 0
+    num_codes: int = 0
 
     def identity(self) -> str:
         return self.fingerprint
 
     def pinned(self) -> HuggingFaceVq:
-        return replace(self, fingerprint=fingerprint(_load_model(self.weights).state_dict()))
+        live = HuggingFaceTokenizer(_load_model(self.weights))
+        found = fingerprint(live.model.state_dict())
+        return replace(self, fingerprint=found, factor=live.factor, num_codes=live.num_codes)
 
     def load(self, precision: str, device: Any) -> LiveTokenizer:
         if precision != "fp32":
@@ -49,7 +56,7 @@ class HuggingFaceTokenizer:
     can_replay = False
 
     def __init__(self, model: Any) -> None:
-        self._model, config = model, model.config
+        self.model, config = model, model.config
         self.num_codes = getattr(config, "num_embeddings", None) or config.codebook_size
         self.factor = 2 ** (len(config.channel_multiplier) - 1)
 
@@ -57,28 +64,38 @@ class HuggingFaceTokenizer:
         batch, height, width, _ = pixels.shape
         scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
         extra = {}
-        if self._model.config.model_type == "emu3_vqgan":
+        if self.model.config.model_type == "emu3_vqgan":
             extra["image_sizes"] = torch.tensor([[height, width]] * batch)
         with torch.inference_mode(), exact_fp32():
-            codes = self._model.encode(scaled, **extra).image_tokens
+            codes = self.model.encode(scaled, **extra).image_tokens
         codes = torch.stack(list(codes)) if isinstance(codes, list | tuple) else codes
         return codes.view(batch, height // self.factor, width // self.factor).int()
 
     def decode(self, codes: Tensor) -> Tensor:
-        if not hasattr(self._model, "decode"):
+        if not hasattr(self.model, "decode"):
             raise ConfigError("this model has no decoder, so codes cannot become images")
-        flat = self._model.config.model_type == "janus_vqgan"
+        flat = self.model.config.model_type == "janus_vqgan"
         with torch.inference_mode(), exact_fp32():
-            pixels = self._model.decode(codes.flatten(1).long() if flat else codes.long())
+            pixels = self.model.decode(codes.flatten(1).long() if flat else codes.long())
         return to_bytes(pixels.permute(0, 2, 3, 1))
+
+
+def model_type(path: str) -> str | None:
+    """Return the kind of model that a folder of transformers says it holds, None for others."""
+    try:
+        config = orjson.loads((Path(path) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return config.get("model_type") if isinstance(config, dict) else None
 
 
 def _load_model(path: str) -> Any:
     transformers = need("transformers", extra="train")
-    if not (Path(path) / "config.json").is_file():
-        raise ConfigError(f"{path} is not a folder saved by transformers: it has no config.json")
-    config, _ = transformers.PreTrainedConfig.get_config_dict(path, local_files_only=True)
-    kind = config.get("model_type")
+    kind = model_type(path)
+    if kind is None:
+        raise ConfigError(
+            f"{path} is not a folder saved by transformers: it has no config.json with a model_type"
+        )
     if kind not in CLASSES:
         raise ConfigError(f"{path} holds a {kind!r}: known VQ models are {', '.join(CLASSES)}")
     try:

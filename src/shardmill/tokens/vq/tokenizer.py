@@ -2,15 +2,17 @@
 
 A live tokenizer makes codes of pixels, and pixels of codes, on one device in one precision. The
 `fingerprint` of a spec ties it to the values of its weights: it is part of every digest, and
-weights whose values are others are refused when they load. `pinned` fills it in. Specs are read
-without torch, which loads with the weights.
+weights whose values are others are refused when they load. `pinned` fills it in, with the number of
+pixels and of codes. Specs are read without torch, which loads with the weights.
+
+Which tokenizer weights belong to, they say themselves: `recognise` looks at their names and shapes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from shardmill.errors import ConfigError
 
@@ -37,7 +39,10 @@ class LiveTokenizer(Protocol):
 
 @runtime_checkable
 class ImageTokenizer(Protocol):
-    """A frozen dataclass that names weights."""
+    """A frozen dataclass that names weights.
+
+    One that has a `factor`, the pixels of a code's side, has sizes checked before work begins.
+    """
 
     def identity(self) -> str:
         """Return the fingerprint of the weights, or "" before they were looked at."""
@@ -53,19 +58,18 @@ class ImageTokenizer(Protocol):
 class CheckpointVq:
     """A convolutional VQ tokenizer by the file or folder of its weights; see `weights`."""
 
-    # Whether vectors and codebook are normalised before distances are taken.
-    normalised: ClassVar[bool] = False
+    family: ClassVar[str]
 
     weights: str
     fingerprint: str = ""
+    factor: int = 0
+    num_codes: int = 0
 
     def identity(self) -> str:
         return self.fingerprint
 
     def pinned(self) -> Self:
-        from shardmill.tokens.vq.weights import fingerprint
-
-        return replace(self, fingerprint=fingerprint(self._read().tensors))
+        return _pin(self, self._read())
 
     def load(self, precision: str, device: Any) -> LiveTokenizer:
         import torch
@@ -91,19 +95,47 @@ class CheckpointVq:
     def _read(self) -> VqWeights:
         from shardmill.tokens.vq.weights import load_weights
 
-        return load_weights(Path(self.weights), normalised=self.normalised)
+        return load_weights(Path(self.weights), self.family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChameleonVq(CheckpointVq):
     """Chameleon's VQGAN: a folder with `vqgan.ckpt`, or Hugging Face weights that contain it."""
 
+    family: ClassVar[str] = "chameleon"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaGenVq(CheckpointVq):
     """LlamaGen's VQ-16 or VQ-8, whose inputs and codebook are normalised: `vq_ds16_t2i.pt`."""
 
-    normalised: ClassVar[bool] = True
+    family: ClassVar[str] = "llamagen"
+
+
+def recognise(weights: str) -> ImageTokenizer:
+    """Return the tokenizer whose weights these are, pinned; weights of none are a `ConfigError`."""
+    from shardmill.tokens.vq.huggingface import OWN_NAMES, HuggingFaceVq, model_type
+    from shardmill.tokens.vq.weights import load_weights
+
+    if model_type(weights) in OWN_NAMES:
+        return HuggingFaceVq(weights=weights).pinned()
+    read = load_weights(Path(weights))
+    kind = LlamaGenVq if read.shape.normalised else ChameleonVq
+    return _pin(kind(weights=weights), read)
+
+
+Spec = TypeVar("Spec", bound=CheckpointVq)
+
+
+def _pin(spec: Spec, read: VqWeights) -> Spec:
+    from shardmill.tokens.vq.weights import fingerprint
+
+    return replace(
+        spec,
+        fingerprint=fingerprint(read.tensors),
+        factor=read.shape.factor,
+        num_codes=read.shape.num_codes,
+    )
 
 
 def check_fingerprint(spec: Any, found: str) -> None:

@@ -8,6 +8,9 @@ Names are those of the original VQGAN: `encoder.down.{level}.block.{i}.conv1.wei
 `decoder.up.{level}...` with level 0 the finest, `mid.{block_1,attn_1,block_2}`. Hugging Face's
 Chameleon has them under a prefix such as `model.vqmodel.`. LlamaGen numbers where VQGAN names:
 `conv_blocks.{level}.res.{i}`, `mid.{0,1,2}`; its decoder counts levels from the coarsest.
+
+These names say which family the weights are of, and so whether distances are taken between unit
+vectors (`possible_families`). Nothing else in a file does: the networks are the same.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ import xxhash
 from shardmill.errors import ConfigError, need
 
 MARK = "encoder.conv_in.weight"
+CODEBOOK = "quantize.embedding.weight"
+# Family -> a tensor that only its files have; the names are those of the image tokenizers' kinds.
+FAMILIES = {
+    "chameleon": "encoder.down.0.block.0.conv1.weight",
+    "llamagen": "encoder.conv_blocks.0.res.0.conv1.weight",
+}
+NORMALISED = ("llamagen",)
 MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
 
 
@@ -36,6 +46,28 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     own = [name[len(prefix) :] for name in names if name.startswith(prefix)]
     coarsest = max((int(m[1]) for m in map(_BLOCK.match, own) if m), default=0)
     return {_rename(name, coarsest): prefix + name for name in own}
+
+
+def possible_families(names: Iterable[str], where: object) -> list[str]:
+    """Return the families that weights with tensors of these stored names can be of."""
+    names = list(names)
+    prefix = _prefix(names)
+    found = [family for family, mark in FAMILIES.items() if prefix + mark in names]
+    if len(found) == 1 and prefix + CODEBOOK in names:
+        return found
+    marks = " and ".join(f"{mark!r} ({family})" for family, mark in FAMILIES.items())
+    if len(found) > 1:
+        raise ConfigError(f"{where}: two tokenizers in one file, which has {marks}")
+    if found:
+        raise ConfigError(
+            f"{where}: a network like that of {found[0]}, but no codebook {CODEBOOK!r}: it makes "
+            "no codes, or makes them in another way"
+        )
+    such = f"{len(names)} tensors, such as {names[0]!r}" if names else "no tensor of one"
+    raise ConfigError(
+        f"{where}: no VQ tokenizer that is known here: it holds {such}, and neither {marks}. For "
+        "a model that transformers saved give its folder, with --tokenizer huggingface"
+    )
 
 
 _BLOCK = re.compile(r"decoder\.conv_blocks\.(\d+)\.")
@@ -98,7 +130,7 @@ class VqShape:
 def expected_tensors(shape: VqShape, part: str) -> dict[str, Dims]:
     """Return name -> dimensions of every tensor that the encoder's or decoder's side needs."""
     layers = _encoder(shape) if part == "encoder" else _decoder(shape)
-    return {"quantize.embedding.weight": (shape.num_codes, shape.embed_dim), **dict(layers)}
+    return {CODEBOOK: (shape.num_codes, shape.embed_dim), **dict(layers)}
 
 
 def check_tensors(found: Mapping[str, Dims], expected: Mapping[str, Dims], where: object) -> None:
@@ -118,7 +150,7 @@ def check_tensors(found: Mapping[str, Dims], expected: Mapping[str, Dims], where
 
 def infer_shape(found: Mapping[str, Dims], where: object, *, normalised: bool) -> VqShape:
     """Return the architecture that the tensors' names and dimensions imply."""
-    for name in ("encoder.conv_in.weight", "quant_conv.weight", "quantize.embedding.weight"):
+    for name in (MARK, "quant_conv.weight", CODEBOOK):
         if name not in found:
             raise ConfigError(f"{where}: no VQ tokenizer in these weights: {name!r} is missing")
     base = found["encoder.conv_in.weight"][0]
@@ -126,7 +158,7 @@ def infer_shape(found: Mapping[str, Dims], where: object, *, normalised: bool) -
     widths = [found[f"encoder.down.{level}.block.0.conv1.weight"][0] for level in range(levels)]
     if not levels or any(width % base for width in widths) or base % NUM_GROUPS:
         raise ConfigError(f"{where}: channels {widths} are no multiples of {base}, of 32 groups")
-    num_codes, embed_dim = found["quantize.embedding.weight"]
+    num_codes, embed_dim = found[CODEBOOK]
     return VqShape(
         base_channels=base,
         multipliers=tuple(width // base for width in widths),
@@ -221,6 +253,7 @@ PICKLES = (".ckpt", ".pt", ".pth")
 # Where checkpoints of training keep the weights: Lightning's, then LlamaGen's averaged and plain.
 WRAPPERS = ("state_dict", "ema", "model")
 INDEX = "model.safetensors.index.json"
+HEAD_BYTES = 512
 Tensor = Any
 
 
@@ -233,11 +266,19 @@ class VqWeights:
     has_decoder: bool
 
 
-def load_weights(path: Path, *, normalised: bool = False) -> VqWeights:
-    """Return the weights, after checking that the encoder's are whole and fit together."""
-    tensors = _read_canonical(path)
+def load_weights(path: Path, family: str | None = None) -> VqWeights:
+    """Return the weights, after checking that the encoder's are whole and fit together.
+
+    The family is the one that the file is of; a `family` that is given must be one it can be of.
+    """
+    stored: dict[str, Tensor] = {}
+    for file in weight_files(path):
+        stored.update(_read(file))
+    possible = possible_families(stored, path)
+    tensors = {name: stored[own] for name, own in canonical_names(stored).items()}
     dims = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    shape = infer_shape(dims, path, normalised=normalised)
+    family = _settle(family, possible, dims, path)
+    shape = infer_shape(dims, path, normalised=family in NORMALISED)
     encoder, decoder = (expected_tensors(shape, part) for part in ("encoder", "decoder"))
     check_tensors(dims, encoder, path)
     has_decoder = "decoder.conv_in.weight" in dims
@@ -246,6 +287,30 @@ def load_weights(path: Path, *, normalised: bool = False) -> VqWeights:
     kept = [*encoder, *(decoder if has_decoder else ())]
     _check_settings(path, shape)
     return VqWeights(shape, {name: tensors[name].float() for name in kept}, has_decoder)
+
+
+def _settle(
+    wanted: str | None, possible: list[str], dims: Mapping[str, Dims], where: object
+) -> str:
+    out, into = dims.get("quant_conv.weight", (0, 0))[:2]
+    # transformers keeps Janus's network, which is LlamaGen's, under the names of VQGAN. Codebooks
+    # of VQGAN are as wide as what the encoder gives; LlamaGen's are of 8 numbers out of 256.
+    if possible == ["chameleon"] and out < into:
+        possible = list(FAMILIES)
+    if wanted is None and len(possible) > 1:
+        raise ConfigError(
+            f"{where}: the names are Chameleon's, but 'quant_conv.weight' goes from {into} "
+            f"channels to {out}, as LlamaGen's does. Whether distances are between unit vectors is not in "
+            "the file: say it by --tokenizer llamagen (they are), chameleon (they are not), or "
+            "huggingface (what transformers does)"
+        )
+    if wanted is not None and wanted not in possible:
+        (found,) = possible
+        raise ConfigError(
+            f"{where} holds weights of {found}, not of {wanted}: it has {FAMILIES[found]!r}. Write "
+            f"--tokenizer {found}, or give --weights alone: they say it"
+        )
+    return wanted or possible[0]
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -263,38 +328,65 @@ def weight_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ConfigError(f"no weights at {path}: give a checkpoint file or its folder")
+        raise ConfigError(
+            f"no weights at {path}: give a checkpoint file or its folder; nothing is downloaded"
+        )
     if (path / INDEX).is_file():
         try:
             shards = orjson.loads((path / INDEX).read_bytes())["weight_map"]
-            return [path / Path(name).name for name in sorted(set(shards.values()))]
+            listed = [path / Path(name).name for name in sorted(set(shards.values()))]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"{path / INDEX} does not list files of weights: {error!r}"
             ) from error
+        missing = [file.name for file in listed if not file.is_file()]
+        if missing:
+            raise ConfigError(f"{path / INDEX} lists {missing[0]}, which is not there")
+        return listed
     for name in ("vqgan.ckpt", "model.safetensors"):
         if (path / name).is_file():
             return [path / name]
     found = sorted(p for p in path.iterdir() if p.suffix in (*PICKLES, ".safetensors"))
     if len(found) != 1:
-        raise ConfigError(f"{path} holds {len(found)} files of weights: name the one to use")
+        names = f" ({', '.join(file.name for file in found[:4])})" if found else ""
+        raise ConfigError(f"{path} holds {len(found)} files of weights{names}: name the one to use")
     return found
 
 
-def _read_canonical(path: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for file in weight_files(path):
-        tensors.update(_read_pickle(file) if file.suffix in PICKLES else _read_safetensors(file))
-    return {name: tensors[stored] for name, stored in canonical_names(tensors).items()}
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by their stored names; what it is, its first bytes say."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if head.startswith((b"PK\x03\x04", b"\x80")):
+        return _read_pickle(path)
+    if head[8:9] == b"{":
+        return _read_safetensors(path)
+    raise ConfigError(f"{path} holds no weights: it is {describe_head(head, size)}")
+
+
+def describe_head(head: bytes, size: int) -> str:
+    """Return what a file is that begins so and should hold weights, and what to do about it."""
+    if not size:
+        return "empty: copy or download it again"
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS: fetch what it stands for by git lfs pull, in its repository"
+    if re.match(rb"\s*<(!doctype|html|\?xml)", head, re.IGNORECASE):
+        return "a web page, such as a server answers with when it asks to log in: download it again"
+    if re.fullmatch(rb"[\t\n\r\x20-\x7e\x80-\xff]*", head):
+        first = head.decode("utf-8", "replace").strip().partition("\n")[0]
+        return f"text, beginning {first[:40]!r}: name the checkpoint itself"
+    return "neither a checkpoint of torch nor safetensors"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    safetensors = need("safetensors", extra="train")
+    safetensors = need("safetensors", extra="codes")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in _vision_names(file.keys())}
     except (safetensors.SafetensorError, OSError) as error:
-        raise ConfigError(f"cannot read the weights {path}: {error}") from error
+        cut = " (it is cut short: copy it again)" if "ncomplete" in str(error) else ""
+        raise ConfigError(f"cannot read the weights {path}: {error}{cut}") from error
 
 
 def _vision_names(names: Iterable[str]) -> list[str]:
@@ -310,9 +402,19 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        # What torch says goes on for lines, and ends in the advice to run the code after all.
+        code = re.search(
+            r"GLOBAL (\S+)|(?:global|class|function) (?:was )?([\w.]+\.\w+)", str(error)
+        )
+        if code:
+            why = f"it would run code ({code[1] or code[2]}) when it is read. Save its state_dict"
+            raise ConfigError(
+                f"{path} is no plain checkpoint: {why}, which holds only tensors, as .pt or "
+                ".safetensors"
+            ) from error
+        first = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(
-            f"cannot read the weights {path} without running code from it: {error}. "
-            "Save its state_dict of plain tensors, as .pt or .safetensors"
+            f"{path} is cut short or damaged, and holds no weights: {first:.200}. Copy it again"
         ) from error
     for wrapper in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -329,7 +431,7 @@ def _check_settings(path: Path, shape: VqShape) -> None:
     settings_path = folder / "vqgan.yaml"
     if not settings_path.is_file():
         return
-    yaml = need("yaml", extra="train")
+    yaml = need("yaml", extra="codes")
     try:
         params = yaml.safe_load(settings_path.read_text())["model"]["params"]
         said = (params["n_embed"], params["embed_dim"], list(params["ddconfig"]["ch_mult"]))
