@@ -300,9 +300,9 @@ def _settle(
     if wanted is None and len(possible) > 1:
         raise ConfigError(
             f"{where}: the names are Chameleon's, but 'quant_conv.weight' goes from {into} "
-            f"channels to {out}, as LlamaGen's does. Whether distances are between unit vectors is "
-            "not in the file: say it by --tokenizer llamagen (they are), chameleon (they are not), or "
-            "huggingface (what transformers does)"
+            f"channels to {out}, as LlamaGen's does. The file does not say whether distances are "
+            "between unit vectors. Say it: --tokenizer llamagen (they are), chameleon (they are "
+            "not), or huggingface (what transformers does)"
         )
     if wanted is not None and wanted not in possible:
         (found,) = possible
