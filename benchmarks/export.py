@@ -72,7 +72,7 @@ EXPORTS: dict[str, tuple[str, dict[str, Any], tuple[str, str, str | None]]] = {
     "MDS": ("tokens", {"kind": "mds"}, ("streaming.MDSWriter", "mds", "streaming")),
     "LitData": (
         "tokens",
-        {"kind": "litdata", "unlearned": "learn"},
+        {"kind": "litdata"},
         ("litdata's BinaryWriter", "litdata", "litdata"),
     ),
     "Liquid, jsonl": (
@@ -92,10 +92,15 @@ def shardmill(folder: str, export: str) -> Contestant:
 def make(folder: Path, export: str, out: Path) -> int:
     """Export to a folder in this process, and return how many rows were written."""
     import shardmill as sm
+    from shardmill.formats.format import ASPECTS, kept_by
+    from shardmill.model.codec import build
+    from shardmill.plugins import FORMATS
 
-    kind, format, _ = EXPORTS[export]
-    codes = folder / "codes" if kind == "pairs" else None
-    return sm.export(folder / kind, out, format=format, codes=codes, workers=0).counts.num_kept
+    kind, plain, _ = EXPORTS[export]
+    codes, format = folder / "codes" if kind == "pairs" else None, build(FORMATS, plain)
+    drop = [aspect for aspect in ASPECTS if aspect not in kept_by(format)]
+    made = sm.export(folder / kind, out, format=format, codes=codes, drop=drop, workers=0)
+    return made.counts.num_kept
 
 
 Row: TypeAlias = dict[str, Any]

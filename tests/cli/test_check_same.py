@@ -28,7 +28,11 @@ def test_foreign_tokens_are_the_same_as_what_they_became(place: Path) -> None:
     done = run("check", "--same", place / "unidisc", place / "tokens")
     assert done.exit_code == 0
     assert "hold the same" in done.output
-    assert "compared      tokens, codes" in done.output
+    assert "compared      keys, tokens, modality, codes" in done.output
+    assert f"documents, loss, spans, origin: only {place / 'tokens'} has" in done.output
+    found = json.loads(run("check", "--same", place / "unidisc", place / "tokens", "--json").output)
+    assert found["compared"] == ["keys", "tokens", "modality", "codes"]
+    assert found["not_compared"]["loss"] == "only the second has a place for it"
 
 
 def test_the_first_difference_is_told_and_the_exit_code_is_1(place: Path) -> None:
@@ -36,8 +40,11 @@ def test_the_first_difference_is_told_and_the_exit_code_is_1(place: Path) -> Non
     done = run("check", "--same", place / "other", place / "tokens")
     assert done.exit_code == 1
     assert "first at  record 2 (train-00000003)" in done.output
-    assert "token 1 is 1003 and 1002" in done.output
-    found = json.loads(run("check", "--same", place / "other", place / "tokens", "--json").output)
+    assert "'train-00000003' and 'train-00000002'" in done.output
+    words = ("check", "--same", place / "other", place / "tokens", "--ignore", "keys")
+    assert "token 1 is 1003 and 1002" in run(*words).output
+    found = json.loads(run(*words, "--json").output)
+    assert found["not_compared"]["keys"] == "ignored, as you said"
     assert not found["same"]
     assert found["difference"]["number"] == 2
 

@@ -152,7 +152,7 @@ def test_a_plan_names_no_packer_of_its_own(hostile: Path, tmp_path: Path, method
 @pytest.mark.parametrize("args", [["check", "export", "--same", "export"], ["show", "export"]])
 def test_a_folder_names_no_format_of_its_own(hostile: Path, args: list[str]) -> None:
     made = make_packed(hostile.parent)
-    sm.export(made.tokens, "export", format="megatron", workers=0)
+    sm.export(made.tokens, "export", format="hf", workers=0)
     for name in ("stage.json", "manifest.json"):
         page = Path("export") / name
         page.write_text(re.sub(r'"kind": "format/\w+"', '"kind": "evil:Thing"', page.read_text()))

@@ -65,7 +65,7 @@ def test_codes_media_and_documents_are_told(mixed: Mixed, tmp_path: Path) -> Non
     assert "[image 1.jpg: 1 x 32 x 32, 1024 tokens]" in told
     invoke("export", mixed.packs, tmp_path / "hf", "--format", "hf", *flags)
     assert max(len(pack["documents"]) for pack in shown(tmp_path / "hf", "--count", 99)) > 1
-    assert "document 1: " in invoke("show", tmp_path / "hf", "--count", 99).output
+    assert "  mixed-00000004: 10 tokens" in invoke("show", tmp_path / "hf", "--count", 99).output
 
 
 def test_text_and_codes_of_rows_without_tokens_are_told(mixed: Mixed, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, lists, text
+from lossy_export import lossy_export
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError, FormatError
@@ -23,12 +24,11 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import open_samples
 from shardmill.shards.tar.index import IndexRows, TarIndex, index_of
 from shardmill.stages.check.folder import check_folder
-from shardmill.stages.export import ExportShards
 
 
 def export(source: Path, out: Path, **fields: Any) -> Path:
     report = run_stage(
-        ExportShards(input_dir=source, format=EnergonFormat(**fields), num_shards=4), out, workers=0
+        lossy_export(input_dir=source, format=EnergonFormat(**fields), num_shards=4), out, workers=0
     )
     assert report.complete, report.failures
     return out
@@ -82,7 +82,7 @@ def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], message: st
 
 def test_captioning_needs_pairs(mixed: Mixed, tmp_path: Path) -> None:
     for source, message in ((mixed.tokens, "holds tokens"), (mixed.samples, "not an image and a")):
-        stage = ExportShards(input_dir=source, format=EnergonFormat(sample_type="captioning"))
+        stage = lossy_export(input_dir=source, format=EnergonFormat(sample_type="captioning"))
         with pytest.raises(ConfigError, match=message):
             list(stage.units())
 

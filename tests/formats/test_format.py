@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from lossy_export import lossy_export
 from mixed_folder import Mixed, codes_of
 from unidisc_folder import write_interleaved
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.adapters.unidisc import UnidiscReader
 from shardmill.formats.format import (
+    OF_SAMPLES,
     BlockReader,
     CodesReader,
     Format,
@@ -89,7 +91,7 @@ def test_a_pack_is_one_record(mixed: Mixed) -> None:
 
 def test_samples_have_text_media_and_codes(mixed: Mixed) -> None:
     reader = SamplesReader(dir=str(mixed.samples), codes_dir=str(mixed.codes))
-    assert reader.holds() == {"keys", "text", "media", "codes"}
+    assert reader.holds() == OF_SAMPLES | {"codes", "origin"}
     page = records(reader)[2]
     assert page.text.startswith("Text number 2.")
     assert len(page.media) == len(page.codes) == 2
@@ -100,10 +102,9 @@ def test_samples_have_text_media_and_codes(mixed: Mixed) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, mixed: Mixed) -> None:
     from shardmill.formats.megatron import MegatronFormat
     from shardmill.running.runner import run_stage
-    from shardmill.stages.export import ExportShards
 
     run_stage(
-        ExportShards(input_dir=mixed.tokens, format=MegatronFormat(prefix="x")), tmp_path / "o"
+        lossy_export(input_dir=mixed.tokens, format=MegatronFormat(prefix="x")), tmp_path / "o"
     )
     with pytest.raises(ConfigError, match="holds export, not samples, codes or tokens"):
         open_folder(tmp_path / "o")

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from lossy_export import lossy_export
 from mixed_folder import Mixed
 from token_folder import write_token_folder
 
@@ -37,11 +38,10 @@ from shardmill.plugins import FORMATS
 from shardmill.running.runner import run_stage
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import open_tokens, token_lengths
-from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=32_000, added=("image",), num_codes=16_384)
-ALL = ("key", "input_ids", "loss_mask", "labels", "modality", "lengths")
+ALL = ("keys", "input_ids", "loss_mask", "labels", "modality", "lengths")
 
 
 def make_row(number: int) -> TokenRow:
@@ -72,7 +72,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
-    stage = ExportShards(
+    stage = lossy_export(
         input_dir=folder, format=HuggingFaceFormat(**fields), num_shards=num_shards
     )
     report = run_stage(stage, out, workers=0)
@@ -84,7 +84,7 @@ def expected(row: TokenRow) -> dict[str, Any]:
     ids = row.ids.tolist()
     mask = mask_of(row.loss, len(ids)).astype(int).tolist()
     return {
-        "key": row.key,
+        "keys": [row.key],
         "input_ids": ids,
         "loss_mask": mask,
         "labels": [token if on else -100 for token, on in zip(ids, mask)],
@@ -101,7 +101,7 @@ def test_an_arrow_folder_is_loaded_from_disk(
     found = datasets.load_from_disk(str(out))
     assert list(found) == [expected(row) for row in ROWS]
     assert found.features["input_ids"] == datasets.Sequence(datasets.Value("uint16"))
-    assert found.features["key"] == datasets.Value("string")
+    assert found.features["keys"] == datasets.Sequence(datasets.Value("string"))
     state = json.loads((out / "state.json").read_text())
     assert len(state["_data_files"]) == (num_shards or 2)
 
@@ -109,7 +109,7 @@ def test_an_arrow_folder_is_loaded_from_disk(
 def test_it_streams(tokens: Path, tmp_path: Path) -> None:
     found = datasets.load_from_disk(str(run(tokens, tmp_path / "out", 4)))
     stream = found.to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=8)
-    assert sorted(row["key"] for row in stream) == [row.key for row in ROWS]
+    assert sorted(row["keys"][0] for row in stream) == [row.key for row in ROWS]
 
 
 def test_two_exports_concatenate(tokens: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_parquet_is_loaded_by_its_folder(tokens: Path, tmp_path: Path) -> None:
     assert list(found) == [expected(row) for row in ROWS]
     assert found.features["labels"] == datasets.Sequence(datasets.Value("int32"))
     stream = datasets.load_dataset(str(out), streaming=True, **options)
-    assert [row["key"] for row in stream] == [row.key for row in ROWS]
+    assert [row["keys"] for row in stream] == [[row.key] for row in ROWS]
 
 
 def test_a_pack_is_a_row_that_knows_its_documents(tokens: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_pack_is_a_row_that_knows_its_documents(tokens: Path, tmp_path: Path) 
     ]
     assert len(found) == len(plan) == len(stored)
     for row, documents in zip(found, stored):
-        assert row["key"] == documents[0].key
+        assert row["keys"] == [document.key for document in documents]
         assert row["lengths"] == [len(document.ids) for document in documents]
         assert row["input_ids"] == np.concatenate([d.ids for d in documents]).tolist()
         assert row["loss_mask"] == [m for d in documents for m in expected(d)["loss_mask"]]
@@ -157,19 +157,19 @@ def test_a_shard_without_rows_is_no_problem(tmp_path: Path, files: str) -> None:
         found = datasets.load_from_disk(out)
     else:
         found = datasets.load_dataset(out, split="train", cache_dir=str(tmp_path / "cache"))
-    assert [row["key"] for row in found] == [row.key for row in ROWS[:3]]
+    assert [row["keys"] for row in found] == [[row.key] for row in ROWS[:3]]
 
 
 def test_keys_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     rows = [replace(ROWS[0], key="caf\udce9")]  # as surrogateescape reads b"caf\xe9"
     tokens = write_token_folder(tmp_path / "tokens", [rows], SPACE)
-    stage = ExportShards(input_dir=tokens, format=HuggingFaceFormat())
+    stage = lossy_export(input_dir=tokens, format=HuggingFaceFormat())
     report = run_stage(stage, tmp_path / "out", workers=0)
     assert "00000.spans: a key is not UTF-8" in str(report.failures)
 
 
 def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) -> None:
-    stage = ExportShards(input_dir=tokens, format=HuggingFaceFormat())
+    stage = lossy_export(input_dir=tokens, format=HuggingFaceFormat())
     assert not run_stage(stage, tmp_path / "out", workers=0, part=(1, 2)).complete
     with pytest.raises(FileNotFoundError):
         datasets.load_from_disk(str(tmp_path / "out"))
@@ -178,14 +178,14 @@ def test_nothing_can_be_loaded_before_all_is_done(tokens: Path, tmp_path: Path) 
 
 
 def test_unknown_columns_are_refused() -> None:
-    with pytest.raises(ConfigError, match="columns are some of key, input_ids"):
+    with pytest.raises(ConfigError, match="columns are some of keys, input_ids"):
         HuggingFaceFormat(columns=("ids",))
     with pytest.raises(ConfigError, match="each once"):
-        HuggingFaceFormat(columns=("key", "key"))
+        HuggingFaceFormat(columns=("keys", "keys"))
 
 
 def export(source: Path, out: Path, codes_dir: Path | None = None, **plain: Any) -> Path:
-    stage = ExportShards(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
+    stage = lossy_export(input_dir=source, format=build(FORMATS, plain), codes_dir=codes_dir)
     assert run_stage(stage, out, workers=0).complete
     return out
 
@@ -195,7 +195,7 @@ def test_labels_tell_what_is_learned(mixed: Mixed, tmp_path: Path, files: str) -
     columns = ("input_ids", "labels", "modality")
     out = export(mixed.tokens, tmp_path / "o", kind="hf", files=files, columns=list(columns))
     reader = HuggingFaceFormat(files=files, columns=columns).open(out, None)
-    assert reader.holds() == {"tokens", "loss", "modality"}
+    assert reader.holds() == {"tokens", "loss", "modality", "packs"}
     found = [record for part in reader.parts() for record in reader.read(part.input)]
     for row, record in zip(mixed.rows, found, strict=True):
         assert record.ids().tolist() == row.ids.tolist()

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lossy_export import lossy_export
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build
 from shardmill.plugins import FORMATS
 from shardmill.running.runner import run_stage
-from shardmill.stages.export import ExportShards
 from shardmill.storage.path import UrlPath
 
 WHOLE: list[dict[str, Any]] = [
@@ -22,7 +22,7 @@ WHOLE: list[dict[str, Any]] = [
     {"kind": "energon"},
     {"kind": "mds"},
     {"kind": "megatron"},
-    {"kind": "litdata", "unlearned": "learn"},
+    {"kind": "litdata"},
 ]
 IN_PLACE: list[dict[str, Any]] = [
     {"kind": "megatron", "prefix": "all"},
@@ -31,7 +31,7 @@ IN_PLACE: list[dict[str, Any]] = [
 
 
 def export(mixed: Mixed, out: Path, plain: dict[str, Any]) -> None:
-    stage = ExportShards(input_dir=mixed.tokens, format=build(FORMATS, plain))
+    stage = lossy_export(input_dir=mixed.tokens, format=build(FORMATS, plain))
     report = run_stage(stage, out, workers=0)
     assert report.complete, report.failures
 

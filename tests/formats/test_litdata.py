@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lossy_export import lossy_export
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, FormatError
@@ -68,9 +69,10 @@ def test_loss_masks_are_refused_unless_all_shall_be_learned(
     rows = [learned_row(0, 4), learned_row(1, 0), learned_row(2, 4, num_learned), learned_row(3, 2)]
     tokens = write_token_folder(tmp_path / "tokens", [[learned_row(9, 3)], rows])
     refused = ExportShards(input_dir=tokens, format=LitDataFormat())
-    with pytest.raises(ConfigError, match=r"00001.*'k2' has tokens that are not .*=learn drops"):
+    message = r"loss: which tokens are learned \(first in .*00001.*'k2'\)\n--drop loss writes"
+    with pytest.raises(ConfigError, match=message):
         run_stage(refused, tmp_path / "out", workers=0)
-    allowed = ExportShards(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    allowed = ExportShards(input_dir=tokens, format=LitDataFormat(), drop=("loss",))
     assert run_stage(allowed, tmp_path / "all", workers=0).complete
 
 
@@ -78,7 +80,7 @@ def test_loss_masks_are_refused_unless_all_shall_be_learned(
 def reader(tmp_path: Path) -> LitDataReader:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(3)]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    stage = ExportShards(input_dir=tokens, format=LitDataFormat(unlearned="learn"))
+    stage = lossy_export(input_dir=tokens, format=LitDataFormat())
     run_stage(stage, tmp_path / "out", workers=0)
     return LitDataReader(dir=str(tmp_path / "out"))
 

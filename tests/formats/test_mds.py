@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lossy_export import lossy_export
 from mixed_folder import Mixed
 from token_folder import SPACE, write_token_folder
 
@@ -17,7 +18,6 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.export import ExportShards
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 65_535, 65_536, 70_000])
@@ -26,7 +26,7 @@ def test_arrays_of_every_size_come_back(tmp_path: Path, length: int) -> None:
     rows = [TokenRow(key="k", ids=np.arange(length), loss=np.array([[0, 1]]))]
     tokens = write_token_folder(tmp_path / "tokens", [rows, []], space)
     assert run_stage(
-        ExportShards(input_dir=tokens, format=MdsFormat()), tmp_path / "out", workers=0
+        lossy_export(input_dir=tokens, format=MdsFormat()), tmp_path / "out", workers=0
     )
     reader = MdsReader(dir=str(tmp_path / "out"), space=space)
     (part,) = reader.parts()
@@ -35,7 +35,7 @@ def test_arrays_of_every_size_come_back(tmp_path: Path, length: int) -> None:
 
 
 def test_videos_and_other_images_are_rejects(mixed: Mixed, tmp_path: Path) -> None:
-    stage = ExportShards(input_dir=mixed.tokens, format=MdsFormat(samples=mixed.samples))
+    stage = lossy_export(input_dir=mixed.tokens, format=MdsFormat(samples=mixed.samples))
     report = run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1)
     assert report.complete
     manifest = open_manifest(tmp_path / "out")
@@ -53,7 +53,7 @@ def test_a_shard_too_large_for_the_format_is_refused(
 ) -> None:
     monkeypatch.setattr(mds, "MAX_BYTES", 1000)
     report = run_stage(
-        ExportShards(input_dir=mixed.tokens, format=MdsFormat()), tmp_path / "o", workers=0
+        lossy_export(input_dir=mixed.tokens, format=MdsFormat()), tmp_path / "o", workers=0
     )
     assert "cut the rows with --shards" in str(report.failures)
 
@@ -62,7 +62,7 @@ def test_a_shard_too_large_for_the_format_is_refused(
 def reader(tmp_path: Path) -> MdsReader:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(3)]
     tokens = write_token_folder(tmp_path / "tokens", [rows])
-    run_stage(ExportShards(input_dir=tokens, format=MdsFormat()), tmp_path / "out", workers=0)
+    run_stage(lossy_export(input_dir=tokens, format=MdsFormat()), tmp_path / "out", workers=0)
     return MdsReader(dir=str(tmp_path / "out"), space=SPACE)
 
 

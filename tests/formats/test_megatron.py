@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lossy_export import lossy_export
 from token_folder import write_token_folder
 
 from shardmill.errors import ConfigError, FormatError
@@ -19,7 +20,6 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.tokens.ids import open_megatron_index, write_megatron_index
-from shardmill.stages.export import ExportShards
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from peers import peer_environment
@@ -72,7 +72,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def run(tokens: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
-    stage = ExportShards(input_dir=tokens, format=MegatronFormat(**fields), num_shards=num_shards)
+    stage = lossy_export(input_dir=tokens, format=MegatronFormat(**fields), num_shards=num_shards)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return out
@@ -150,7 +150,7 @@ def test_all_in_one_has_the_bytes_of_one_shard(tokens: Path, tmp_path: Path) -> 
 
 
 def test_the_index_is_refused_until_all_is_done(tokens: Path, tmp_path: Path) -> None:
-    stage = ExportShards(input_dir=tokens, format=MegatronFormat(prefix="x"))
+    stage = lossy_export(input_dir=tokens, format=MegatronFormat(prefix="x"))
     report = run_stage(stage, tmp_path / "out", workers=0, part=(1, 2))
     assert not report.complete
     with pytest.raises(FormatError, match="not a Megatron index"):

@@ -31,6 +31,10 @@ class IdLines(Format):
 
     shift: int = 0
 
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        return frozenset({"keys", "tokens"})
+
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         with draft.file(piece.name, "jsonl").open("w") as file:
             for batch in token_batches(source, piece.slices):
@@ -39,9 +43,6 @@ class IdLines(Format):
                         ids = batch.ids[start:end] + self.shift
                         file.write(json.dumps([batch.key(row), ids.tolist()]) + "\n")
         draft.finish(piece.name, num_samples=tally.num_kept)
-
-    def holds(self, folder: Path) -> frozenset[Aspect]:
-        return frozenset({"keys", "tokens"})
 
     def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
         for line in (folder / shard.files["jsonl"].path).read_text().splitlines():
@@ -53,6 +54,10 @@ class IdLines(Format):
 class OnlyWrites(Format):
     """Writes nothing of use, and cannot be read."""
 
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        return frozenset({"tokens", "loss"})
+
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         draft.file(piece.name, "txt").write_text("x")
         tally.num_in += piece.num_rows
@@ -60,9 +65,17 @@ class OnlyWrites(Format):
         draft.finish(piece.name, num_samples=piece.num_rows)
 
 
+class Silent(OnlyWrites):
+    """Does not say what it keeps."""
+
+    keeps = frozenset()  # type: ignore[assignment]
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    rows = [TokenRow(key=f"k{n}", ids=np.arange(n + 1)) for n in range(6)]
+    rows = [
+        TokenRow(key=f"k{n}", ids=np.arange(n + 1), loss=np.array([[0, n + 1]])) for n in range(6)
+    ]
     return write_token_folder(tmp_path / "tokens", [rows[:4], rows[4:]])
 
 
@@ -86,9 +99,20 @@ def test_commands_read_it(tokens: Path, tmp_path: Path) -> None:
     assert json.loads(shown)["documents"][0]["ids"] == [0, 1, 2, 3, 4, 5]
 
 
+def test_it_says_what_it_keeps_as_a_built_in_one_does(tokens: Path, tmp_path: Path) -> None:
+    masked = write_token_folder(tmp_path / "masked", [[TokenRow(key="k", ids=np.arange(3))]])
+    with pytest.raises(ConfigError, match=r"no place for .*\n  loss: .*\n--drop loss writes"):
+        list(ExportShards(input_dir=masked, format=IdLines()).units())
+    assert list(ExportShards(input_dir=masked, format=IdLines(), drop=("loss",)).units())
+    with pytest.raises(ConfigError, match="IdLines has a place for keys: leave it out of --drop"):
+        ExportShards(input_dir=masked, format=IdLines(), drop=("keys",))
+    with pytest.raises(ConfigError, match="Silent does not say what it keeps of a row"):
+        ExportShards(input_dir=tokens, format=Silent())
+
+
 def test_one_that_only_writes_says_what_is_missing(tokens: Path, tmp_path: Path) -> None:
     assert run_stage(
         ExportShards(input_dir=tokens, format=OnlyWrites()), tmp_path / "out", workers=0
     ).complete
-    with pytest.raises(ConfigError, match="OnlyWrites has no reader: give it the methods holds"):
+    with pytest.raises(ConfigError, match="OnlyWrites has no reader: give it the method records"):
         compare(open_reader(str(tokens)), open_reader(str(tmp_path / "out")))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xxhash
 from drivers import snapshot
+from lossy_export import lossy_export
 from token_folder import write_token_folder
 
 from shardmill.errors import FormatError
@@ -24,7 +25,6 @@ from shardmill.model.tokenrow import TokenRow
 from shardmill.running.runner import run_stage
 from shardmill.shards.commit import commit, seal
 from shardmill.shards.ledger import Ledger
-from shardmill.stages.export import ExportShards
 from shardmill.storage.files import Disk
 
 FORMATS = [MegatronFormat(prefix="train"), TensorDictFormat(length=16, pad_id=0, overlong="drop")]
@@ -40,7 +40,7 @@ def tokens(tmp_path: Path) -> Path:
 def test_kills_at_any_write_change_no_byte(
     tokens: Path, tmp_path: Path, form: MegatronFormat
 ) -> None:
-    stage = ExportShards(input_dir=tokens, format=form)
+    stage = lossy_export(input_dir=tokens, format=form)
     assert run_stage(stage, tmp_path / "whole", workers=0).complete
     script = Path(__file__).parents[1] / "support" / "die_writing.py"
     words = json.dumps({"stage": to_plain(stage), "out": str(tmp_path / "killed")})
@@ -56,7 +56,7 @@ def test_kills_at_any_write_change_no_byte(
 
 
 def test_a_lost_shared_file_is_made_again_by_all_units(tokens: Path, tmp_path: Path) -> None:
-    stage = ExportShards(input_dir=tokens, format=FORMATS[0])
+    stage = lossy_export(input_dir=tokens, format=FORMATS[0])
     assert run_stage(stage, tmp_path / "whole", workers=0).complete
     assert not run_stage(stage, tmp_path / "out", workers=0, part=(1, 2)).complete
     (tmp_path / "out" / "train.bin").unlink()

@@ -13,6 +13,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
+from lossy_export import lossy_export
 from make_media import image
 from mixed_folder import Mixed
 from tars import tar_bytes
@@ -26,12 +27,11 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.export import ExportShards
 from shardmill.stages.index import IndexTars
 
 
 def export(source: Path, out: Path, num_shards: int | None = None, **fields: Any) -> Path:
-    stage = ExportShards(input_dir=source, format=WebDatasetFormat(**fields), num_shards=num_shards)
+    stage = lossy_export(input_dir=source, format=WebDatasetFormat(**fields), num_shards=num_shards)
     report = run_stage(stage, out, workers=0)
     assert report.complete, report.failures
     return out
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused(mixed: Mixed, tmp_path: Path) -> None:
     run_stage(IndexTars(tars=(str(mixed.samples / "shards"),)), tmp_path / "index", workers=0)
     with pytest.raises(ConfigError, match="has no tar of its own"):
         export(tmp_path / "index", tmp_path / "b")
-    stage = ExportShards(input_dir=mixed.tokens, format=WebDatasetFormat(samples=mixed.pairs))
+    stage = lossy_export(input_dir=mixed.tokens, format=WebDatasetFormat(samples=mixed.pairs))
     report = run_stage(stage, tmp_path / "c", workers=0)
     assert "has no medium '0.jpg' of sample 'mixed-00000002'" in str(report.failures)
 
@@ -103,7 +103,7 @@ def test_keys_that_readers_would_not_see_are_rejects(tmp_path: Path) -> None:
         for key in ("fine", "__note__", 'a "quoted" \\u0000')
     ]
     tokens = write_token_folder(tmp_path / "tokens", [rows], TokenSpace(text_size=9))
-    stage = ExportShards(input_dir=tokens, format=WebDatasetFormat())
+    stage = lossy_export(input_dir=tokens, format=WebDatasetFormat())
     assert run_stage(stage, tmp_path / "out", workers=0, max_skip_rate=1).complete
     assert open_manifest(tmp_path / "out").skipped == {"bad key": 1}
     fields = [json.loads(content) for content in members_of(tmp_path / "out").values()]
@@ -113,7 +113,7 @@ def test_keys_that_readers_would_not_see_are_rejects(tmp_path: Path) -> None:
 def test_keys_that_are_no_text_are_refused_by_name_of_the_file(tmp_path: Path) -> None:
     row = TokenRow(key="a\udc80", ids=np.arange(5), loss=np.array([[0, 5]]))
     tokens = write_token_folder(tmp_path / "tokens", [[row]], TokenSpace(text_size=9))
-    stage = ExportShards(input_dir=tokens, format=WebDatasetFormat())
+    stage = lossy_export(input_dir=tokens, format=WebDatasetFormat())
     report = run_stage(stage, tmp_path / "out", workers=0)
     assert "00000.spans: a key is not UTF-8" in str(report.failures)
 

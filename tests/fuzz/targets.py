@@ -260,20 +260,24 @@ EXPORTS: dict[str, dict[str, Any]] = {
     "webdataset": {"kind": "webdataset", "samples": "samples"},
     "energon": {"kind": "energon", "samples": "samples"},
     "mds": {"kind": "mds"},
-    "litdata": {"kind": "litdata", "unlearned": "learn"},
+    "litdata": {"kind": "litdata"},
 }
 
 
 def make_export(name: str, folder: Path) -> None:
+    from lossy_export import lossy_export
     from mixed_folder import make_mixed
 
-    import shardmill as sm
+    from shardmill.model.codec import build
+    from shardmill.plugins import FORMATS
+    from shardmill.running.runner import run_stage
 
     made = make_mixed(folder, 8)
     plain = dict(EXPORTS[name])
     if "samples" in plain:
         plain["samples"] = str(made.samples)
-    sm.export(made.tokens, folder / "out", format=plain, workers=0)
+    stage = lossy_export(input_dir=made.tokens, format=build(FORMATS, plain))
+    assert run_stage(stage, folder / "out", workers=0).complete
     for path in folder.iterdir():
         if path.name not in ("out", "tokens"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import DrawFn, composite, integers, lists
+from lossy_export import lossy_export
 from token_folder import write_token_folder
+from unidisc_folder import write_paired
 
 from shardmill.errors import ConfigError
+from shardmill.formats.adapters.tensordict import TensorDictFormat
+from shardmill.formats.finder import open_reader
 from shardmill.formats.format import CodesReader, Record, TokensReader
 from shardmill.formats.megatron import MegatronReader
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
+from shardmill.running.runner import run_stage
 from shardmill.stages.same import Comparison, compare, first_difference
 
 SPACE = TokenSpace(text_size=100, num_codes=50)
@@ -66,12 +71,13 @@ def test_whatever_differs_is_named_with_its_place() -> None:
             replace(rows[3], media=(replace(image, kind="video"),)),
             "modality of token 3 is 1 and 2",
         ),
+        "spans": (replace(rows[3], media=(replace(image, grid=(1, 1, 4)),)), None),
     }
     for aspect, (changed, what) in cases.items():
         found = compared(rows, [*rows[:3], changed, rows[4]])
         assert found.difference is not None, aspect
         assert (found.difference.number, found.difference.aspect) == (3, aspect)
-        assert found.difference.what == what
+        assert what is None or found.difference.what == what
         assert found.difference.key == "k-003"
         assert found.num_records == 3
 
@@ -104,6 +110,55 @@ def test_packs_and_their_rows_are_compared_row_by_row(made: list[list[TokenRow]]
         assert found.same
         assert found.compared == ("tokens", "documents")
         assert found.num_tokens == sum(len(r.ids) for r in rows)
+
+
+def test_packs_that_are_cut_in_other_places_differ(tmp_path: Path) -> None:
+    rows = [row(n) for n in range(4)]
+    readers = []
+    for name, sizes in {"a": [1, 3], "b": [2, 2]}.items():
+        plan, made = [], iter(rows)
+        for size in sizes:
+            plan += [replace(next(made), continues=n > 0) for n in range(size)]
+        folder(tmp_path / name, plan, per_shard=100)
+        readers.append(MegatronReader(files=(f"{tmp_path}/{name}/shards",), space=SPACE))
+    found = compare(*readers)
+    assert found.difference is not None and found.difference.aspect == "tokens"
+    assert compare(*readers, ignoring=frozenset({"packs"})).same
+
+
+def test_what_a_row_by_row_comparison_cannot_see_is_said(tmp_path: Path) -> None:
+    rows = [row(0), row(1, continues=True)]
+    prefix = MegatronReader(files=(f"{tmp_path}/a/shards",), space=SPACE)
+    found = compare(folder(tmp_path / "a", rows), prefix)
+    assert found.not_compared["packs"] == "only the second has a place for it"
+    assert found.not_compared["loss"] == "only the first has a place for it"
+
+
+def test_numbers_of_rows_and_an_added_end_are_differences(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_paired(tmp_path / name / "train_0", [[1, 50, 51], [1, 52]])
+    write_paired(tmp_path / "ended" / "train_0", [[1, 50, 51, 2], [1, 52, 2]])
+    numbers = tmp_path / "b" / "train_0" / "idx.memmap"
+    numbers.write_bytes(numbers.read_bytes()[::-1][3:] + b"\0\0\0")
+    one, renumbered, ended = (open_reader(str(tmp_path / n)) for n in ("a", "b", "ended"))
+    assert compare(one, one).same
+    found = compare(one, renumbered).difference
+    assert found is not None and found.what == "'train-00000000' and 'train-00000001'"
+    found = compare(one, ended).difference
+    assert found is not None and found.aspect == "words"
+    assert found.what.startswith("3 and 4 ids outside of media")
+
+
+def test_a_tensordict_whose_rows_are_renumbered_is_another(tmp_path: Path) -> None:
+    tokens = folder(tmp_path / "tokens", [row(n) for n in range(3)])
+    stage = lossy_export(input_dir=tmp_path / "tokens", format=TensorDictFormat(length=8, pad_id=0))
+    assert run_stage(stage, tmp_path / "out", workers=0).complete
+    found = compare(tokens, open_reader(str(tmp_path / "out")))
+    assert found.same and "idx" in found.compared
+    np.array([[0], [2], [1]], "<i4").tofile(tmp_path / "out" / "idx.memmap")
+    difference = compare(tokens, open_reader(str(tmp_path / "out"))).difference
+    assert difference is not None
+    assert (difference.aspect, difference.what) == ("idx", "1 and 2")
 
 
 def test_formats_that_share_nothing_are_refused(tmp_path: Path) -> None:

@@ -20,17 +20,25 @@ def sample_tokens(id_: int) -> tuple[list[int], list[int]]:
     return [1, 1000 + id_, 811, *codes, 2], [0, 0, 0, *[1] * NUM_CODES, 0]
 
 
-def write_interleaved(folder: Path, ids: Sequence[int], *, unwritten: int = 0) -> Path:
+def write_interleaved(
+    folder: Path,
+    ids: Sequence[int],
+    *,
+    unwritten: int = 0,
+    length: int = LENGTH,
+    pad: int = PAD,
+    dtype: torch.dtype = torch.int16,
+) -> Path:
     """Write a part with rows for these ids and some that nobody wrote."""
     count = len(ids) + unwritten
-    tokens = torch.full((count, LENGTH), PAD, dtype=torch.int16)
-    mask = torch.zeros((count, LENGTH), dtype=torch.bool)
-    modality = torch.zeros((count, LENGTH), dtype=torch.int8)
+    tokens = torch.full((count, length), pad, dtype=dtype)
+    mask = torch.zeros((count, length), dtype=torch.bool)
+    modality = torch.zeros((count, length), dtype=torch.int8)
     idx = torch.full((count, 1), -1, dtype=torch.int32)
     flag = torch.zeros((count, 1), dtype=torch.bool)
     for row, id_ in enumerate(ids):
         found, kinds = sample_tokens(id_)
-        tokens[row, : len(found)] = torch.tensor(found, dtype=torch.int16)
+        tokens[row, : len(found)] = torch.tensor(found, dtype=dtype)
         modality[row, : len(found)] = torch.tensor(kinds, dtype=torch.int8)
         mask[row, : len(found)] = True
         idx[row], flag[row] = id_, True

@@ -497,11 +497,13 @@ def export(
     format: Annotated[Plugin, FORMATS],
     codes: Place | None = None,
     shards: int | None = None,
+    drop: str | Sequence[str] = (),
     **run: Unpack[RunOptions],
 ) -> Export:
     """Write finished shards for the readers of other projects.
 
     `codes` is the folder of codes of these samples; `shards` cuts the rows into so many even parts.
+    What the data has and the format has no place for is refused by name, until it is in `drop`.
 
         sm.export(tokens, "megatron", format="megatron,prefix=train")
     """
@@ -512,6 +514,7 @@ def export(
         format=to_plugin(FORMATS, format, where="format"),
         codes_dir=None if codes is None else to_path(codes),
         num_shards=shards,
+        drop=tuple(name for one in many(drop) for name in one.split(",") if name),
     )
     return _run(Export, stage, out, run)
 

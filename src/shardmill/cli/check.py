@@ -254,7 +254,9 @@ def _print_comparison(found: CheckReport, comparison: Comparison) -> None:
     if comparison.num_tokens:
         amount += f", {humanize.plural(comparison.num_tokens, 'token')}"
     rows = [("compared", ", ".join(comparison.compared)), ("equal", amount)]
-    for place, aspects in ((first, comparison.only_first), (second, comparison.only_second)):
-        if aspects:
-            rows.append(("not compared", f"{', '.join(aspects)}: only {place} has a place for it"))
+    by_reason: dict[str, list[str]] = {}
+    for aspect, why in comparison.not_compared.items():
+        named = why.replace("the first", first).replace("the second", second)
+        by_reason.setdefault(named, []).append(aspect)
+    rows += [("not compared", f"{', '.join(names)}: {why}") for why, names in by_reason.items()]
     output.facts(rows)

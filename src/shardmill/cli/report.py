@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 import click
 
 from shardmill import humanize
-from shardmill.api.data import Codes, Data, Lengths
+from shardmill.api.data import Codes, Data, Export, Lengths
 from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_settings
 from shardmill.api.values import to_engine
 from shardmill.cli import output
@@ -138,6 +138,15 @@ def print_lengths(made: Lengths, as_json: bool) -> None:
     )
 
 
+def print_export(made: Export, as_json: bool) -> None:
+    """Print the run, and what of the data is not in the export."""
+    assert made.report is not None
+    left_out = made.spec.left_out if made.complete else ()
+    print_run(made.report, as_json, left_out=left_out)
+    if left_out and not as_json:
+        output.facts([("left out", ", ".join(left_out))])
+
+
 def print_removal(made: Data[Any], as_json: bool) -> None:
     """Print the run, what was rewritten, and which folders were made from the one that it read."""
     from shardmill.stages.remove import SUMMARY_NAME
@@ -170,10 +179,10 @@ def _print_downstream(folder: Path, out: Path) -> None:
     output.facts([("made from it", f"looked for in {where}; not elsewhere")])
 
 
-def print_run(report: RunReport, as_json: bool) -> None:
-    """Print how a run ended: complete, in part, or failed, and the counts."""
+def print_run(report: RunReport, as_json: bool, **more: Any) -> None:
+    """Print how a run ended: complete, in part, or failed, and the counts; JSON says `more`."""
     if as_json:
-        output.print_json(run_to_plain(report))
+        output.print_json({**run_to_plain(report), **more})
     else:
         _print_end(report)
 

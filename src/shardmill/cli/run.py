@@ -21,6 +21,7 @@ from shardmill.cli.report import (
     print_codes,
     print_data,
     print_ended,
+    print_export,
     print_lengths,
     print_removal,
 )
@@ -30,6 +31,7 @@ COLUMNS = ("tried", "units", "samples", "samples/s", "time", "storage", "cost", 
 # The reports of verbs that print more than their run.
 REPORTS: Mapping[str, Print] = {
     "codes": print_codes,
+    "export": print_export,
     "measure": print_lengths,
     "plan": print_plan,
     "remove": print_removal,

@@ -26,6 +26,7 @@ from shardmill.cli.report import (
     choice,
     defaults_of,
     print_codes,
+    print_export,
     print_lengths,
     print_removal,
 )
@@ -423,6 +424,12 @@ def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
     type=click.IntRange(1),
     help="Cut the rows into this many even shards.  [default: as the input]",
 )
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="NAME,...",
+    help="Leave out what the format has no place for; what that is, a refusal says.",
+)
 @run_options
 def export(src: Path, out: Path, **flags: Any) -> None:
     """Write finished shards for the readers of other projects.
@@ -433,7 +440,8 @@ def export(src: Path, out: Path, **flags: Any) -> None:
         shardmill export pairs liquid --codes pairs-codes --format liquid
         shardmill export tokens tensors --format tensordict,length=2048,pad_id=0
     """
-    call(sm.export, src, out, next_step=f"shardmill check {out}", **flags)
+    hint = f"shardmill check {out}"
+    call(sm.export, src, out, next_step=hint, report=print_export, **flags)
 
 
 @click.command(context_settings=defaults_of(sm.remove))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.formats.format import Format, Reader, open_folder
+from shardmill.formats.format import Completing, Format, LackingReader, Reader, open_folder
 from shardmill.model.codec import build, field_types, from_plain, load_class, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS, resolve
@@ -33,7 +33,8 @@ def open_reader(
     if isinstance(stage, dict) and isinstance(stage.get("format"), dict):
         open_manifest(folder)  # says what is missing in a folder that is not finished
         format = from_plain(stage["format"], Format, where=f"{folder}: format")
-        return _open_export(format, folder, space or _space_of(stage.get("input_dir")))
+        dropped = from_plain(stage.get("drop", []), tuple[str, ...], where=f"{folder}: drop")
+        return _open_export(format, folder, space or _space_of(stage.get("input_dir")), dropped)
     if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
         # `shardmill pack` writes such tars as well.
         plain = {"kind": FORMATS["webdataset"], "samples": stage.get("samples_dir")}
@@ -81,9 +82,15 @@ def _first_of(pattern: str) -> list[Path]:
         return []
 
 
-def _open_export(format: Any, folder: Path, space: TokenSpace | None) -> Reader:
+def _open_export(
+    format: Any, folder: Path, space: TokenSpace | None, dropped: Sequence[str] = ()
+) -> Reader:
     assert isinstance(format, Format)
-    return format.open(folder, space)
+    reader = format.open(folder, space)
+    lacks = reader.holds() & frozenset(dropped)
+    if "modality" in lacks:  # by which it is known what are the codes of an image
+        lacks |= {"codes"}
+    return LackingReader(reader, lacks) if lacks else reader
 
 
 def _space_of(folder: Any) -> TokenSpace | None:
@@ -104,4 +111,6 @@ def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
             f"{', '.join(READERS)}"
         )
     plain = {"kind": kind} if space is None else {"kind": kind, "space": to_plain(space)}
-    return build_reader(plain, [place], where=kind)
+    reader = build_reader(plain, [place], where=kind)
+    # Looked at and compared as it is stored, not as it is trained.
+    return reader.as_stored() if isinstance(reader, Completing) else reader

@@ -16,18 +16,9 @@ writes (state.json, index.json, meta.json, the header of an .idx).
 `sm.open`; a format that needs a reader of its own returns it from `open`.
 
 A reader yields records in order: a record is one item as its format stores it, a row, a pack or a
-sample. `holds()` names the aspects that its records have, because a format that has no place for
-something (Megatron has none for loss) must not be compared in it, nor trusted with it.
-
-    keys         the record's key, and those of its documents
-    tokens       ids in the model's token space, as `rows`
-    documents    where a document of a pack ends: `rows` has one for each, otherwise a single one
-    words        the ids outside of media and their delimiters
-    loss         which tokens are learned
-    modality     which tokens belong to media
-    codes        the local codes of each image
-    text         all text of the sample
-    media        checksums of the bytes of its media
+sample. What a record can hold are the aspects of the table ASPECTS. `Format.keeps` names those that
+an export still has: the stage refuses to lose any other that the data has, until the user says so,
+and `holds()` of a reader names those that its records have, which alone are compared.
 
 The readers of shardmill's own folders, of tokens or packs, samples and codes, are at the end.
 """
@@ -37,7 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import islice, pairwise
 from pathlib import Path
@@ -60,7 +51,7 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry
-from shardmill.model.sample import SEGMENT_KINDS, Origin, Sample
+from shardmill.model.sample import SEGMENT_KINDS, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
 from shardmill.model.tokenrow import (
@@ -78,14 +69,52 @@ from shardmill.shards.samples import open_entry
 from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard, open_tokens
 
 if TYPE_CHECKING:  # whoever only reads an export needs nothing of what writes one
-    from shardmill.formats.rows import ExportInput, Piece, Slice
+    from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch
 
 Args = ParamSpec("Args")
 Item = TypeVar("Item")
 Place: TypeAlias = Mapping[str, Plain]
 Aspect: TypeAlias = Literal[
-    "keys", "text", "tokens", "words", "documents", "loss", "modality", "codes", "media"
+    "keys",
+    "idx",
+    "text",
+    "segments",
+    "extra",
+    "tokens",
+    "words",
+    "documents",
+    "packs",
+    "loss",
+    "modality",
+    "spans",
+    "codes",
+    "media",
+    "origin",
 ]
+# What a row, a pack or a sample can carry, in the order in which it is compared and told.
+ASPECTS: Mapping[Aspect, str] = {
+    "keys": "the keys of samples",
+    "idx": "the number of each row",
+    "text": "all text of a sample",
+    "segments": "which text stands where, roles, turns and times",
+    "extra": "other fields of a sample",
+    "tokens": "ids in one sequence, media with their delimiters in place",
+    "words": "the ids outside of media and their delimiters",
+    "documents": "where each document ends",
+    "packs": "which documents share a pack",
+    "loss": "which tokens are learned",
+    "modality": "which tokens belong to images, videos and audio",
+    "spans": "name, place, grid and delimiters of each medium",
+    "codes": "the codes of each image",
+    "media": "the bytes of media",
+    "origin": "the file and row that a sample came from",
+}
+# What a row of tokens has, and what a sample has.
+OF_ROWS: frozenset[Aspect] = frozenset({"keys", "tokens", "documents", "loss", "modality", "spans"})
+OF_SAMPLES: frozenset[Aspect] = frozenset({"keys", "text", "segments", "extra", "media"})
+# Names serve to find a sample again, and no model sees them: that they are left out is said, not
+# refused.
+NAMES: frozenset[Aspect] = frozenset({"keys", "origin"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,9 +122,12 @@ class Record:
     """One item; one that cannot be read carries its `problem` instead."""
 
     key: str = ""
+    idx: int | None = None
     rows: tuple[TokenRow, ...] = ()
     codes: tuple[NDArray[Any], ...] = ()
     text: str = ""
+    segments: tuple[Segment, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
     media: tuple[str, ...] = ()
     problem: SampleError | None = None
 
@@ -126,7 +158,7 @@ class Block:
     """Many records as flat arrays, all of whose tokens are learned, from one file of origin.
 
     `lengths` are those of the documents, `per_record` how many of them each record has, `rows` the
-    numbers of the records in their file.
+    numbers of the records in their file, `idx` those that the file itself gives them.
     """
 
     ids: NDArray[Any]
@@ -136,11 +168,13 @@ class Block:
     keys: Sequence[str] | NumberedKeys
     origin: Origin
     rows: NDArray[np.int64]
+    idx: NDArray[np.int64]
 
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
         documents = self._documents()
-        for key, number, count in zip(self.keys, self.rows.tolist(), self.per_record.tolist()):
+        numbers = zip(self.rows.tolist(), self.idx.tolist(), self.per_record.tolist())
+        for key, (number, idx, count) in zip(self.keys, numbers):
             origin = replace(self.origin, row=number)
             rows = tuple(
                 TokenRow(
@@ -153,7 +187,7 @@ class Block:
                 )
                 for at, (ids, media) in enumerate(islice(documents, count))
             )
-            yield Record(key=key, rows=rows)
+            yield Record(key=key, idx=idx, rows=rows)
 
     def _documents(self) -> Iterator[tuple[NDArray[Any], tuple[MediaSpan, ...]]]:
         ends, spans = np.cumsum(self.lengths).tolist(), iter(self._spans())
@@ -252,6 +286,34 @@ class Reader(Protocol):
         """Return a cheap fingerprint of the files: path -> [size, mtime_ns]."""
 
 
+@dataclass(frozen=True, slots=True)
+class LackingReader:
+    """A reader of an export from which the user dropped what the format keeps of some rows."""
+
+    reader: Reader
+    lacks: frozenset[Aspect]
+
+    def holds(self) -> frozenset[Aspect]:
+        """Return what was not dropped."""
+        return self.reader.holds() - self.lacks
+
+    def token_space(self) -> TokenSpace | None:
+        """Return the space of the ids."""
+        return self.reader.token_space()
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts."""
+        return self.reader.parts()
+
+    def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a part."""
+        return self.reader.read(input)
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Return the fingerprint of the files."""
+        return self.reader.inputs()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderReader(ABC):
     """A reader of a finished folder, whose parts are the shards of its manifest."""
@@ -277,12 +339,16 @@ class FolderReader(ABC):
 
     def parts(self) -> Iterator[Part]:
         """Yield a part for each shard."""
+        first = 0
         for number, shard in enumerate(open_manifest(Path(self.dir)).shards):
-            yield Part(input={"shard": number}, num_records=self.count(shard), passed={})
+            count = self.count(shard)
+            yield Part(input={"shard": number, "first": first}, num_records=count, passed={})
+            first += count
 
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the records of a part."""
-        return self.records(open_manifest(Path(self.dir)).shards[input["shard"]])
+        """Yield the records of a part, numbered over all parts."""
+        records = self.records(open_manifest(Path(self.dir)).shards[input["shard"]])
+        return (replace(record, idx=idx) for idx, record in enumerate(records, input["first"]))
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the manifest."""
@@ -299,6 +365,14 @@ class BlockReader(Protocol):
 
 
 @runtime_checkable
+class Completing(Protocol):
+    """A reader that adds to its records what training with them would."""
+
+    def as_stored(self) -> Reader:
+        """Return the reader of the same that adds nothing."""
+
+
+@runtime_checkable
 class FileReader(Protocol):
     """A reader whose parts may lie in files just as a token shard stores them."""
 
@@ -308,7 +382,25 @@ class FileReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format(ABC):
-    """An export format; only `write` has no default."""
+    """An export format; `write` has no default, and `keeps` none that is of use."""
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """What of a row, pack or sample is still there in the export; see ASPECTS.
+
+        What else the data has is refused unless the user drops it by name.
+        """
+        return frozenset()
+
+    def loses(self, batch: TokenBatch, aspects: frozenset[Aspect]) -> Iterator[tuple[Aspect, int]]:
+        """Yield each of these aspects, none of which is kept, that some row has, and the row.
+
+        A format that keeps an aspect of some rows only yields it if there are others.
+        """
+        for aspect in aspects:
+            has = batch.carries(aspect)
+            if has.any():
+                yield aspect, int(np.argmax(has))
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield for each unit what else decides its bytes; `ConfigError` for what cannot be.
@@ -330,13 +422,15 @@ class Format(ABC):
         """Write the files of the whole, each at once or not at all (`atomic.write_file`)."""
 
     def holds(self, folder: Path) -> frozenset[Aspect]:
-        """Return what a record of an export has: the aspects stand above."""
-        raise ConfigError(
-            f"{folder}: {type(self).__name__} has no reader: give it the methods holds and records"
-        )
+        """Return what a record of an export has, if that is not all that is kept."""
+        if type(self).records is Format.records:
+            raise ConfigError(
+                f"{folder}: {type(self).__name__} has no reader: give it the method records"
+            )
+        return self.keeps
 
     def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
-        """Yield the records of a shard of an export; needed together with `holds`."""
+        """Yield the records of a shard of an export."""
         raise NotImplementedError
 
     def count(self, folder: Path, shard: ShardEntry) -> int:
@@ -372,6 +466,12 @@ class FormatReader(FolderReader):
         """Return what the format counts."""
         with as_promised(self.dir):
             return self.format.count(Path(self.dir), shard)
+
+
+def kept_by(format: Format) -> frozenset[Aspect]:
+    """Return what a format keeps, and what that implies: all tokens are words and codes too."""
+    implied: set[Aspect] = {"words", "codes"} if "tokens" in format.keeps else set()
+    return format.keeps | implied
 
 
 def needed_space(space: TokenSpace | None, folder: Path) -> TokenSpace:
@@ -434,11 +534,13 @@ class TokensReader(FolderReader):
     """A folder of token or pack shards; a pack is a record, or each row is one."""
 
     def holds(self) -> frozenset[Aspect]:
-        """Return all aspects of tokens; codes if the space has some."""
+        """Return all aspects of tokens; codes if the space has some, and packs if it holds them."""
         space = self.token_space()
-        has_codes = space is not None and space.num_codes > 0
-        known: set[Aspect] = {"keys", "tokens", "words", "documents", "loss", "modality"}
-        return frozenset(known | ({"codes"} if has_codes else set()))
+        known: set[Aspect] = {*OF_ROWS, "words", "idx", "origin"}
+        known |= {"codes"} if space is not None and space.num_codes else set()
+        shards = open_manifest(Path(self.dir)).shards
+        known |= {"packs"} if shards and self._open(shards[0]).holds_packs else set()
+        return frozenset(known)
 
     def token_space(self) -> TokenSpace | None:
         """Return the space of the first shard."""
@@ -468,8 +570,8 @@ class SamplesReader(FolderReader):
     codes_dir: str | None = None
 
     def holds(self) -> frozenset[Aspect]:
-        """Return keys, text and media; codes if their folder is given."""
-        known: set[Aspect] = {"keys", "text", "media"}
+        """Return all aspects of samples; codes if their folder is given."""
+        known: set[Aspect] = {*OF_SAMPLES, "origin"}
         return frozenset(known | ({"codes"} if self.codes_dir else set()))
 
     def records(self, shard: ShardEntry) -> Iterator[Record]:
@@ -517,6 +619,8 @@ def _sample_record(sample: Sample, codes: CodeJoin | None, shard_name: str) -> R
     record = Record(
         key=sample.key,
         text=sample.document.text,
+        segments=sample.document.segments,
+        extra=sample.extra,
         media=tuple(xxhash.xxh3_64_hexdigest(sample.media[name]) for name in names),
     )
     if codes is None:

@@ -10,12 +10,13 @@ are those of `datasets`: snappy, dictionaries, statistics.
 
 `HuggingFaceFormat` writes tokens or packs, a row each, with these columns:
 
-    key         string         the sample's key; of a pack that of its first sample
+    keys        string         list, the keys of a pack's documents; a row's own key
     input_ids   uint16, int32  list
     loss_mask   uint8          list, 1 where a token is trained on
     labels      int32          list, the id where it is trained on, else -100 (not shifted)
     modality    uint8          list, 0 text, 1 image, 2 video, 3 audio
     lengths     int32          list, the lengths of a pack's documents; a row's own length
+    media       string         JSON, where the tokens of each medium lie (see packed.py)
 
 The functions below it write and read any such tables; Liquid's rows use them too.
 """
@@ -32,10 +33,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, FormatError, need
+from shardmill.errors import ConfigError, FormatError, SampleError, need
 from shardmill.formats.format import Aspect, Format, Place, Record
-from shardmill.formats.packed import cut_document
-from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
+from shardmill.formats.packed import cut_document, stored_media
+from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, batch_media, token_batches
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS
 from shardmill.model.stage import Draft, Tally
@@ -59,12 +60,13 @@ Exported by shardmill.
 """
 NO_LABEL = -100
 ASPECTS: dict[str, Aspect] = {
-    "key": "keys",
+    "keys": "keys",
     "input_ids": "tokens",
     "loss_mask": "loss",
     "labels": "loss",
     "modality": "modality",
     "lengths": "documents",
+    "media": "spans",
 }
 
 
@@ -73,7 +75,7 @@ class HuggingFaceFormat(Format):
     """A table in Arrow or parquet files, with these columns in this order."""
 
     files: TableFile = "arrow"
-    columns: tuple[str, ...] = ("key", "input_ids", "loss_mask", "modality", "lengths")
+    columns: tuple[str, ...] = ("keys", "input_ids", "loss_mask", "modality", "lengths", "media")
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in ASPECTS]
@@ -103,15 +105,22 @@ class HuggingFaceFormat(Format):
         else:
             describe_files(out_dir, self.files)
 
-    def holds(self, folder: Path) -> frozenset[Aspect]:
-        """Return the aspects that the columns have."""
-        return frozenset(ASPECTS[name] for name in self.columns)
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """What the columns have; a pack is a row, and spans tell the modality too."""
+        found: set[Aspect] = {"packs", *(ASPECTS[name] for name in self.columns)}
+        if "spans" in found:
+            found.add("modality")
+        return frozenset(found)
 
     def records(self, folder: Path, shard: ShardEntry) -> Iterator[Record]:
         """Yield the rows of a file."""
         path = folder / shard.files[self.files].path
         for number, fields in enumerate(table_rows(path, self.files)):
-            yield _token_record(fields, number)
+            try:
+                yield _token_record(fields, number)
+            except SampleError as problem:
+                yield Record(key=f"{path.stem}-{number:08d}", problem=problem)
 
     def count(self, folder: Path, shard: ShardEntry) -> int:
         """Return the rows of a file; of packs they are fewer than the documents."""
@@ -119,12 +128,13 @@ class HuggingFaceFormat(Format):
 
     def _features(self, source: ExportInput) -> Features:
         features = {
-            "key": value("string"),
+            "keys": sequence("string"),
             "input_ids": sequence(source.space().dtype.name),
             "loss_mask": sequence("uint8"),
             "labels": sequence("int32"),
             "modality": sequence("uint8"),
             "lengths": sequence("int32"),
+            "media": value("string"),
         }
         return {name: features[name] for name in self.columns}
 
@@ -135,28 +145,36 @@ class HuggingFaceFormat(Format):
 
 
 def _column(batch: TokenBatch, name: str) -> Any:
-    if name == "key":
-        keys = batch.keys
-        return string_array([keys[first].encode() for first in batch.members[:-1].tolist()])
+    if name == "keys":
+        return list_array(string_array([key.encode() for key in batch.keys]), batch.members)
+    if name == "media":
+        return string_array([orjson.dumps(media) for media in batch_media(batch)])
     if name == "lengths":
-        return list_array(batch.sequence_lengths, batch.members)
+        return list_array(number_array(batch.sequence_lengths), batch.members)
     if name == "labels":
         ids = batch.ids.astype(np.int32)
-        return list_array(np.where(batch.loss_mask() > 0, ids, NO_LABEL), batch.bounds)
+        labels = np.where(batch.loss_mask() > 0, ids, NO_LABEL)
+        return list_array(number_array(labels), batch.bounds)
     tokens: dict[str, Any] = {"loss_mask": batch.loss_mask, "modality": batch.modality}
     values: NDArray[Any] = batch.ids if name == "input_ids" else tokens[name]()
-    return list_array(values, batch.bounds)
+    return list_array(number_array(values), batch.bounds)
 
 
 def _token_record(fields: Mapping[str, Any], number: int) -> Record:
     ids = np.array(fields.get("input_ids", ()), np.int64)
-    key = fields.get("key") or f"{number:08d}"
+    keys = fields.get("keys") or [f"{number:08d}"]
+    # Without its lengths a pack is one document.
     ends = np.cumsum(fields.get("lengths", [len(ids)])).tolist()
-    row = TokenRow(key=key, ids=ids, loss=_loss_of(fields), media=_media_of(fields, ends))
-    # Only the key of a pack's first document is in the table.
-    keys, starts = [key] + [""] * (len(ends) - 1), [0, *ends[:-1]]
-    rows = (cut_document(row, name, a, b) for name, a, b in zip(keys, starts, ends))
-    return Record(key=key, rows=tuple(rows))
+    if "media" in fields:
+        media = stored_media(orjson.loads(fields["media"]), len(ids))
+    else:
+        media = _media_of(fields, ends)
+    row = TokenRow(key=keys[0], ids=ids, loss=_loss_of(fields), media=media)
+    starts = [0, *ends[:-1]]
+    if len(keys) != len(ends):
+        keys = [keys[0]] + [""] * (len(ends) - 1)
+    rows = (cut_document(row, str(name), a, b) for name, a, b in zip(keys, starts, ends))
+    return Record(key=keys[0], rows=tuple(rows))
 
 
 def _loss_of(fields: Mapping[str, Any]) -> Any:
@@ -212,10 +230,10 @@ def number_array(values: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, content])
 
 
-def list_array(values: NDArray[Any], bounds: NDArray[Any]) -> Any:
-    """Return an Arrow array of lists: list i has the values bounds[i] to bounds[i + 1]."""
+def list_array(items: Any, bounds: NDArray[Any]) -> Any:
+    """Return an Arrow array of lists: list i has the items bounds[i] to bounds[i + 1]."""
     pa = need("pyarrow", extra="tables")
-    items, offsets = number_array(values), pa.py_buffer(bounds.astype(np.int32))
+    offsets = pa.py_buffer(bounds.astype(np.int32))
     kind = pa.list_(items.type)
     return pa.Array.from_buffers(kind, len(bounds) - 1, [None, offsets], children=[items])
 

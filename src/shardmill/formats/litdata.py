@@ -3,9 +3,8 @@
     shards/00000.bin   u32 number of rows N, u32[N+1] bounds of the rows in bytes, and their ids
     index.json         {"chunks": [{"filename", "chunk_bytes", "chunk_size", "dim"}], "config": ...}
 
-Blocks run across rows and nothing but tokens has a place: no loss, no media, no keys. The bounds
-still tell the rows, which `PyTreeLoader` hands out one by one. Its reader learns every token, so
-rows with tokens that are not to be learned are refused, unless the user says that they shall be.
+Blocks run across rows and nothing but tokens has a place: no loss, no media, no keys, no packs. The
+bounds still tell the rows, which `PyTreeLoader` hands out one by one. Every token is learned.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from shardmill.formats.format import (
     guarded,
     stamp,
 )
-from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
+from shardmill.formats.rows import ExportInput, Piece, Slice, token_batches
 from shardmill.model.codec import digest
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE, TokenSpace
@@ -54,22 +53,21 @@ SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitDataFormat(Format):
-    """Chunks of tokens; `dtype` is the smallest that holds every id of the space, unless given.
-
-    `unlearned` says what becomes of tokens that are not learned, for which there is no place.
-    """
+    """Chunks of tokens; `dtype` is the smallest that holds every id of the space, unless given."""
 
     dtype: Literal["smallest", "uint16", "int32"] = "smallest"
-    unlearned: Literal["refuse", "learn"] = "refuse"
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Tokens and the bounds of rows."""
+        return frozenset({"tokens", "documents"})
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
-        """Yield sizes; refuses a vocabulary or chunks that are too large, and loss masks."""
+        """Yield sizes; refuses a vocabulary or chunks that are too large."""
         dtype = self._dtype(source)
         for number, slices in enumerate(ranges):
             num_rows = num_tokens = 0
             for batch in token_batches(source, slices):
-                if self.unlearned == "refuse":
-                    _check_all_learned(batch)
                 num_rows += batch.num_sequences
                 num_tokens += batch.num_tokens
             if _header_bytes(num_rows) + num_tokens * dtype.itemsize > MAX_BYTES:
@@ -132,20 +130,6 @@ class LitDataFormat(Format):
             "encryption": None,
             "item_loader": "TokensLoader",
         }
-
-
-def _check_all_learned(batch: TokenBatch) -> None:
-    """Raise `ConfigError` that names the first row with a token that is not learned."""
-    mask = batch.loss_mask()
-    if mask.all():
-        return
-    token = int(np.argmin(mask))
-    row = int(np.searchsorted(batch.sequence_bounds, token, side="right")) - 1
-    raise ConfigError(
-        f"{batch.shard.path}: {batch.sequence_key(row)!r} has tokens that are not learned, and "
-        "LitData's layout has no place for a loss mask: unlearned=learn drops the masks, so that "
-        "every token is learned"
-    )
 
 
 def _header_bytes(num_rows: int) -> int:

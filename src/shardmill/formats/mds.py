@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.formats.format import (
+    OF_ROWS,
     Aspect,
     Format,
     Part,
@@ -66,6 +67,11 @@ class MdsFormat(Format):
     """MDS shards; `samples` is the folder whose images, all of them JPEG, are copied."""
 
     samples: Path | None = None
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """All that a row or pack has."""
+        return OF_ROWS | {"packs"}
 
     def __post_init__(self) -> None:
         # Workers may start in another folder.
@@ -190,7 +196,7 @@ class MdsReader:
 
     def holds(self) -> frozenset[Aspect]:
         """Return all aspects of tokens, and media if images were copied."""
-        known: set[Aspect] = {"keys", "tokens", "words", "documents", "loss", "modality"}
+        known: set[Aspect] = {*OF_ROWS, "words", "packs"}
         known |= {"codes"} if self.space.num_codes else set()
         with as_promised(self.dir):
             has_images = any("images" in shard["column_names"] for shard in self._shards())

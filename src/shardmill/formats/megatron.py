@@ -83,6 +83,11 @@ class MegatronFormat(Format):
     prefix: str | None = None
     dtype: Literal["smallest", "uint16", "int32"] = "smallest"
 
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Tokens, the ends of documents, and packs as documents of several sequences."""
+        return frozenset({"tokens", "documents", "packs"})
+
     def __post_init__(self) -> None:
         if self.prefix is not None:
             check_name(self.prefix)
@@ -213,8 +218,8 @@ class MegatronReader:
         return any(map(_has_magic, indexes))
 
     def holds(self) -> frozenset[Aspect]:
-        """Return tokens and the ends of documents."""
-        return frozenset({"tokens", "documents"})
+        """Return tokens, and the ends of sequences and documents."""
+        return frozenset({"tokens", "documents", "packs"})
 
     def token_space(self) -> TokenSpace | None:
         """Return the space that was given."""

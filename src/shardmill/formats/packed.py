@@ -84,7 +84,8 @@ def packed_row(key: str, fields: Mapping[str, Any], space: TokenSpace, origin: O
     if len(mask) != len(ids):
         detail = f"{len(ids)} ids, {len(mask)} values of loss_mask"
         raise SampleError("ids and mask differ in length", detail)
-    media = _stored_media(fields, len(ids)) if "media" in fields else _found(ids, space, fields)
+    found = "media" not in fields
+    media = _found(ids, space, fields) if found else stored_media(fields["media"], len(ids))
     return TokenRow(key=key, ids=ids, loss=spans_of(mask.astype(bool)), media=media, origin=origin)
 
 
@@ -166,9 +167,10 @@ def _image(number: int, position: int, count: int, num_images: int) -> MediaSpan
     )
 
 
-def _stored_media(fields: Mapping[str, Any], length: int) -> tuple[MediaSpan, ...]:
+def stored_media(stored: Any, length: int) -> tuple[MediaSpan, ...]:
+    """Return the media of a row of so many tokens, as `rows.batch_media` writes them."""
     try:
-        spans = tuple(_stored_medium(medium) for medium in fields["media"])
+        spans = tuple(_stored_medium(medium) for medium in stored)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SampleError(BAD, f"its media: {error!r}") from error
     for span in spans:

@@ -33,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.formats.format import ASPECTS, Aspect
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import ShardEntry
-from shardmill.model.sample import SEGMENT_KINDS
+from shardmill.model.sample import SEGMENT_KINDS, Document, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Tally, Unit
 from shardmill.shards.arrays import bounds_between
@@ -50,6 +51,7 @@ MAX_OPEN = 2
 # 4 or 8 MiB of ids: large enough that steps in Python do not count, small beside a shard.
 MAX_TOKENS = 1 << 21
 MAX_ROWS = 1 << 62
+MAX_NAMED = 8  # fields of a sample in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class ExportInput:
     folder: Path
     shards: tuple[ShardEntry, ...]
     codes: CodeJoin | None = None
+    # What of a sample must not be lost: the format has no place for it, and nobody dropped it.
+    refuses: frozenset[Aspect] = frozenset()
     _open: dict[int, TokenShard] = field(default_factory=dict)
 
     @property
@@ -175,11 +179,13 @@ class ExportInput:
                 yield Slice(number, max(first, start) - start, min(last, end) - start)
 
 
-def open_input(folder: Path, codes_dir: Path | None = None) -> ExportInput:
+def open_input(
+    folder: Path, codes_dir: Path | None = None, refuses: frozenset[Aspect] = frozenset()
+) -> ExportInput:
     """Open a finished folder, and the folder of its codes; a half-written one is refused."""
     manifest = open_manifest(folder)
     codes = None if codes_dir is None else join_codes(codes_dir)
-    return ExportInput(folder, manifest.shards, codes)
+    return ExportInput(folder, manifest.shards, codes, refuses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,6 +278,29 @@ class TokenBatch:
     def sequence_key(self, sequence: int) -> str:
         """Return the key of one sequence, without looking at the others."""
         return self.shard.keys[self.start + sequence]
+
+    def carries(self, aspect: Aspect) -> NDArray[np.bool_]:
+        """Return which rows have something of an aspect that a format could lose.
+
+        A row that is all learned needs no loss mask, one without media no modality, and a pack of
+        one document no borders.
+        """
+        owners, counts = self.media_owners, np.diff(self.members)
+        if aspect == "loss":
+            owners, mine = self._spans("loss")
+            learned = np.bincount(
+                owners, self.shard.columns["loss_length"][mine], self.num_sequences
+            )
+            ends = np.concatenate([[0], np.cumsum(self.sequence_lengths - learned)])
+            has_more: NDArray[np.bool_] = np.diff(ends[self.members]) != 0
+            return has_more
+        if aspect in ("modality", "spans"):
+            has_media = np.zeros(len(self), np.bool_)
+            has_media[np.searchsorted(self.members, owners, side="right") - 1] = True
+            return has_media
+        if aspect in ("documents", "packs"):
+            return (counts > 1) & self.packed
+        return np.full(len(self), aspect in ("keys", "tokens"))
 
     def loss_mask(self) -> NDArray[np.uint8]:
         """Return 1 for each token that is trained on, 0 for the others."""
@@ -428,23 +457,26 @@ def packed_samples(source: ExportInput, piece: Piece) -> Iterator[tuple[str, dic
 
 def _batch_fields(batch: TokenBatch) -> Iterator[dict[str, Any]]:
     ids, mask, lengths, keys = batch.ids, batch.loss_mask(), batch.sequence_lengths, batch.keys
-    media, media_bounds = _media_fields(batch), batch.media_bounds[batch.members].tolist()
-    for (start, end), (first, last), (from_, to) in zip(
-        pairwise(batch.bounds.tolist()),
-        pairwise(batch.members.tolist()),
-        pairwise(media_bounds),
+    for (start, end), (first, last), media in zip(
+        pairwise(batch.bounds.tolist()), pairwise(batch.members.tolist()), batch_media(batch)
     ):
         yield {
             "input_ids": ids[start:end],
             "keys": keys[first:last],
             "lengths": lengths[first:last],
             "loss_mask": mask[start:end],
-            "media": media[from_:to],
+            "media": media,
         }
 
 
+def batch_media(batch: TokenBatch) -> Iterator[list[dict[str, Any]]]:
+    """Yield for each row an object for each medium; `document` and `position` count inside it."""
+    media = _media_fields(batch)
+    for start, end in pairwise(batch.media_bounds[batch.members].tolist()):
+        yield media[start:end]
+
+
 def _media_fields(batch: TokenBatch) -> list[dict[str, Any]]:
-    """Return an object for each medium; `document` and `position` count inside of its row."""
     owners = batch.media_owners
     rows = np.searchsorted(batch.members, owners, side="right") - 1
     names = batch.shard.spans.meta["media_names"]
@@ -498,7 +530,9 @@ def pair_rows(source: ExportInput, piece: Piece, tally: Tally) -> Iterator[PairR
             for key, raw in _raw_samples(shard, range(part.start, part.stop)):
                 tally.num_in += 1
                 try:
-                    row = _pair_row(source, name, key, raw)
+                    sample = parse_sample(key, raw)
+                    refuse_lost(sample, source)
+                    row = _pair_row(source, name, sample.document, key, raw)
                 except SampleError as error:
                     tally.skip(key, error)
                 else:
@@ -513,8 +547,38 @@ def _raw_samples(shard: SampleShard, rows: range) -> Iterator[tuple[str, Members
         yield from ((shard.index.keys[number], shard.raw(number)) for number in rows)
 
 
-def _pair_row(source: ExportInput, shard_name: str, key: str, raw: Members) -> PairRow:
-    document = parse_sample(key, raw).document
+def refuse_lost(sample: Sample, source: ExportInput) -> None:
+    """Raise `ConfigError` if the sample has what the format has no place for."""
+    lost = sample_carries(sample) & source.refuses
+    if lost:
+        where = f"sample {sample.key!r}"
+        fields = ", ".join(sorted(sample.extra)[:MAX_NAMED])
+        raise lost_error({a: f"{where}: {fields}" if a == "extra" else where for a in lost})
+
+
+def sample_carries(sample: Sample) -> frozenset[Aspect]:
+    """Return what a sample has besides a text and an image, which stand in no order."""
+    segments = sample.document.segments
+    texts = [segment for segment in segments if segment.kind == "text"]
+    found: set[Aspect] = {"extra"} if sample.extra else set()
+    if len(texts) > 1 or any(s.role or s.turn or s.time_s is not None for s in segments):
+        found.add("segments")
+    return frozenset(found)
+
+
+def lost_error(lost: Mapping[Aspect, str]) -> ConfigError:
+    """Return the refusal to lose these aspects, each with the first that has it."""
+    names = [aspect for aspect in ASPECTS if aspect in lost]
+    lines = "".join(f"\n  {name}: {ASPECTS[name]} (first in {lost[name]})" for name in names)
+    return ConfigError(
+        f"this format has no place for what the data has:{lines}\n"
+        f"--drop {','.join(names)} writes it without"
+    )
+
+
+def _pair_row(
+    source: ExportInput, shard_name: str, document: Document, key: str, raw: Members
+) -> PairRow:
     media = document.media()
     if not media:
         return PairRow(key, document.text, _codes_alone(source, shard_name, key), None, raw)
@@ -526,6 +590,9 @@ def _pair_row(source: ExportInput, shard_name: str, key: str, raw: Members) -> P
     images = source.codes.images(key, shard_name)
     if len(images) != 1:
         raise SampleError("no image codes", f"{key!r} has {len(images)} images in codes")
+    height, width = images[0].codes.shape
+    if "spans" in source.refuses and height != width:
+        raise lost_error({"spans": f"sample {key!r}, {height} x {width} codes"})
     return PairRow(key, document.text, images[0], media[0].media, raw)
 
 

@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.formats.format import (
+    OF_ROWS,
+    OF_SAMPLES,
     Aspect,
     Format,
     Part,
@@ -77,6 +79,11 @@ class WebDatasetFormat(Format):
     samples: Path | None = None
     layout: Layout = "dotted"
     arrays: bool = False
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """All that a row, a pack or a sample has."""
+        return OF_ROWS | OF_SAMPLES | {"packs"}
 
     def __post_init__(self) -> None:
         # Workers may start in another folder.
@@ -198,10 +205,10 @@ class TarReader:
             return False
 
     def holds(self) -> frozenset[Aspect]:
-        """Return tokens, loss, media; documents and keys only if we wrote the tars."""
+        """Return tokens, loss, media; all that a pack has only if we wrote the tars."""
         known: set[Aspect] = {"tokens", "words", "loss", "modality"}
         known |= {"media"} if self.images else set()
-        known |= {"documents", "keys"} if self.ours else set()
+        known |= {*OF_ROWS, "packs"} if self.ours else set()
         known |= {"codes"} if self.space.num_codes else set()
         return frozenset(known)
 

@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
+from lossy_export import lossy_export
 from mixed_folder import Mixed
 
 from shardmill.errors import ConfigError
@@ -18,7 +19,6 @@ from shardmill.model.sample import Document, Sample, Segment
 from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.check.folder import check_folder
-from shardmill.stages.export import ExportShards
 
 SAMPLES = [
     make_text(f"t{n}", f"Text {n}\nover “two” lines.") if n % 4 == 3 else make_pair(f"p{n}", f"{n}")
@@ -30,7 +30,7 @@ def run(
     folders: tuple[Path, Path | None], out: Path, num_shards: int | None = None, **fields: Any
 ) -> Path:
     samples, codes = folders
-    stage = ExportShards(
+    stage = lossy_export(
         input_dir=samples, codes_dir=codes, format=LiquidFormat(**fields), num_shards=num_shards
     )
     report = run_stage(stage, out, workers=0, max_skip_rate=1.0)
@@ -163,7 +163,7 @@ PAIR_SAMPLES = [
 
 
 def run_pairs(out: Path, **fields: Any) -> list[dict[str, Any]]:
-    stage = ExportShards(format=LiquidPairsFormat(), **fields)
+    stage = lossy_export(format=LiquidPairsFormat(), **fields)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     paths = [out / shard.files["jsonl"].path for shard in open_manifest(out).shards]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lossy_export import lossy_export
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from token_folder import write_token_folder
@@ -42,7 +43,6 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import write_plan
 from shardmill.shards.tokens.shard import open_tokens, token_lengths
-from shardmill.stages.export import ExportShards
 from shardmill.stages.pack import Materialize
 
 SPACE = TokenSpace(text_size=32_000, added=("image",), num_codes=16_384)
@@ -69,7 +69,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 def run(tokens: Path, out: Path, num_shards: int | None = None, **fields: Any) -> TensorDict:
-    stage = ExportShards(input_dir=tokens, format=TensorDictFormat(**fields), num_shards=num_shards)
+    stage = lossy_export(input_dir=tokens, format=TensorDictFormat(**fields), num_shards=num_shards)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return TensorDict.load_memmap(out)
@@ -190,6 +190,8 @@ def test_what_cannot_be_is_refused_before_work(
 class EvenLengths(TensorRowsFormat):
     """The lengths of the rows that have an even one."""
 
+    keeps = frozenset({"documents"})  # type: ignore[assignment]
+
     def tensors(self, source: ExportInput) -> dict[str, Tensor]:
         return {"length": Tensor("int32", (1,))}
 
@@ -214,7 +216,7 @@ def test_rows_are_where_the_plan_says(
     lengths = [5, 2, 8, 1, 4, 4, 3, 6, 7, 10, 12, 1, 2]
     rows = [TokenRow(key=f"k{n}", ids=np.arange(length)) for n, length in enumerate(lengths)]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:6], rows[6:]])
-    stage = ExportShards(input_dir=tokens, format=EvenLengths(), num_shards=num_shards)
+    stage = lossy_export(input_dir=tokens, format=EvenLengths(), num_shards=num_shards)
     assert run_stage(stage, tmp_path / "out", workers=0).complete
     found = TensorDict.load_memmap(tmp_path / "out")
     even = [number for number, length in enumerate(lengths) if length % 2 == 0]
@@ -333,7 +335,7 @@ TWO_HALVES = TokenRow(
 
 
 def run_pairs(tokens: Path, out: Path, **fields: Any) -> TensorDict:
-    stage = ExportShards(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
+    stage = lossy_export(input_dir=tokens, format=PairsFormat(**fields), num_shards=3)
     report = run_stage(stage, out, workers=0)
     assert not report.failures and report.complete, report.failures
     return TensorDict.load_memmap(out)

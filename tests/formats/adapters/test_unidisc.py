@@ -30,6 +30,8 @@ from shardmill.formats.adapters.unidisc import (
 from shardmill.formats.format import Record
 from shardmill.model.space import TokenSpace
 
+CONVERT = UnidiscReader(dir="").convert
+
 
 def records(reader: UnidiscReader) -> list[Record]:
     return [record for part in reader.parts() for record in reader.read(part.input)]
@@ -258,7 +260,7 @@ def test_every_id_is_taken_exactly_once(parts: list[tuple[list[int], bool, int]]
         for number, (ids, is_temporary, unwritten) in enumerate(parts):
             part = f"{'tmp_' * is_temporary}train_{number}"
             write_interleaved(Path(name) / part, ids, unwritten=unwritten + (not ids))
-        found = list(choose_rows(find_parts(Path(name), "train", skip_broken=False), None))
+        found = list(choose_rows(find_parts(Path(name), "train", skip_broken=False), None, CONVERT))
         taken = [int(id_) for part in found for id_ in part.ids]
         assert sorted(taken) == sorted({id_ for ids, _, _ in parts for id_ in ids})
         num_rows = sum(len(ids) + unwritten + (not ids) for ids, _, unwritten in parts)
@@ -282,9 +284,34 @@ def test_equal_ids_with_other_tokens_need_a_decision(tmp_path: Path) -> None:
     )
     parts = find_parts(tmp_path, "train", skip_broken=False)
     with pytest.raises(ConfigError, match=r"id 0 has other tokens in train_1 .*,ids=local"):
-        list(choose_rows(parts, None))
-    assert [len(part.rows) for part in choose_rows(parts, "local")] == [2, 2]
-    assert [len(part.rows) for part in choose_rows(parts, "global")] == [2, 0]
+        list(choose_rows(parts, None, CONVERT))
+    assert [len(part.rows) for part in choose_rows(parts, "local", CONVERT)] == [2, 2]
+    assert [len(part.rows) for part in choose_rows(parts, "global", CONVERT)] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "form", [{"dtype": torch.int32}, {"dtype": torch.int64}, {"length": 40}, {"pad": 7}]
+)
+def test_the_same_tokens_in_another_dtype_or_padding_are_no_conflict(
+    tmp_path: Path, form: dict[str, Any]
+) -> None:
+    write_interleaved(tmp_path / "train_0", [0, 1, 2])
+    second = write_interleaved(tmp_path / "train_1", [1, 2, 3], **form)
+    parts = find_parts(tmp_path, "train", skip_broken=False)
+    assert [len(part.rows) for part in choose_rows(parts, None, CONVERT)] == [3, 1]
+    # Padding that is a token is another thing; which modality it would have is not.
+    for name in ("modality", "attention_mask"):
+        content = (second / f"{name}.memmap").read_bytes()
+        length = form.get("length", 32)
+        flipped = bytearray(content)
+        flipped[length + 25] ^= 1  # behind the last token of id 2
+        (second / f"{name}.memmap").write_bytes(flipped)
+        parts = find_parts(tmp_path, "train", skip_broken=False)
+        if name == "modality":  # of padding nobody asks for it
+            assert [len(part.rows) for part in choose_rows(parts, None, CONVERT)] == [3, 1]
+        else:
+            with pytest.raises(ConfigError, match="id 2 has other tokens in train_1"):
+                list(choose_rows(parts, None, CONVERT))
 
 
 def test_half_written_parts_stop_the_merge_unless_they_are_skipped(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lossy_export import lossy_export
 from make_media import image
 from sample_folder import write_sample_folder
 from token_folder import write_token_folder
@@ -27,7 +28,6 @@ from shardmill.shards.tokens.shard import token_lengths
 from shardmill.stages.check import content as checkcontent
 from shardmill.stages.check.content import check_content
 from shardmill.stages.check.tokens import Limits
-from shardmill.stages.export import ExportShards
 from shardmill.stages.index import IndexTars
 from shardmill.stages.pack import Materialize
 
@@ -104,7 +104,7 @@ def test_exports_are_checked_by_the_space_of_their_tokens(
     tokens: Path, samples: Path, tmp_path: Path, arrays: bool
 ) -> None:
     format = WebDatasetFormat(samples=samples, arrays=arrays)
-    run_stage(ExportShards(input_dir=tokens, format=format), tmp_path / "export", workers=0)
+    run_stage(lossy_export(input_dir=tokens, format=format), tmp_path / "export", workers=0)
     report = check_content(tmp_path / "export")
     assert report.num_faults == 0
     assert (report.counts["packs"], report.counts["images"]) == (12, 12)
@@ -112,7 +112,7 @@ def test_exports_are_checked_by_the_space_of_their_tokens(
 
 
 def test_the_index_of_megatron_is_no_index_of_a_tar(tokens: Path, tmp_path: Path) -> None:
-    stage = ExportShards(input_dir=tokens, format=MegatronFormat())
+    stage = lossy_export(input_dir=tokens, format=MegatronFormat())
     assert run_stage(stage, tmp_path / "export", workers=0).complete
     assert check_content(tmp_path / "export").num_faults == 0
 

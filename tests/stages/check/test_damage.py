@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lossy_export import lossy_export
 from mixed_folder import SIDE, Mixed, make_mixed
 
 import shardmill as sm
@@ -14,7 +15,6 @@ from shardmill.model.codec import build
 from shardmill.plugins import FORMATS
 from shardmill.running.runner import run_stage
 from shardmill.stages.check.folder import check_folder
-from shardmill.stages.export import ExportShards
 
 # source, format
 EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,7 +30,7 @@ EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "webdataset": ("tokens", {"kind": "webdataset"}),
     "energon": ("samples", {"kind": "energon"}),
     "mds": ("tokens", {"kind": "mds"}),
-    "litdata": ("tokens", {"kind": "litdata", "unlearned": "learn"}),
+    "litdata": ("tokens", {"kind": "litdata"}),
     "liquid": ("pairs", {"kind": "liquid"}),
     "liquid-pairs": ("pairs", {"kind": "liquid-pairs"}),
 }
@@ -62,7 +62,7 @@ def found(out: Path, name: str) -> bool:
 def test_damage_of_every_file_is_found(mixed: Mixed, tmp_path: Path, name: str) -> None:
     source, plain = EXPORTS[name]
     codes_dir = mixed.codes if "liquid" in name else None
-    stage = ExportShards(
+    stage = lossy_export(
         input_dir=getattr(mixed, source), format=build(FORMATS, plain), codes_dir=codes_dir
     )
     out = tmp_path / "out"

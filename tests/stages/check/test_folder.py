@@ -12,6 +12,7 @@ import pytest
 from drivers import snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossy_export import lossy_export
 from stages_for_tests import Lines
 from token_folder import write_token_folder
 
@@ -245,7 +246,7 @@ def test_a_shard_without_tar_is_not_looked_at(tmp_path: Path) -> None:
 def stage(tmp_path: Path) -> ExportShards:
     rows = [TokenRow(key=f"k{n}", ids=np.arange(1 + n % 19)) for n in range(40)]
     tokens = write_token_folder(tmp_path / "tokens", [rows[:20], rows[20:]])
-    return ExportShards(input_dir=tokens, format=MegatronFormat(prefix="train"))
+    return lossy_export(input_dir=tokens, format=MegatronFormat(prefix="train"))
 
 
 def test_a_flipped_byte_is_found_and_repaired(stage: ExportShards, tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ class LiquidFormat(Format):
     files: Literal["arrow", "parquet", "jsonl"] = "arrow"
     column: Literal["vqcode_512", "vqcode_multi768"] = "vqcode_512"
 
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Text and codes; the shape of an image follows from its size."""
+        return frozenset({"text", "codes", "spans"})
+
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield nothing for each unit of samples."""
         source.check_samples()
@@ -124,6 +129,11 @@ class LiquidFormat(Format):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidPairsFormat(Format):
     """One line of JSON a sample."""
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Text, and codes in one line or the image itself."""
+        return frozenset({"text", "codes", "media"})
 
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield nothing for each unit of samples."""

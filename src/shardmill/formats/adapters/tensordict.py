@@ -35,18 +35,20 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError
 from shardmill.formats.adapters.unidisc import META_NAME, CodeForm, UnidiscReader
-from shardmill.formats.format import Format, Place, Reader, is_code, needed_space
+from shardmill.formats.format import Aspect, Format, Place, Reader, is_code, needed_space
 from shardmill.formats.rows import ExportInput, Piece, Slice, TokenBatch, token_batches
 from shardmill.formats.sharedfiles import RangeWriter
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
+from shardmill.model.tokenrow import MODALITIES
 from shardmill.storage.files import write_file
 
 DtypeName: TypeAlias = Literal["smallest", "int16", "int32"]
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
 
 INT16_SIZE = 1 << 15
+MAX_IDX = 1 << 31  # an int32
 VALUES_AT_ONCE = 1 << 20  # padded values of a batch, however few of them are tokens
 TOO_LONG = "longer than a row"
 MEDIA_TOO_LONG = "media longer than a row"
@@ -148,6 +150,15 @@ class TensorRowsFormat(Format):
     def values(self, batch: TokenBatch, kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
         """Return the kept rows of each tensor."""
 
+    def loses(self, batch: TokenBatch, aspects: frozenset[Aspect]) -> Iterator[tuple[Aspect, int]]:
+        """Yield what there is no tensor for; of modality there are image codes alone."""
+        yield from Format.loses(self, batch, aspects - {"modality"})
+        if "modality" in aspects:
+            differs = batch.modality() != is_code(batch.ids, batch.shard.space)
+            if differs.any():
+                token = int(np.argmax(differs))
+                yield "modality", int(np.searchsorted(batch.bounds, token, side="right")) - 1
+
     def plan(self, source: ExportInput, ranges: Sequence[tuple[Slice, ...]]) -> Iterator[Place]:
         """Yield the first row of each unit in the input and in the tensors."""
         self.tensors(source)  # refuses what cannot be
@@ -159,6 +170,8 @@ class TensorRowsFormat(Format):
                 self.check(batch)
                 kept = self.kept(batch)
                 number, row = number + len(kept), row + int(kept.sum())
+        if number > MAX_IDX:
+            raise ConfigError(f"{source.folder} has {number:,} rows, idx counts {MAX_IDX:,}")
         for first_number, first_row in firsts:
             yield {"number": first_number, "row": first_row, "rows": row}
 
@@ -191,7 +204,7 @@ class TensorRowsFormat(Format):
     def open(self, folder: Path, space: TokenSpace | None) -> Reader:
         """Return the reader of an export."""
         known = needed_space(space, folder)
-        return UnidiscReader(dir=str(folder), codes=self.codes, end=False, space=known)
+        return UnidiscReader(dir=str(folder), codes=self.codes, end=False, ours=True, space=known)
 
     def _batches(self, source: ExportInput, slices: Sequence[Slice]) -> Iterator[TokenBatch]:
         width = sum(tensor.shape[0] for tensor in self.tensors(source).values())
@@ -221,6 +234,11 @@ class TensorDictFormat(TensorRowsFormat):
     def __post_init__(self) -> None:
         self.rule()  # refuses a length that cannot be
 
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Tokens, and of packs which of them share a document."""
+        return frozenset({"tokens", "documents", "packs", "idx"})
+
     def rule(self) -> FixedLength:
         """Return what becomes of rows that are shorter or longer."""
         return FixedLength(width=self.length, pad_id=self.pad_id, overlong=self.overlong)
@@ -243,8 +261,15 @@ class TensorDictFormat(TensorRowsFormat):
         return self.rule().kept(lengths, batch.num_fixed) & (lengths > 0)
 
     def check(self, batch: TokenBatch) -> None:
-        """Refuse rows of other lengths, if that is the policy."""
+        """Refuse rows of other lengths, if that is the policy, and too many documents."""
         self.rule().check(batch.lengths, batch)
+        counts = np.diff(batch.members)
+        if (counts > INT16_SIZE).any():
+            row = int(np.argmax(counts))
+            raise ConfigError(
+                f"{batch.shard.path}: the pack of {batch.key(row)!r} has {counts[row]:,} "
+                f"documents, sample_ids counts {INT16_SIZE:,}: plan smaller packs"
+            )
 
     def explain(self, batch: TokenBatch, row: int) -> Filtered:
         """Return why a row is not kept."""
@@ -291,6 +316,11 @@ class PairsFormat(TensorRowsFormat):
         if self.img_length < 1:
             raise ConfigError(f"img_length must be at least 1, got {self.img_length}")
         self.rule()  # refuses a length that cannot be
+
+    @property
+    def keeps(self) -> frozenset[Aspect]:
+        """Words and codes, each in a tensor of its own: where the image stood is not said."""
+        return frozenset({"words", "codes", "documents", "idx"})
 
     def rule(self) -> FixedLength:
         """Return what becomes of texts that are shorter or longer."""
@@ -351,7 +381,8 @@ class PairsFormat(TensorRowsFormat):
     def _is_pair(self, batch: TokenBatch) -> NDArray[np.bool_]:
         """Return which rows are one image of the right size and a text."""
         owners, length = batch.media_owners, batch.media("length")
-        count = np.bincount(owners, minlength=len(batch))
+        is_image = batch.media("kind") == MODALITIES["image"]
+        count = np.bincount(owners, np.where(is_image, 1, 2), minlength=len(batch))
         size = np.bincount(owners, weights=length, minlength=len(batch))
         is_pair: NDArray[np.bool_] = (count == 1) & (size == self.img_length)
         return is_pair

@@ -26,8 +26,8 @@ A file that is shorter than its shape says was cut off while it was written: a `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -55,9 +55,11 @@ IMAGE = MODALITIES["image"]
 NAMES = ("codes",)
 TOKENS_AT_ONCE = 1 << 20  # a block: some MiB of ids, masks and kinds
 Ids = Literal["global", "local"]
+Convert: TypeAlias = "Callable[[UnidiscPart, NDArray[np.int64]], FlatRows]"
 PART = re.compile(r"(tmp_)?(train|val)(?:_(.+))?")
 ROWS_AT_ONCE = 256
 TOKEN_NAMES = ("input_ids", "img_input_ids", "txt_input_ids")
+MARK_NAMES = ("attention_mask", "txt_attention_mask", "modality", "sample_ids")
 META_NAME = "meta.json"
 SUFFIX = ".memmap"
 DTYPES = {
@@ -76,7 +78,8 @@ class UnidiscReader:
     """A folder of parts or one TensorDict; `ids` as in `choose_rows`.
 
     `codes` says whether images hold codes that count from 0, or ids of the space. With `end` a
-    pair ends with the end token, whether its text did or not, as UniDisc trains it.
+    pair ends with the end token, whether its text did or not, as UniDisc trains it. `ours` says
+    that shardmill wrote it, whose rows have keys elsewhere; otherwise a key is made of `idx`.
     """
 
     dir: str
@@ -85,6 +88,7 @@ class UnidiscReader:
     skip_broken: bool = False
     codes: CodeForm = "raw"
     end: bool = True
+    ours: bool = False
     space: TokenSpace = UNIDISC_SPACE
 
     @staticmethod
@@ -98,19 +102,24 @@ class UnidiscReader:
     def holds(self) -> frozenset[Aspect]:
         """Return tokens and codes; documents if packs tell them; of pairs no order of the two."""
         columns = self._parts[0].table
-        known: set[Aspect] = {"words", "codes"}
-        known |= {"tokens"} if "input_ids" in columns else set()
-        known |= {"documents"} if "sample_ids" in columns else set()
+        known: set[Aspect] = {"words", "codes", "idx"}
+        known |= {"tokens", "modality"} if "input_ids" in columns else set()
+        known |= {"documents", "packs"} if "sample_ids" in columns else set()
+        known |= set() if self.ours else {"keys"}
         return frozenset(known)
 
     def token_space(self) -> TokenSpace:
         """Return the space that was given."""
         return self.space
 
+    def as_stored(self) -> UnidiscReader:
+        """Return the reader that adds no end to a pair."""
+        return replace(self, end=False)
+
     @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each part, named with the rows that are taken from it."""
-        for chosen in choose_rows(self._parts, self.ids):
+        for chosen in choose_rows(self._parts, self.ids, self.convert):
             yield Part(
                 input={
                     "part": chosen.part.name,
@@ -138,7 +147,7 @@ class UnidiscReader:
         step = max(1, TOKENS_AT_ONCE // max(1, _width(chosen.part)))
         for start in range(0, len(chosen.rows), step):
             some = slice(start, start + step)
-            yield self._block(chosen, some, self._convert(chosen.part, chosen.rows[some]))
+            yield self._block(chosen, some, self.convert(chosen.part, chosen.rows[some]))
 
     def ids_file(self, input: Mapping[str, Any]) -> Path | None:
         """Return the file of ids if all its rows are taken as they are."""
@@ -159,7 +168,7 @@ class UnidiscReader:
     @cached_property
     def _chosen(self) -> dict[str, PartRows]:
         # Whether repeats are equal was looked at when the parts were listed.
-        chosen = choose_rows(self._parts, self.ids or "global")
+        chosen = choose_rows(self._parts, self.ids or "global", self.convert)
         return {rows.part.name: rows for rows in chosen}
 
     def _listed(self, input: Mapping[str, Any]) -> PartRows:
@@ -170,7 +179,8 @@ class UnidiscReader:
             raise FormatError("was changed after it was listed", path=chosen.part.folder)
         return chosen
 
-    def _convert(self, part: UnidiscPart, numbers: NDArray[np.int64]) -> FlatRows:
+    def convert(self, part: UnidiscPart, numbers: NDArray[np.int64]) -> FlatRows:
+        """Return some rows of a part as ids of the space, without padding."""
         table = part.table
         if "input_ids" in table and "modality" in table:
             return interleaved_rows(table, numbers, self.space, self.codes)
@@ -194,6 +204,7 @@ class UnidiscReader:
             keys=keys,
             origin=Origin(source=Path(self.dir).name, path=name, row=0),
             rows=numbers,
+            idx=chosen.ids[some],
         )
 
 
@@ -205,6 +216,13 @@ class FlatRows:
     lengths: NDArray[np.int64]
     per_row: NDArray[np.int64]
     media: MediaColumns
+
+    def rows(self) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yield the lengths of each row's documents, and its ids."""
+        bounds = np.concatenate([[0], np.cumsum(self.per_row)])
+        places = np.concatenate([[0], np.cumsum(self.lengths)])[bounds]
+        for documents, tokens in zip(pairwise(bounds.tolist()), pairwise(places.tolist())):
+            yield self.lengths[slice(*documents)], self.ids[slice(*tokens)]
 
 
 def interleaved_rows(
@@ -410,16 +428,19 @@ def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[UnidiscPart
     return parts
 
 
-def choose_rows(parts: Sequence[UnidiscPart], ids: Ids | None) -> Iterator[PartRows]:
+def choose_rows(
+    parts: Sequence[UnidiscPart], ids: Ids | None, convert: Convert
+) -> Iterator[PartRows]:
     """Yield what is taken from each part; holds 9 bytes a row of all parts.
 
-    With `ids` None rows of one id must hold the same tokens, because nothing else tells whether
-    the parts count their samples together or each from 0.
+    With `ids` None rows of one id must hold the same tokens once they are converted, whatever their
+    dtype and padding, because nothing else tells whether the parts count their samples together or
+    each from 0.
     """
     columns = [_id_column(part) for part in parts]
     taken = _first_of_each(columns) if ids != "local" else [np.flatnonzero(c >= 0) for c in columns]
     if ids is None:
-        _check_repeats(parts, columns, taken)
+        _check_repeats(parts, columns, taken, convert)
     for part, column, rows in zip(parts, columns, taken):
         num_written = int((column >= 0).sum())
         yield PartRows(part, rows, column[rows], len(column) - num_written, num_written - len(rows))
@@ -473,6 +494,7 @@ def _check_repeats(
     parts: Sequence[UnidiscPart],
     columns: Sequence[NDArray[np.int64]],
     taken: Sequence[NDArray[np.int64]],
+    convert: Convert,
 ) -> None:
     """Raise `ConfigError` unless every row that is left out repeats the one that is taken."""
     owner_ids = np.concatenate([column[rows] for column, rows in zip(columns, taken)])
@@ -485,7 +507,10 @@ def _check_repeats(
         left = np.flatnonzero(is_left)
         at = order[np.searchsorted(owner_ids, column[left], sorter=order)]
         for mine, other, theirs in _runs(left, owner_part[at], owner_row[at]):
-            differs = _differing_row(parts[number].table, mine, parts[other].table, theirs)
+            if _is_equal(parts[number].table, mine, parts[other].table, theirs):
+                continue
+            numbers = (np.arange(some.start, some.stop) for some in (mine, theirs))
+            differs = _differing_row(*map(convert, (parts[number], parts[other]), numbers))
             if differs is not None:
                 raise _conflict(int(column[mine][differs]), parts[other], parts[number])
 
@@ -503,16 +528,20 @@ def _runs(
             yield slice(mine, mine + count), int(parts[start]), slice(theirs, theirs + count)
 
 
-def _differing_row(
-    a: dict[str, NDArray[Any]], mine: slice, b: dict[str, NDArray[Any]], theirs: slice
-) -> int | None:
-    for name in TOKEN_NAMES:
-        if name in a and name in b:
-            rows, others = a[name][mine], b[name][theirs]
-            if rows.shape != others.shape:
-                return 0
-            if not np.array_equal(_words(rows), _words(others)):
-                return int(np.argmax((rows != others).any(axis=1)))
+def _is_equal(a: Table, mine: slice, b: Table, theirs: slice) -> bool:
+    """Say whether all that decides about tokens is the same, byte for byte."""
+    names = [name for name in (*TOKEN_NAMES, *MARK_NAMES) if name in a or name in b]
+    if any(name not in a or name not in b or a[name].dtype != b[name].dtype for name in names):
+        return False
+    pairs = ((a[name][mine], b[name][theirs]) for name in names)
+    return all(x.shape == y.shape and np.array_equal(_words(x), _words(y)) for x, y in pairs)
+
+
+def _differing_row(a: FlatRows, b: FlatRows) -> int | None:
+    """Return the first row whose documents are not the same, None if there is none."""
+    for number, (row, other) in enumerate(zip(a.rows(), b.rows())):
+        if not all(map(np.array_equal, row, other)):
+            return number
     return None
 
 
