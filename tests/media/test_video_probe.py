@@ -96,8 +96,18 @@ def test_a_file_that_was_cut_off_is_rejected() -> None:
     assert len(probed(content)) == 60
     for length in (len(content) - 1, len(content) * 2 // 3, content.index(b"mdat") + 8):
         assert reason(content[:length]) == "truncated video"
-    content = numbered_clip(format="matroska")
-    assert reason(content[: len(content) // 2]) == "wrong duration"
+
+
+@pytest.mark.parametrize("format", ["gif", "matroska", "avi"])
+def test_a_file_that_states_its_end_is_whole_up_to_the_last_byte(format: str) -> None:
+    # FFmpeg makes a last frame of what is there of it, and says nothing.
+    codec = {"gif": {"codec": "gif", "pix_fmt": "rgb8"}, "avi": {"codec": "mpeg4"}}.get(format, {})
+    options = {} if format == "matroska" else {"options": ()}
+    content = numbered_clip(12, format=format, **codec, **options)  # type: ignore[arg-type]
+    assert len(probed(content)) == 12
+    assert len(probed(content + b"\0 appended")) == 12
+    for length in (len(content) - 1, len(content) - 40, len(content) * 3 // 4, len(content) // 2):
+        assert reason(content[:length]) == "truncated video"
 
 
 def test_a_header_that_promises_less_than_there_is_is_rejected() -> None:

@@ -44,6 +44,7 @@ DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,ogg,mpeg,mpegts,flv,asf,gi
 # Twice 8K. A decoder holds up to 16 frames besides, so more would not be bounded memory.
 MAX_PIXELS = 1 << 26
 LOCAL_READ_BYTES = 128 << 10
+HEAD_BYTES = 4096  # of Matroska, whose header may be padded
 MAX_MOOV_BYTES = 1 << 28  # 16 bytes for each of `MAX_FRAMES`
 MAX_BOXES = 1 << 12  # before the index; a file of empty boxes must not keep us for ever
 # EBML ids of Matroska.
@@ -126,6 +127,65 @@ def check_claims(file: Readable) -> None:
         if count > room or (count > MAX_FRAMES and not _is_pcm(table)):
             detail = f"its index claims {count} packets, there is room for {room}"
             raise SampleError("absurd number of frames", detail)
+
+
+def check_whole(file: Readable) -> None:
+    """Raise `SampleError` if a file ends before the end that it states itself: it was cut off.
+
+    FFmpeg makes a frame of what is there of the last one, and says nothing. Transport streams, Ogg
+    and Matroska that was written to a pipe do not state an end.
+    """
+    head = file.read(0, HEAD_BYTES)
+    end = None
+    try:
+        if head[:3] == b"GIF":
+            end = _gif_end(file)
+        elif head[:4] == b"RIFF":
+            end = 8 + unpack_from("<I", head, 4)[0]
+        elif head[:4] == b"\x1aE\xdf\xa3":
+            _, size, at = _element(memoryview(head), 0)
+            _, size, at = _element(memoryview(head), at + size)
+            end = at + size if size != UNKNOWN else None
+    except (StructError, IndexError):  # of another kind, or cut off here already: FFmpeg will say
+        return
+    if end is not None and end > file.num_bytes:
+        raise SampleError("truncated video", f"{file.num_bytes} bytes, it needs {end} or more")
+
+
+def _gif_end(file: Readable) -> int:
+    """Return where a GIF ends: behind its trailer, or behind the block that is cut off.
+
+    Blocks are b"!" and a label, or b"," and where an image goes, perhaps with colours; both are
+    followed by pieces of up to 255 bytes, each with its length before it, up to one of length 0.
+    """
+    window, start = b"", 0
+
+    def byte(at: int) -> int:
+        nonlocal window, start
+        if not start <= at < start + len(window):
+            start, window = at, file.read(at, LOCAL_READ_BYTES)
+        return window[at - start] if window else -1
+
+    flags = byte(10)
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    # A block of length 0 between the others is a piece too many, which some writers make.
+    while (kind := byte(at)) in (0, ord("!"), ord(",")):
+        if kind == ord("!"):
+            at += 2
+        elif kind == ord(","):
+            flags = byte(at + 9)
+            at += 11 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+        while (length := byte(at)) > 0:
+            at += 1 + length
+        at += 1
+    return at + 1
+
+
+def _element(data: memoryview, at: int) -> tuple[int, int, int]:
+    """Return id and size of a Matroska element, and where its body begins."""
+    kind, at = _number(data, at, keep_marker=True)
+    size, at = _number(data, at, keep_marker=False)
+    return kind, size, at
 
 
 def _is_pcm(table: bytes | memoryview) -> bool:

@@ -37,6 +37,7 @@ from shardmill.media.containers import (
     MAX_PIXELS,
     broken_as,
     check_claims,
+    check_whole,
     find_boxes,
     first_box,
     open_container,
@@ -121,6 +122,7 @@ def open_video(video: Video, *, threads: int = 1) -> Iterator[OpenVideo]:
     with _as_part(video) as part:
         if part.num_bytes == 0:
             raise SampleError("empty video", "it has no bytes")
+        check_whole(part)
         check_claims(part)
         opened = OpenVideo(part, threads)
         try:
