@@ -511,11 +511,6 @@ FILES = [
         refused("HuggingFaceM4/the_cauldron", "download"),
     ),
     case(
-        "a url at which nobody answers",
-        "ingest http://127.0.0.1:9/rows.jsonl out",
-        refused("http://127.0.0.1:9/rows.jsonl"),
-    ),
-    case(
         "tables in a folder with names of all kinds",
         "ingest 'my data/zeilen ü\n.jsonl' out",
         right(holds("out", "<red>Red.")),

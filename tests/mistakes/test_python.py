@@ -29,7 +29,7 @@ def said(name: str, types: str, *words: str, uses: str = "") -> Any:
     return pytest.param(Said(types, uses, words), id=name)
 
 
-LOADED = "sm.loader('packs.plan', 'tokens'"
+LOADED = "sm.loader('packs.plan', 'tokens', collate='torch'"
 PACKED = "sm.PackedDataset('packs.plan', 'tokens')"
 TRAIN = "tokens packs.plan"
 
@@ -277,6 +277,7 @@ OPENED = [
 ]
 
 LOADER = [
+    said("loader: no trainer", "sm.loader('packs.plan', 'tokens')", "collate=", uses=TRAIN),
     said("loader: no data", "sm.loader('packs.plan')", "loader(plan, data)", uses=TRAIN),
     said(
         "loader: tokens and plan swapped", "sm.loader('tokens', 'packs.plan')", "plan", uses=TRAIN
@@ -324,7 +325,7 @@ LOADER = [
     ),
     said(
         "loader: a collate that nobody knows",
-        f"{LOADED}, collate='hf')",
+        "sm.loader('packs.plan', 'tokens', collate='hf')",
         "hf",
         "transformers",
         uses=TRAIN,
@@ -392,40 +393,39 @@ LOADER = [
     said("loader: the state of nothing", f"{LOADED}).load_state_dict(None)", "state", uses=TRAIN),
     said(
         "loader: a pack longer than the batch",
-        f"next(iter({LOADED}, collate=sm.Collate(length=8))))",
+        "next(iter(sm.loader('packs.plan', 'tokens', collate=sm.Collate('torch', length=8))))",
         "batch has 8",
         "capacity",
         uses=TRAIN,
     ),
     said("loader: an epoch before the first", f"{LOADED}).begin_epoch(-1)", "epoch", uses=TRAIN),
-    said("collate: attention that nobody knows", "sm.Collate(attention='flash')", "flash", "thd"),
-    said("collate: labels that nobody knows", "sm.Collate(labels='none')", "none", "shifted"),
-    said("collate: multiples of nothing", "sm.Collate(multiple_of=0)", "multiple_of"),
-    said("collate: a length of nothing", "sm.Collate(length=0)", "length"),
-    said("collate: no chunks", "sm.Collate(num_chunks=0)", "num_chunks"),
-    said("collate: a type as text", "sm.Collate(media_dtype='bf16')", "media_dtype"),
-    said("collate: a padding that is no id", "sm.Collate(pad_id=-1)", "pad_id"),
-    said("collate: an argument by place", "sm.Collate('4d')", "1"),
+    said("collate: a trainer that nobody knows", "sm.Collate('flash')", "flash", "megatron"),
+    said("collate: multiples of nothing", "sm.Collate('nemo', multiple_of=0)", "multiple_of"),
+    said("collate: a length of nothing", "sm.Collate('nemo', length=0)", "length"),
+    said("collate: no chunks", "sm.Collate('nemo', num_chunks=0)", "num_chunks"),
+    said("collate: a type as text", "sm.Collate('nemo', media_dtype='bf16')", "media_dtype"),
+    said("collate: a padding that is no id", "sm.Collate('nemo', pad_id=-1)", "pad_id"),
+    said("collate: no trainer", "sm.Collate()", "trainer"),
     said(
         "collate: samples instead of packs",
-        "sm.Collate()(list(sm.open('texts')))",
+        "sm.Collate('torch')(list(sm.open('texts')))",
         "pack",
         uses="texts",
     ),
-    said("collate: nothing", "sm.Collate()([])", "pack"),
+    said("collate: nothing", "sm.Collate('torch')([])", "pack"),
     said("mix: no sources", "sm.Mix({}, {})", "source"),
     said(
         "mix: weights of others", f"sm.Mix({{'a': {PACKED}}}, {{'b': 1}})", "'a'", "'b'", uses=TRAIN
     ),
     said(
         "mix: no weight at all",
-        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 0}}))",
+        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 0}}), collate='torch')",
         "weight",
         uses=TRAIN,
     ),
     said(
         "mix: a negative weight",
-        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': -1}}))",
+        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': -1}}), collate='torch')",
         "weight",
         uses=TRAIN,
     ),
@@ -445,13 +445,13 @@ LOADER = [
     said("mix: sources as a list", f"sm.Mix([{PACKED}], [1])", "sources", uses=TRAIN),
     said(
         "mix: data beside a mix",
-        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 1}}), 'tokens')",
+        f"sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 1}}), 'tokens', collate='torch')",
         "data",
         uses=TRAIN,
     ),
     said(
         "mix: its length",
-        f"len(sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 1}})))",
+        f"len(sm.loader(sm.Mix({{'a': {PACKED}}}, {{'a': 1}}), collate='torch'))",
         "length",
         uses=TRAIN,
     ),

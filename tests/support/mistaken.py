@@ -44,6 +44,7 @@ RUNS = STAGES.keys()
 
 SHELL: Mapping[str, Callable[..., object]] = {"cd": os.chdir, "mv": shutil.move, "rm": os.remove}
 
+MESSAGE = re.compile(r"^error: ", re.MULTILINE)
 # What is said of a unit, as it fails and in the end.
 UNIT = re.compile(r"^ *(?:unit )?\d+(?: failed)?: (.*)$", re.MULTILINE)
 
@@ -163,7 +164,7 @@ def judge(then: Outcome, code: int, printed: str, place: Path) -> None:
         return
     assert code != 0, f"ended well: {printed}"
     said = printed.lower()
-    assert said.count("error: ") <= 1, f"more than one message: {printed}"
+    assert len(MESSAGE.findall(said)) <= 1, f"more than one message: {printed}"
     causes = [re.sub(r"\d+", "", line) for line in UNIT.findall(printed)]
     assert len(causes) == len(set(causes)), f"one cause is told twice: {printed}"
     missing = [word for word in then.words if word.lower() not in said]
