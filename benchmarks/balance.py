@@ -52,7 +52,7 @@ def balance_of(capacity: int) -> str:
 
 
 def _cells(costs: PackCosts, order: np.ndarray) -> str:
-    measured = (costs.visual, costs.attention, PRICES.of(costs))
+    measured = (costs.visual, costs.attention, costs.priced(PRICES))
     cells = [
         " / ".join(f"{straggler(cost, order, ranks):.3f}" for cost in measured) for ranks in RANKS
     ]
@@ -71,7 +71,7 @@ def _nemo_costs(capacity: int, tokens: np.ndarray, visual: np.ndarray) -> PackCo
 
 
 def _quarters(plan: PackPlan, costs: PackCosts) -> str:
-    measured = {"visual": costs.visual, "attention": costs.attention, "cost": PRICES.of(costs)}
+    measured = {"visual": costs.visual, "attention": costs.attention, "cost": costs.priced(PRICES)}
     worst = dict.fromkeys(measured, 0.0)
     for epoch in range(EPOCHS):
         order = EpochOrder(plan, seed=1, epoch=epoch).all_packs()

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError
-from shardmill.model.plan import PackSpec, length_table
+from shardmill.model.plan import PackSpec, Prices, length_table
 from shardmill.packing.balance import (
-    CostModel,
     Halving,
     ModelShape,
     PackCosts,
@@ -78,7 +77,7 @@ def test_shuffled_packs_are_not_alike() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
 def test_price_that_cannot_be(bad: float) -> None:
     with pytest.raises(ConfigError, match="price of visual"):
-        CostModel(token=1, visual=bad, attention=1)
+        Prices(token=1, visual=bad, attention=1)
 
 
 def test_negative_shape_is_refused() -> None:
@@ -95,7 +94,7 @@ def test_prices_of_a_seven_billion_model_are_of_its_size() -> None:
 
 def test_price_of_a_pack() -> None:
     costs = PackCosts(np.array([10]), np.array([4]), np.array([52]))
-    assert CostModel(token=1, visual=10, attention=0.5).of(costs).tolist() == [76.0]
+    assert costs.priced(Prices(token=1, visual=10, attention=0.5, pack=2)).tolist() == [78.0]
 
 
 def test_sums_by_pack() -> None:

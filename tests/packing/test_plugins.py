@@ -57,9 +57,9 @@ class Cheapest:
     twice: bool = False
 
     def order(
-        self, visual: Costs, attention: Costs, *, block: int, key: int, loops: Loops
+        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
     ) -> Packs:
-        order = np.argsort(attention, kind="stable")
+        order = np.argsort(cost, kind="stable")
         return order[[0, *range(len(order) - 1)]] if self.twice else order
 
 

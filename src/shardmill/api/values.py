@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
+from shardmill.model.plan import Prices
 from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
 from shardmill.storage.path import as_path
-from shardmill.storage.text import read_toml
+from shardmill.storage.text import read_json, read_toml
 
 if TYPE_CHECKING:
     from shardmill.running.engine import Engine
@@ -88,6 +89,21 @@ def to_spec(value: str | Mapping[str, Any] | Spec, spec: type[Spec], *, where: s
         del value["kind"]
     made: Spec = from_plain(value, spec, where=where, trusted=True)
     return made
+
+
+def to_prices(prices: Place | Mapping[str, float] | None) -> Prices | None:
+    """Return measured prices: those of a file that `calibrate` wrote, or a table of them."""
+    if prices is None:
+        return None
+    if isinstance(prices, Mapping):
+        plain, where = prices, "prices"
+    else:
+        content = read_json(to_path(prices))
+        plain, where = content.get("prices") if isinstance(content, dict) else None, str(prices)
+        if not isinstance(plain, dict):
+            raise ConfigError(f"{prices} holds no prices: give a file that `calibrate` wrote")
+    found: Prices = from_plain(plain, Prices, where=where)
+    return found
 
 
 def to_bytes(size: int | str) -> int:

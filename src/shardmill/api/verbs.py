@@ -31,6 +31,7 @@ from shardmill.api.values import (
     to_path,
     to_plugin,
     to_plugins,
+    to_prices,
     to_spec,
     to_table,
     to_texts,
@@ -400,6 +401,7 @@ def plan(
     seed: int = 0,
     epoch: int = 0,
     model: str | Mapping[str, Any] = "",
+    prices: Place | Mapping[str, float] | None = None,
     allow_empty: bool = False,
 ) -> Plan:
     """Plan packs from the lengths of tokens, from those that `measure` counted, or from your own.
@@ -411,8 +413,11 @@ def plan(
     Writes one file, which is refused for any other data than the lengths it was made from. A file
     that is there already stays: it is this plan, or `ConfigError` says what differs. `method` and
     `balance` name how packs are filled and ordered ("window,window=512", or your own
-    "package.module:Class"). `model` is the shape of the model for the prices of the report:
-    "layers=32,hidden=4096". A plan without packs is `NothingKept`, unless you `allow_empty`.
+    "package.module:Class"). `prices` is the file that `calibrate` wrote, or {"token": seconds,
+    "visual": ..., "attention": ..., "pack": ...}: packs are ordered by that time too, and the
+    report is in seconds. Without it, `model` is the shape of a model whose FLOPs the report
+    compares: "layers=32,hidden=4096". A plan without
+    packs is `NothingKept`, unless you `allow_empty`.
 
         sm.plan(tokens, "packs.plan", capacity=8192).report.padding
         sm.plan([812, 90, 4403], "packs.plan", capacity=8192)[0]
@@ -439,8 +444,11 @@ def plan(
         block=block,
         seed=seed,
         epoch=epoch,
+        prices=to_prices(prices),
     )
-    prices = to_spec(model, ModelShape, where="model").prices()
+    shape = to_spec(model, ModelShape, where="model")
+    if model and prices is not None:
+        raise ConfigError("prices were measured with a model: give --prices or --model, not both")
     if isinstance(lengths, str | os.PathLike):
         table = read_lengths(to_path(lengths))
     else:
@@ -452,7 +460,7 @@ def plan(
         table = length_table(**columns)
     found = _existing_plan(to_path(out), spec, table)
     made = plan_packs(table, spec) if found is None else found
-    report = report_plan(made, table, prices, seed=seed)
+    report = report_plan(made, table, shape, seed=seed)
     if not len(made) and not allow_empty:
         raise NothingKept(f"nothing was planned: {counted(report.num_samples, report.dropped)}")
     if found is None:

@@ -18,7 +18,6 @@ from shardmill.cli.report import choice, defaults_of
 if TYPE_CHECKING:
     from shardmill.packing.report import PlanReport
 
-COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
 METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 
 
@@ -68,6 +67,13 @@ METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
     help="Shape of the model for prices: layers, hidden, feed_forward, vision_layers, "
     "vision_hidden, patches_per_token.  [default: a 7B vision-language model]",
 )
+@click.option(
+    "--prices",
+    type=PlaceType(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Seconds a token, visual token and square cost, as `calibrate` measured them: packs are "
+    "ordered by that time too, and the report is in seconds.",
+)
 @click.option("--allow-empty", is_flag=True, help="A plan without packs is success.")
 @json_option
 def plan(lengths: Path, out: Path, as_json: bool, **flags: Any) -> None:
@@ -110,6 +116,7 @@ def print_plan(made: Plan, as_json: bool) -> None:
             ("documents", "{} to {} a pack, {:.1f} on average".format(*_documents(report))),
             ("lengths", "exact" if is_exact else f"estimates, headroom {plan.spec.headroom:g}"),
             ("left out", _left_out(report)),
+            *([] if report.seconds is None else [("time", _time(report))]),
         ]
     )
     _print_stragglers(report)
@@ -125,10 +132,10 @@ def _print_stragglers(report: PlanReport) -> None:
         [
             (
                 str(found.ranks),
-                COSTS[found.cost],
+                found.cost,
                 f"{found.before:.3f}",
                 f"{found.after:.3f}",
-                humanize.percent(1 - found.after / found.before) if found.cost == "cost" else "",
+                humanize.percent(1 - found.after / found.before) if "step" in found.cost else "",
             )
             for found in report.stragglers
         ],
@@ -188,3 +195,9 @@ def _left_out(report: PlanReport) -> str:
     if report.num_cut:
         parts.append(f"text cut from {humanize.plural(report.num_cut, 'sample')}")
     return ", ".join(parts) or "nothing"
+
+
+def _time(report: PlanReport) -> str:
+    assert report.seconds is not None
+    mean = report.seconds / max(1, report.num_packs)
+    return f"{mean:.3g} s a pack, {humanize.duration(report.seconds)} an epoch on one GPU"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,33 @@ def lengths_digest(table: LengthTable) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a pack costs: so much a token, a visual token on top of it, a square of a length, a pack.
+
+    Prices that were measured (`shardmill calibrate`) are seconds; those of a model's shape are
+    FLOPs and serve to compare packs.
+    """
+
+    token: float
+    visual: float
+    attention: float
+    pack: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            price = getattr(self, name)
+            if not isfinite(price) or price < 0:
+                raise ConfigError(f"the price of {name} must be a finite number >= 0, got {price}")
+
+    def of(
+        self, tokens: NDArray[np.int64], visual: NDArray[np.int64], attention: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return what packs with these counts cost."""
+        of_tokens = self.token * tokens + self.visual * visual
+        return np.asarray(self.pack + of_tokens + self.attention * attention)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpec:
     """How to pack: everything that a plan depends on besides the lengths.
 
@@ -215,7 +243,8 @@ class PackSpec:
     lengths need none. `method` names the packer and `balance` the balancer, with their fields:
     "auto", "window,window=512", "package.module:Class,field=value". `block` packs of like cost stay
     together in every order: a power of two, and at least the number of packs in a step. Another
-    `epoch` gives the same documents other neighbours.
+    `epoch` gives the same documents other neighbours. `prices` are measured seconds: with them,
+    packs are ordered by their visual tokens and their time, else by visual tokens and attention.
     """
 
     capacity: int
@@ -229,6 +258,7 @@ class PackSpec:
     block: int = 512
     seed: int = 0
     epoch: int = 0
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.capacity <= MAX_CAPACITY:

@@ -1,13 +1,14 @@
 """What a pack costs to train on, and the order of packs in which neighbours cost alike.
 
 A price is a line in the tokens of a pack, its visual tokens and the squares of its documents'
-lengths, in FLOPs of forward and backward: 6 for each parameter and token, and for causal attention
-6 x layers x hidden for each square.
+lengths: seconds that were measured, or the FLOPs of forward and backward by a model's shape, 6 for
+each parameter and token, and for causal attention 6 x layers x hidden for each square.
 
 A balancer orders packs so that the ranks of a step finish together. `Halving` splits the packs in
-two at a power of two, on whichever of visual and attention cost spreads more among them, and each
-half again: every aligned run of 2, 4, 8 ... packs is alike, so one order fits any number of ranks.
-What does not fill a whole block (see `order.segments`) is taken out first, evenly over all costs,
+two at a power of two, on whichever of two costs spreads more among them, and each half again: the
+visual tokens, and the squares of lengths or, where prices were measured, the time. (Packs alike in
+visual tokens and in time are alike in the rest, because time is a sum of these.) Every aligned run
+of 2, 4, 8 ... packs is alike then, so one order fits any number of ranks. What does not fill a whole block (see `order.segments`) is taken out first, evenly over all costs,
 and comes last, so that blocks can be shuffled without moving the borders of others. All comparisons
 are between integers, so that the order is the same on every machine.
 
@@ -18,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
-from shardmill.model.plan import LengthTable, PackPlan
+from shardmill.model.plan import LengthTable, PackPlan, Prices
 from shardmill.packing.loops import Loops, Packs
 from shardmill.packing.order import segments, shuffled
 
@@ -33,29 +33,6 @@ CHUNK = 1 << 16  # packs at a time, so that memory does not grow with the table
 
 Costs: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
-    """The price of a token, of a visual token on top of it, and of a square of a length."""
-
-    token: float
-    visual: float
-    attention: float
-
-    def __post_init__(self) -> None:
-        for name in ("token", "visual", "attention"):
-            price = getattr(self, name)
-            if not isfinite(price) or price < 0:
-                raise ConfigError(f"the price of {name} must be a finite number >= 0, got {price}")
-
-    def of(self, costs: PackCosts) -> NDArray[np.float64]:
-        """Return the price of each pack."""
-        return np.asarray(
-            self.token * costs.tokens
-            + self.visual * costs.visual
-            + self.attention * costs.attention
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +55,13 @@ class ModelShape:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
 
-    def prices(self) -> CostModel:
+    def prices(self) -> Prices:
         """Return 6 FLOPs a parameter and token, and causal attention."""
         # Parameters of a layer: four square projections of attention and three of a gated
         # feed-forward; in the tower, four and a feed-forward of 2 x 4, so 12 squares.
         text = self.layers * (4 * self.hidden**2 + 3 * self.hidden * self.feed_forward)
         vision = 12 * self.vision_layers * self.vision_hidden**2 * self.patches_per_token
-        return CostModel(token=6 * text, visual=6 * vision, attention=6 * self.layers * self.hidden)
+        return Prices(token=6 * text, visual=6 * vision, attention=6 * self.layers * self.hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +74,10 @@ class PackCosts:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def priced(self, prices: Prices) -> NDArray[np.float64]:
+        """Return what each pack costs."""
+        return prices.of(self.tokens, self.visual, self.attention)
 
 
 def sum_by_pack(
@@ -131,11 +112,12 @@ class Balancer(Protocol):
     """A frozen dataclass; its fields are its settings."""
 
     def order(
-        self, visual: Costs, attention: Costs, *, block: int, key: int, loops: Loops
+        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
     ) -> Packs:
         """Return all packs, 0 to n - 1, in the order in which neighbours cost alike.
 
-        `visual` and `attention` are the visual tokens and the sum of squared lengths of each pack.
+        `visual` are the visual tokens of each pack, `cost` its sum of squared lengths or, where the
+        spec has prices, its time in nanoseconds.
         Epochs shuffle whole blocks of at most `block` packs; `key` seeds random choices.
         """
 
@@ -145,7 +127,7 @@ class Shuffled:
     """Packs in random order."""
 
     def order(
-        self, visual: Costs, attention: Costs, *, block: int, key: int, loops: Loops
+        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
     ) -> Packs:
         """Return all packs, shuffled with this key."""
         return shuffled(len(visual), key).astype(np.uint32)
@@ -156,20 +138,20 @@ class Halving:
     """Recursive halving on the cost that spreads more."""
 
     def order(
-        self, visual: Costs, attention: Costs, *, block: int, key: int, loops: Loops
+        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
     ) -> Packs:
         """Return the packs so that like stands beside like inside each segment of the order."""
         # Equal costs stand in random order, or such packs would stay in the order of making.
         mixed = shuffled(len(visual), key).astype(np.uint32)
         by_visual = mixed[np.argsort(visual[mixed], kind="stable")]
-        by_attention = mixed[np.argsort(attention[mixed], kind="stable")]
+        by_cost = mixed[np.argsort(cost[mixed], kind="stable")]
         parts = []
         for _, stop, _ in segments(len(mixed), block):
             later = _fair_share(by_visual, len(mixed) - stop, len(mixed))
-            in_first, in_second = later[by_visual], later[by_attention]
-            first, second = by_visual[~in_first], by_attention[~in_second]
-            parts.append(_split(first, second, visual, attention, loops))
-            by_visual, by_attention = by_visual[in_first], by_attention[in_second]
+            in_first, in_second = later[by_visual], later[by_cost]
+            first, second = by_visual[~in_first], by_cost[~in_second]
+            parts.append(_split(first, second, visual, cost, loops))
+            by_visual, by_cost = by_visual[in_first], by_cost[in_second]
         return np.concatenate(parts) if parts else mixed
 
 
@@ -182,7 +164,7 @@ def _fair_share(by_visual: Packs, num_taken: int, num_packs: int) -> NDArray[np.
 
 
 def _split(
-    by_visual: Packs, by_attention: Packs, visual: Costs, attention: Costs, loops: Loops
+    by_visual: Packs, by_cost: Packs, visual: Costs, cost: Costs, loops: Loops
 ) -> Packs:
     # Level by level, all runs of one size at once as rows of a matrix. Each run is kept sorted by
     # both costs, so its middle and its spread are simply looked up. Of 11 packs, the one run of 11
@@ -194,9 +176,9 @@ def _split(
         for part, width in ((slice(0, whole), size), (slice(whole, None), len(by_visual) - whole)):
             if width > size // 2 and by_visual[part].size:
                 first = by_visual[part].reshape(-1, width)
-                second = by_attention[part].reshape(-1, width)
-                on_attention = _spread(second, attention) > _spread(first, visual)
-                loops.halve(first, second, on_attention, size // 2, is_left)
+                second = by_cost[part].reshape(-1, width)
+                on_cost = _spread(second, cost) > _spread(first, visual)
+                loops.halve(first, second, on_cost, size // 2, is_left)
         size //= 2
     return by_visual
 

@@ -200,12 +200,12 @@ def _chains(parent: Any, length_of: Any, quantity_of: Any, packs_of: Any, num: i
 
 
 @compiled
-def halve(by_visual: Any, by_attention: Any, on_attention: Any, middle: int, is_left: Any) -> None:
+def halve(by_visual: Any, by_cost: Any, on_cost: Any, middle: int, is_left: Any) -> None:
     rest = np.empty(by_visual.shape[1], np.uint32)
     for row in range(len(by_visual)):
         # The matrix that decides is sorted already: its left half is the cheap one.
-        decided, other = by_visual[row], by_attention[row]
-        if on_attention[row]:
+        decided, other = by_visual[row], by_cost[row]
+        if on_cost[row]:
             decided, other = other, decided
         for place in range(middle):
             is_left[decided[place]] = True

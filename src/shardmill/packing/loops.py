@@ -347,19 +347,19 @@ def _deal_runs(
 
 def halve(
     by_visual: Packs,
-    by_attention: Packs,
-    on_attention: NDArray[np.bool_],
+    by_cost: Packs,
+    on_cost: NDArray[np.bool_],
     middle: int,
     is_left: NDArray[np.bool_],
 ) -> None:
     """Move the `middle` cheapest packs of each row to its left, keeping both sides sorted.
 
-    Both matrices hold the same packs in each row. `on_attention` says for each row which cost
+    Both matrices hold the same packs in each row. `on_cost` says for each row which cost
     decides; `is_left` is working space for one flag a pack, all False before and after.
     """
-    left = np.where(on_attention[:, None], by_attention[:, :middle], by_visual[:, :middle])
+    left = np.where(on_cost[:, None], by_cost[:, :middle], by_visual[:, :middle])
     is_left[left] = True
-    for run in (by_visual, by_attention):
+    for run in (by_visual, by_cost):
         # Every row has `middle` packs on the left, so that both sides are matrices again.
         mask = is_left[run]
         right = run[~mask].reshape(len(run), -1)

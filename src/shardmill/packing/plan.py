@@ -190,7 +190,10 @@ def _finish(
     patterns = choice.patterns
     documents = np.repeat(patterns.documents(), patterns.repeats)
     lengths = patterns.run_length.astype(np.int64) * spec.alignment
-    attention = np.repeat(patterns.sum_runs(lengths**2 * patterns.run_count), patterns.repeats)
+    tokens, squares = (
+        np.repeat(patterns.sum_runs(lengths**power * patterns.run_count), patterns.repeats)
+        for power in (1, 2)
+    )
     dropped, reason, reasons = usable.dropped, usable.drop_reason, usable.drop_reasons
     if spec.max_packs is not None and spec.max_packs < len(documents):
         # A fair sample: any packs, not the first ones.
@@ -199,19 +202,26 @@ def _finish(
         kept[order[: spec.max_packs]] = True
         in_kept = np.repeat(kept, documents)
         late = np.sort(members[~in_kept])
-        members, documents, attention = members[in_kept], documents[kept], attention[kept]
+        members, documents = members[in_kept], documents[kept]
+        tokens, squares = tokens[kept], squares[kept]
         dropped = np.concatenate([dropped, late])
         reason = np.concatenate([reason, np.full(len(late), len(reasons), np.uint8)])
         reasons = (*reasons, BEYOND_MAX_PACKS)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(documents)])
     visual = sum_by_pack(lambda rows: table.num_visual[rows], members, starts)
+    cost = squares
+    if spec.prices is not None:
+        # Whole nanoseconds, so that a last bit does not decide which of two packs comes first. Less
+        # what the cheapest takes: what all packs share would hide by how much they differ.
+        cost = np.rint(1e9 * spec.prices.of(tokens, visual, squares)).astype(np.int64)
+        cost -= cost.min(initial=np.iinfo(np.int64).max)
     return PackPlan(
         spec=spec,
         lengths_digest=table.digest,
         num_rows=len(table),
         members=members,
         starts=starts,
-        balanced=_balanced(spec, visual, attention, loops),
+        balanced=_balanced(spec, visual, cost, loops),
         dropped=dropped,
         drop_reason=reason,
         drop_reasons=reasons,
@@ -225,12 +235,12 @@ def _finish(
 
 
 def _balanced(
-    spec: PackSpec, visual: NDArray[np.int64], attention: NDArray[np.int64], loops: Loops
+    spec: PackSpec, visual: NDArray[np.int64], cost: NDArray[np.int64], loops: Loops
 ) -> NDArray[np.uint32]:
     plain = parse_plugin(spec.balance)
     balancer: Balancer = build(BALANCERS, plain, where="balance", trusted=False)
     key = mix(spec.seed, spec.epoch, 4)
-    order = np.asarray(balancer.order(visual, attention, block=spec.block, key=key, loops=loops))
+    order = np.asarray(balancer.order(visual, cost, block=spec.block, key=key, loops=loops))
     if plain["kind"] not in BALANCERS and not np.array_equal(np.sort(order), range(len(visual))):
         raise ConfigError(f"the balancer {spec.balance!r} does not list each pack once")
     return order.astype(np.uint32, copy=False)

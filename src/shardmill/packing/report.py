@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.rng import mix
-from shardmill.packing.balance import CostModel, PackCosts, pack_costs
+from shardmill.packing.balance import ModelShape, PackCosts, pack_costs
 from shardmill.packing.order import EpochOrder, shuffled
 
 RANKS = (8, 64, 512)  # a node, a small and a large run
@@ -53,6 +53,7 @@ class PlanReport:
     inside documents. `parts` are the mean costs of the quarters of an epoch over the mean of all.
     `step_spread` is the standard deviation of visual tokens between steps of 8 packs over their
     mean, in random and in planned order: planned steps are more alike inside, so they differ more.
+    `seconds` is what all packs of an epoch take on one GPU, by the prices of the plan if it has any.
     """
 
     num_samples: int
@@ -70,14 +71,33 @@ class PlanReport:
     parts: tuple[float, ...]
     step_spread: tuple[float, float]
     sources: tuple[SourceShare, ...]
+    seconds: float | None = None
+
+
+def price_packs(
+    plan: PackPlan, table: LengthTable, model: ModelShape | None = None
+) -> tuple[PackCosts, NDArray[np.float64], str]:
+    """Return what each pack holds, what it costs, and the name of that cost.
+
+    The prices are those of the plan, in seconds, or those of the shape of a model.
+    """
+    plan.check_table(table)
+    costs = pack_costs(plan, table)
+    if plan.spec.prices is not None:
+        return costs, costs.priced(plan.spec.prices), "step time"
+    return costs, costs.priced((model or ModelShape()).prices()), "modelled step"
 
 
 def report_plan(
-    plan: PackPlan, table: LengthTable, prices: CostModel, *, seed: int = 0, epoch: int = 0
+    plan: PackPlan,
+    table: LengthTable,
+    model: ModelShape | None = None,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
 ) -> PlanReport:
     """Return the figures of a plan for the order of one epoch."""
-    plan.check_table(table)
-    costs = pack_costs(plan, table)
+    costs, priced, name = price_packs(plan, table, model)
     documents = np.diff(plan.starts)
     places = len(plan) * plan.spec.capacity
     tokens = int(costs.tokens.sum())
@@ -99,10 +119,11 @@ def report_plan(
         ),
         padding=1 - tokens / places if places else 0.0,
         alignment_padding=_alignment_padding(plan, table) / places if places else 0.0,
-        stragglers=_stragglers(costs, prices, before, after),
-        parts=_parts(prices.of(costs)[after]),
+        stragglers=_stragglers(costs_by_name(costs, priced, name), before, after),
+        parts=_parts(priced[after]),
         step_spread=(_step_spread(costs.visual[before]), _step_spread(costs.visual[after])),
         sources=source_shares(plan, table),
+        seconds=None if plan.spec.prices is None else float(priced.sum()),
     )
 
 
@@ -115,16 +136,22 @@ def straggler(cost: NDArray[Any], order: NDArray[Any], ranks: int) -> float:
     return float((steps.max(axis=1)[busy] / mean[busy]).mean()) if busy.any() else 1.0
 
 
+def costs_by_name(
+    costs: PackCosts, priced: NDArray[np.float64], name: str
+) -> dict[str, NDArray[Any]]:
+    """Return the costs that ranks may wait for, by what they are called."""
+    named = {"visual tokens": costs.visual, "attention": costs.attention, name: priced}
+    return {name: cost for name, cost in named.items() if cost.any()}
+
+
 def _stragglers(
-    costs: PackCosts, prices: CostModel, before: NDArray[Any], after: NDArray[Any]
+    costs: dict[str, NDArray[Any]], before: NDArray[Any], after: NDArray[Any]
 ) -> tuple[Straggler, ...]:
-    measured = {"visual": costs.visual, "attention": costs.attention, "cost": prices.of(costs)}
     return tuple(
         Straggler(ranks, name, straggler(cost, before, ranks), straggler(cost, after, ranks))
         for ranks in RANKS
-        if len(costs) >= ranks
-        for name, cost in measured.items()
-        if cost.any()
+        if len(before) >= ranks
+        for name, cost in costs.items()
     )
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError
 from shardmill.model.plan import LengthTable, PackPlan, join_tables, length_table
 from shardmill.model.rng import mix
-from shardmill.packing.balance import ModelShape, PackCosts, pack_costs
+from shardmill.packing.balance import PackCosts
 from shardmill.packing.order import EpochOrder, shuffled
-from shardmill.packing.report import source_shares, straggler
+from shardmill.packing.report import costs_by_name, price_packs, source_shares, straggler
 from shardmill.shards.tokens.shard import shard_lengths
 from shardmill.view.answers import Query
 from shardmill.view.context import Context, Folder
@@ -26,7 +26,6 @@ MAX_SHARDS = 64
 NUM_BINS = 48
 MAX_SOURCES = 8
 NUM_POINTS = 240
-COSTS = {"visual": "visual tokens", "attention": "attention", "cost": "modelled step"}
 
 
 def show_plots(context: Context, query: Query) -> dict[str, Any]:
@@ -110,24 +109,27 @@ def histogram(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricedPlan:
-    """What the packs of a plan cost, and two orders of them: as planned, and only shuffled."""
+    """What the packs of a plan cost, and two orders of them: as planned, and only shuffled.
+
+    `cost` is what `prices` are: "step time" in seconds, or "modelled step".
+    """
 
     plan: PackPlan
     costs: PackCosts
     prices: NDArray[np.float64]
+    cost: str
     planned: NDArray[np.uint32]
     shuffled: NDArray[Any]
 
 
 def price_plan(plan: PackPlan, table: LengthTable) -> PricedPlan:
-    """Return the costs of a plan for a 7B model with a vision tower; `StaleError` if the table is
-    not the one that was planned."""
-    plan.check_table(table)
-    costs = pack_costs(plan, table)
+    """Return the costs of a plan by its own prices, or for a 7B model with a vision tower.
+
+    Raises `StaleError` if the table is not the one that was planned.
+    """
     return PricedPlan(
         plan,
-        costs,
-        ModelShape().prices().of(costs),
+        *price_packs(plan, table),
         EpochOrder(plan, seed=plan.spec.seed, epoch=0).all_packs(),
         shuffled(len(plan), mix(plan.spec.seed, 0, 1)),
     )
@@ -147,29 +149,28 @@ def pack_plots(priced: PricedPlan, table: LengthTable) -> dict[str, Any]:
 def step_plots(priced: PricedPlan, world: int) -> dict[str, Any]:
     """Return what steps cost on `world` ranks, and how long ranks wait for each other."""
     ranks = max(1, min(world, len(priced.plan)))
-    costs = priced.costs
-    measured = {"visual": costs.visual, "attention": costs.attention, "cost": priced.prices}
+    named = costs_by_name(priced.costs, priced.prices, priced.cost)
     return {
         "world": ranks,
         "stragglers": [
             {
-                "cost": COSTS[name],
+                "cost": name,
                 "shuffled": straggler(cost, priced.shuffled, ranks),
                 "planned": straggler(cost, priced.planned, ranks),
             }
-            for name, cost in measured.items()
-            if cost.any()
+            for name, cost in named.items()
         ],
         "steps": _steps(priced, ranks),
     }
 
 
 def _steps(priced: PricedPlan, ranks: int) -> dict[str, Any]:
-    """Return the mean and the most expensive rank of some hundred steps, over the mean pack."""
-    mean = float(priced.prices.mean()) or 1.0
+    """Return the mean and the slowest rank of some hundred steps, in seconds or mean packs."""
+    in_seconds = priced.plan.spec.prices is not None
+    mean = 1.0 if in_seconds else float(priced.prices.mean()) or 1.0
     num_steps = len(priced.plan) // ranks
     chosen = np.unique(np.linspace(0, max(0, num_steps - 1), NUM_POINTS).astype(int))[:num_steps]
-    answer: dict[str, Any] = {"num_steps": num_steps}
+    answer: dict[str, Any] = {"num_steps": num_steps, "in_seconds": in_seconds}
     for name in ("planned", "shuffled"):
         order = getattr(priced, name)[: num_steps * ranks].reshape(num_steps, ranks)
         steps = priced.prices[order[chosen]] / mean

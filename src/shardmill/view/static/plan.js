@@ -97,7 +97,7 @@ export async function planView({ ask, route, page }) {
               ],
               {
                 title: "Cost of each step",
-                about: `relative to the mean pack, ${plural(plan.steps.num_steps, "step")}`,
+                about: `${plan.steps.in_seconds ? "in seconds" : "relative to the mean pack"}, ${plural(plan.steps.num_steps, "step")}`,
                 unit: "steps",
               },
             ),
