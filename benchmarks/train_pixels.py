@@ -3,13 +3,15 @@
 Chats of English prose, most with a JPEG of a common size, through the image processor of Qwen2.5-VL
 and its real tokenizer, two DataLoader workers, CPU time of all processes:
 
-    lazy     read, render, tokenize, find the answers, decode, process, lay out, collate
-    built    packs whose ids, masks and positions wait in memory; decode, process, collate
+    lazy     read, render, tokenize, find the answers, decode, arrange, lay out, collate
+    built    packs whose ids, masks and positions wait in memory; decode, arrange, collate
     media    the images of the packs decoded and processed, in one process, nothing else
+    levels   the images decoded and arranged as uint8, for floats to be made on the device
+    floats   the same, and floats made of them here
     decode   the images of the packs decoded, in one process, nothing else
 
-What lazy costs more than built is the overhead of packing lazily. Goal: 10 % of what it takes to
-get the images from JPEG to what the model takes (media).
+What lazy costs more than built is the overhead of packing lazily. Goals: `levels` a quarter of what
+the processor takes (media) in a quarter of the bytes, `floats` never more than it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Built:
 
     def __getitem__(self, number: int) -> Any:
         found = self.packs[number]
-        tensors = process(self.reader, found.pack.samples.tolist())
+        tensors = process(self.reader, found.pack.samples.tolist(), "floats")
         return replace(found, tensors=tensors)
 
 
@@ -91,7 +93,7 @@ def built(folder: str) -> Work:
     return work
 
 
-def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[str, Any]:
+def process(reader: Any, rows: list[int], how: str) -> dict[str, Any]:
     """Return the tensors of the images of these samples, an image at a time as they come."""
     import simplejpeg
     import torch
@@ -102,33 +104,27 @@ def process(reader: Any, rows: list[int], *, decode_only: bool = False) -> dict[
         if "jpg" not in sample.members:
             continue
         pixels = simplejpeg.decode_jpeg(sample.members["jpg"])
-        if not decode_only:
+        if how == "media":
             image = Image.fromarray(pixels)
             made.append(reader.processor.image_processor(images=[image], return_tensors="pt"))
-    return {n: torch.cat([one[n] for one in made]) for n in (made[0] if made else ())}
+        elif how in ("levels", "floats"):
+            made.append(reader.levels.make([pixels]))
+    joined = {n: torch.cat([one[n] for one in made]) for n in (made[0] if made else ())}
+    return reader.levels.finish(joined) if how == "floats" else joined
 
 
-def media(folder: str) -> Work:
-    """The images, decoded and processed."""
-    packs = _open(folder)
-    return _alone(packs, decode_only=False)
-
-
-def decode(folder: str) -> Work:
-    """The images, decoded."""
-    packs = _open(folder)
-    return _alone(packs, decode_only=True)
-
-
-def _alone(packs: Any, *, decode_only: bool) -> Work:
+def alone(folder: str, how: str) -> Work:
+    """The images and nothing else."""
     import torch
+
+    packs = _open(folder)
 
     torch.set_num_threads(1)  # as in a worker
     plan = packs.plans.first
 
     def work() -> int:
         for number in range(len(plan)):
-            process(packs.reader, plan[number].tolist(), decode_only=decode_only)
+            process(packs.reader, plan[number].tolist(), how)
         return len(plan)
 
     return work
@@ -138,15 +134,19 @@ def section(folder: Path, num: int, rounds: int) -> str:
     """Run the contest and return its table and what it says."""
     make_inputs(folder, num)
     contest = Contest(f"Packs of {CAPACITY:,} tokens with images, {WORKERS} workers", unit="pack")
-    for name in ("lazy", "built", "media", "decode"):
+    for name in ("lazy", "built"):
         contest.add(name, __file__, name, folder=str(folder))
+    for how in ("media", "levels", "floats", "decode"):
+        contest.add(how, __file__, "alone", folder=str(folder), how=how)
     contest.run(rounds)
     cost = {c.name: c.cpu_us for c in contest.contestants}
     overhead = cost["lazy"] - cost["built"]
     text = (
         f"Building packs when they are asked for costs {100 * overhead / cost['media']:.1f} % of "
         f"decoding and processing their images, {100 * overhead / cost['decode']:.1f} % of "
-        "decoding them alone."
+        "decoding them alone. Levels take "
+        f"{cost['levels'] / cost['media']:.2f} x the CPU of the processor, floats "
+        f"{cost['floats'] / cost['media']:.2f} x."
     )
     return f"## {contest.title}\n\n{contest.table(than='media')}\n\n{text}"
 

@@ -56,9 +56,7 @@ class Cheapest:
 
     twice: bool = False
 
-    def order(
-        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
-    ) -> Packs:
+    def order(self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops) -> Packs:
         order = np.argsort(cost, kind="stable")
         return order[[0, *range(len(order) - 1)]] if self.twice else order
 

@@ -13,6 +13,7 @@ from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
 from shardmill.packing.report import report_plan, source_shares, straggler
 
+
 def test_books_balance_by_source() -> None:
     table = length_table(
         [6, 7, 30, 12, 0],

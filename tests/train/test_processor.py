@@ -33,9 +33,7 @@ def asked() -> PixelProcessor:
 
 
 def white(width: int, height: int) -> Any:
-    from PIL import Image
-
-    return Image.new("RGB", (width, height))
+    return np.zeros((height, width, 3), np.uint8)
 
 
 def test_images_alone_are_what_the_whole_processor_makes(asked: PixelProcessor) -> None:

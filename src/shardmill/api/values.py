@@ -95,14 +95,13 @@ def to_prices(prices: Place | Mapping[str, float] | None) -> Prices | None:
     """Return measured prices: those of a file that `calibrate` wrote, or a table of them."""
     if prices is None:
         return None
-    if isinstance(prices, Mapping):
-        plain, where = prices, "prices"
-    else:
+    plain: Any = prices
+    if not isinstance(prices, Mapping):
         content = read_json(to_path(prices))
-        plain, where = content.get("prices") if isinstance(content, dict) else None, str(prices)
+        plain = content.get("prices") if isinstance(content, dict) else None
         if not isinstance(plain, dict):
             raise ConfigError(f"{prices} holds no prices: give a file that `calibrate` wrote")
-    found: Prices = from_plain(plain, Prices, where=where)
+    found: Prices = from_plain(plain, Prices, where="prices")
     return found
 
 

@@ -207,7 +207,7 @@ def lengths_digest(table: LengthTable) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a pack costs: so much a token, a visual token on top of it, a square of a length, a pack.
+    """What a pack costs: so much a token, a visual token on top, a square of a length, a pack.
 
     Prices that were measured (`shardmill calibrate`) are seconds; those of a model's shape are
     FLOPs and serve to compare packs.

@@ -8,9 +8,10 @@ A balancer orders packs so that the ranks of a step finish together. `Halving` s
 two at a power of two, on whichever of two costs spreads more among them, and each half again: the
 visual tokens, and the squares of lengths or, where prices were measured, the time. (Packs alike in
 visual tokens and in time are alike in the rest, because time is a sum of these.) Every aligned run
-of 2, 4, 8 ... packs is alike then, so one order fits any number of ranks. What does not fill a whole block (see `order.segments`) is taken out first, evenly over all costs,
-and comes last, so that blocks can be shuffled without moving the borders of others. All comparisons
-are between integers, so that the order is the same on every machine.
+of 2, 4, 8 ... packs is alike then, so one order fits any number of ranks. What does not fill a
+whole block (see `order.segments`) is taken out first, evenly over all costs, and comes last, so
+that blocks can be shuffled without moving the borders of others. All comparisons are between
+integers, so that the order is the same on every machine.
 
 `Shuffled` does not balance: for data whose packs cost alike anyway, or to compare with.
 """
@@ -111,9 +112,7 @@ def pack_costs(plan: PackPlan, table: LengthTable) -> PackCosts:
 class Balancer(Protocol):
     """A frozen dataclass; its fields are its settings."""
 
-    def order(
-        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
-    ) -> Packs:
+    def order(self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops) -> Packs:
         """Return all packs, 0 to n - 1, in the order in which neighbours cost alike.
 
         `visual` are the visual tokens of each pack, `cost` its sum of squared lengths or, where the
@@ -126,9 +125,7 @@ class Balancer(Protocol):
 class Shuffled:
     """Packs in random order."""
 
-    def order(
-        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
-    ) -> Packs:
+    def order(self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops) -> Packs:
         """Return all packs, shuffled with this key."""
         return shuffled(len(visual), key).astype(np.uint32)
 
@@ -137,9 +134,7 @@ class Shuffled:
 class Halving:
     """Recursive halving on the cost that spreads more."""
 
-    def order(
-        self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops
-    ) -> Packs:
+    def order(self, visual: Costs, cost: Costs, *, block: int, key: int, loops: Loops) -> Packs:
         """Return the packs so that like stands beside like inside each segment of the order."""
         # Equal costs stand in random order, or such packs would stay in the order of making.
         mixed = shuffled(len(visual), key).astype(np.uint32)
@@ -163,9 +158,7 @@ def _fair_share(by_visual: Packs, num_taken: int, num_packs: int) -> NDArray[np.
     return taken
 
 
-def _split(
-    by_visual: Packs, by_cost: Packs, visual: Costs, cost: Costs, loops: Loops
-) -> Packs:
+def _split(by_visual: Packs, by_cost: Packs, visual: Costs, cost: Costs, loops: Loops) -> Packs:
     # Level by level, all runs of one size at once as rows of a matrix. Each run is kept sorted by
     # both costs, so its middle and its spread are simply looked up. Of 11 packs, the one run of 11
     # is split at 8, then 8 at 4 (3 is less than a half yet), then 4, 4 and 3 each at 2.

@@ -53,7 +53,7 @@ class PlanReport:
     inside documents. `parts` are the mean costs of the quarters of an epoch over the mean of all.
     `step_spread` is the standard deviation of visual tokens between steps of 8 packs over their
     mean, in random and in planned order: planned steps are more alike inside, so they differ more.
-    `seconds` is what all packs of an epoch take on one GPU, by the prices of the plan if it has any.
+    `seconds` is what all packs of an epoch take on one GPU, if the plan has prices.
     """
 
     num_samples: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from shardmill.train.documents import (
     tokens_behind,
 )
 from shardmill.train.health import Health, SampleFault
+from shardmill.train.levels import PIXELS
 from shardmill.train.order import NO_PACK, Remainder, StepSampler, split_of
 from shardmill.train.plans import EpochPlans, OnePlan, Plans
 from shardmill.train.samples import keep_freed_memory
@@ -129,6 +130,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
         self.digest = self.plans.digest(self.reader.shards)
         self.plan_checksum = first.checksum
+        # Whether pixels stay uint8 because the loader makes floats of them on its device.
+        self.in_levels = False
         # Last, so that nothing is copied for a data set that is refused.
         self.staging = None
         if staged_dir is not None and isinstance(data, str | os.PathLike):
@@ -151,7 +154,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
             samples=members[kept],
             positions=self._positions(found),
         )
-        return TrainPack(number, pack, join_tensors([one.tensors for one in found]))
+        return TrainPack(number, pack, self._joined([one.tensors for one in found]))
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers map the lengths themselves, and read copies that this process makes.
@@ -249,6 +252,15 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
             raise SampleError("not as long as planned", f"{found} tokens, planned {measured}")
         planned = int(plan.lengths_of(np.array([row], np.uint32), self.table)[0])
         return planned if self.table.exact or planned < measured else None
+
+    def _joined(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        levels = getattr(self.reader, "levels", None)
+        if levels is not None:
+            dtypes = {own[PIXELS].dtype for own in tensors if PIXELS in own}
+            # Some images may have gone through the processor: they are floats already.
+            if len(dtypes) > 1 or not self.in_levels:
+                tensors = [levels.finish(own) for own in tensors]
+        return join_tensors(tensors)
 
     def _positions(self, rows: list[TrainRow]) -> list[NDArray[np.int64]] | None:
         # Only the processor knows the seconds between the patches of a video.

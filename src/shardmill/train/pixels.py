@@ -1,12 +1,12 @@
 """Documents for models that take pixels: a Hugging Face processor works in the loader worker.
 
 The sample is read from its tar, its images and the chosen frames of its videos are decoded, the
-chat template is rendered and tokenized, and the processor makes tensors of the media. The visual
-rule that counted the tokens says which frames to take and how the processor writes media into the
-text, so that the answers, which carry loss, are found in its ids (see `processor`). What it says of
-media is compared with the processor for every sample, the whole text for the first samples of each
-process. Without a rule, images are served by processors that write each placeholder as a run of
-itself.
+chat template is rendered and tokenized, and the processor makes tensors of the media; those of
+images are made by `levels` where it can, which is faster. The visual rule that counted the tokens
+says which frames to take and how the processor writes media into the text, so that the answers,
+which carry loss, are found in its ids (see `processor`). What it says of media is compared with the
+processor for every sample, the whole text and the pixels for the first samples of each process.
+Without a rule, images are served by processors that write each placeholder as a run of itself.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from shardmill.tokens.templates.jinja import answer_spans
 from shardmill.tokens.templates.template import conversation
 from shardmill.tokens.visual.rule import Visual, VisualRule, rule_of_folder, rule_of_processor
 from shardmill.train.documents import TrainRow
+from shardmill.train.levels import Levels
 from shardmill.train.processor import (
     ChatMedium,
     PixelProcessor,
@@ -64,11 +65,13 @@ class PixelReader:
     tools_field: str = "tools"
     reader: RawReader = field(init=False, repr=False)
     asked: PixelProcessor = field(init=False, repr=False)
+    levels: Levels | None = field(init=False, repr=False)
     _num_read: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         self.reader = RawReader(self.samples)
         self.asked = PixelProcessor(self.processor, self.rule)
+        self.levels = Levels.of(self.processor, self.rule)
 
     @classmethod
     def open(
@@ -108,14 +111,20 @@ class PixelReader:
         self.reader.announce(rows)
 
     def read(self, row: int) -> TrainRow:
-        """Return the processor's ids and tensors of a sample, with loss on the answers."""
+        """Return the processor's ids and tensors of a sample, with loss on the answers.
+
+        `pixel_values` may be uint8: `Levels.finish` makes them what the model takes.
+        """
         (raw,) = self.reader.views([row])
         sample = parse_sample(raw.key, raw.members)
         segments = sample.document.media()
         sizes = self.reader.sizes(row) if any(s.kind == "video" for s in segments) else {}
         media = [self._decode(sample, segment, sizes) for segment in segments]
+        levels = None
+        if media and self.levels is not None and all(s.kind == "image" for s in segments):
+            levels = self.levels.make(media)
         with LOCK:
-            return self._process(sample, segments, media)
+            return self._process(sample, segments, media, levels)
 
     def verify(self, row: int) -> None:
         """Raise `Damaged` unless the sample is what was written."""
@@ -132,7 +141,7 @@ class PixelReader:
         if content is None:
             raise SampleError("missing media", segment.media)
         if segment.kind == "image":
-            return need("PIL.Image", extra="image").fromarray(decode_image(content))
+            return decode_image(content)
         if segment.kind != "video" or self.rule is None:
             raise SampleError(
                 f"cannot serve {segment.kind} as pixels", "the processor's rule is not known"
@@ -142,7 +151,11 @@ class PixelReader:
         return read_video(content, sizes[segment.media], self.rule)
 
     def _process(
-        self, sample: Sample, segments: Sequence[Segment], media: Sequence[Any]
+        self,
+        sample: Sample,
+        segments: Sequence[Segment],
+        media: Sequence[Any],
+        levels: Mapping[str, Any] | None,
     ) -> TrainRow:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
@@ -151,6 +164,9 @@ class PixelReader:
         is_whole = self.rule is None or self._num_read < NUM_CHECKED
         if is_whole:
             made = self.asked.make(rendered, media)
+            levels = self._checked(levels, made)
+        elif levels is not None:
+            made = levels
         else:
             made = self.asked.make_media(segments, media)
         visuals = self._visuals(segments, media, made)
@@ -159,7 +175,7 @@ class PixelReader:
         chat = expand(written, self.asked.encode(written.text), self.asked.visual_ids())
         if is_whole:
             chat.check(np.asarray(made["input_ids"][0], np.int64))
-        else:
+        elif levels is None:
             self.asked.check_media(listed, made)
         self._num_read += 1
         answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
@@ -169,8 +185,20 @@ class PixelReader:
             loss=spans_of(chat.tokens_within(answers)),
             media=chat.media_spans(),
         )
-        tensors = {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
-        return TrainRow(row, tensors)
+        return TrainRow(row, _tensors(made) if levels is None else levels)
+
+    def _checked(
+        self, levels: Mapping[str, Any] | None, made: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        # What is not the processor's own is never served, however fast it is.
+        if levels is None or self.levels is None:
+            return None
+        difference = self.levels.differs(levels, _tensors(made))
+        if not difference:
+            return levels
+        log.warning("images go through the processor, which is slower: %s", difference)
+        self.levels = None
+        return None
 
     def _visuals(
         self, segments: Sequence[Segment], media: Sequence[Any], made: Mapping[str, Any]
@@ -249,7 +277,12 @@ def _messages(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
+def _tensors(made: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in made.items() if name not in NOT_MEDIA}
+
+
 def _size(medium: Any) -> MediaSize:
     if isinstance(medium, VideoFrames):
         return medium.size
-    return MediaSize(width=medium.width, height=medium.height)
+    height, width = medium.shape[:2]
+    return MediaSize(width=width, height=height)

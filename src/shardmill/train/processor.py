@@ -13,7 +13,7 @@ Whatever the rule says can be compared with the processor's own ids, token by to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,9 +198,9 @@ class PixelProcessor:
     def make(self, text: str, media: Sequence[Any]) -> Mapping[str, Any]:
         """Return ids and tensors of a text and the media that its placeholders stand for.
 
-        Media are PIL images and `VideoFrames`.
+        Media are images as arrays [height, width, 3], and `VideoFrames`.
         """
-        images = [medium for medium in media if not isinstance(medium, VideoFrames)]
+        images = _pictures(medium for medium in media if not isinstance(medium, VideoFrames))
         videos = [medium for medium in media if isinstance(medium, VideoFrames)]
         options: dict[str, Any] = {"images": [images]} if images else {}
         if videos:
@@ -231,7 +231,7 @@ class PixelProcessor:
         if has_grids and all(segment.kind == "image" for segment in segments):
             with foreign(REFUSED):
                 made: Mapping[str, Any] = self.processor.image_processor(
-                    images=list(media), return_tensors="pt"
+                    images=_pictures(media), return_tensors="pt"
                 )
             return made
         return self.make(self.marks(segments), media)
@@ -296,3 +296,9 @@ class PixelProcessor:
         # As `apply_chat_template` does: what a template has begun with is not added again.
         begun = self.processor.tokenizer.bos_token
         return {"add_special_tokens": False} if begun and text.startswith(begun) else {}
+
+
+def _pictures(images: Iterable[NDArray[np.uint8]]) -> list[Any]:
+    # Of PIL, since processors guess where the channels of a bare array are.
+    make = need("PIL.Image", extra="image").fromarray
+    return [make(image) for image in images]

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shardmill.model.sample import MediaSize
-from shardmill.tokens.visual.rule import ModelFolder, Visual, VisualRule, need_size, refuse
+from shardmill.tokens.visual.rule import (
+    ModelFolder,
+    Resize,
+    Visual,
+    VisualRule,
+    need_size,
+    refuse,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +23,7 @@ class Gemma3(VisualRule):
     """256 tokens an image between start, end and blank lines.
 
     With `pan_and_scan`, which processors do only if asked, crops count as much as the image.
+    `image_size` is the side of the square that an image is brought to.
     """
 
     processors: ClassVar[tuple[str, ...]] = ("Gemma3Processor",)
@@ -28,6 +36,7 @@ class Gemma3(VisualRule):
     min_crop_size: int = 256
     max_num_crops: int = 4
     min_crop_ratio: float = 1.2
+    image_size: int = 896
 
     @classmethod
     def from_folder(cls, folder: ModelFolder) -> Gemma3:
@@ -36,6 +45,7 @@ class Gemma3(VisualRule):
             start=folder.token("boi_token", "<start_of_image>"),
             token=folder.token("image_token", "<image_soft_token>"),
             end=folder.token("eoi_token", "<end_of_image>"),
+            image_size=(folder.image.get("size") or {}).get("height", 896),
         )
 
     def placeholders(self) -> Mapping[str, str]:
@@ -54,6 +64,11 @@ class Gemma3(VisualRule):
             f"and here are some crops to help you see better {crops}"
         )
         return Visual(text, self.num_tokens * (num_crops + 1), num_runs=num_crops + 1)
+
+    def arrange(self, image: Any, resize: Resize) -> dict[str, Any] | None:
+        if self.pan_and_scan:
+            return None
+        return {"pixel_values": resize(image, (self.image_size, self.image_size))[None]}
 
     def _num_crops(self, height: int, width: int) -> int:
         # As the processor cuts: along the longer side only, at least two crops, none if they would

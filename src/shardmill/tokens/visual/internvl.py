@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from shardmill.model.frames import FrameNumbers, check_frames, stride_frames
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.rule import (
     ModelFolder,
+    Resize,
     Visual,
     VisualRule,
     check_runs,
@@ -96,6 +97,17 @@ class InternVL(VisualRule):
         if self.num_frames is None:
             return np.arange(check_runs(check_frames(size.num_frames)))
         return stride_frames(size.num_frames, self.num_frames, middle=True)
+
+    def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
+        rows, columns = self._tiles(*image.shape[:2])
+        side = self.tile_size
+        whole = resize(image, (rows * side, columns * side)).reshape(rows, side, columns, side, 3)
+        num_tiles = rows * columns
+        tiles = image.new_empty((num_tiles + (num_tiles > 1), side, side, 3))
+        tiles[:num_tiles] = whole.transpose(1, 2).reshape(-1, side, side, 3)
+        if num_tiles > 1:
+            tiles[-1] = resize(image, (side, side))
+        return {"pixel_values": tiles}
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
         if not self.crop_to_tiles:

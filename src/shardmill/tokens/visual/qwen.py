@@ -33,6 +33,7 @@ from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.tokens.visual.rule import (
     ModelFolder,
+    Resize,
     Visual,
     VisualRule,
     check_runs,
@@ -80,6 +81,17 @@ class QwenImages:
         )
         grid = (1, tall // self.patch_size, wide // self.patch_size)
         return Visual(IMAGE, prod(grid) // self.merge_size**2, grid=grid, num_outer=2)
+
+    def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
+        """Return the patches of an image, those that are merged beside each other."""
+        height, width = image.shape[:2]
+        _, tall, wide = grid = self.count(MediaSize(width=width, height=height)).grid
+        patch, merge = self.patch_size, self.merge_size
+        image = resize(image, (tall * patch, wide * patch))
+        # A row of a patch with its channels is one run of bytes, so that few long runs are copied.
+        blocks = image.reshape(tall // merge, merge, patch, wide // merge, merge, patch * 3)
+        patches = blocks.permute(0, 3, 1, 4, 2, 5).reshape(-1, 1, patch, patch, 3)
+        return {"pixel_values": patches, "image_grid_thw": np.array([grid])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +209,9 @@ class Qwen2VL(VisualRule):
     def frame_size(self, size: MediaSize) -> tuple[int, int]:
         _, tall, wide = self.count("video", size).grid
         return tall * self.videos.patch_size, wide * self.videos.patch_size
+
+    def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
+        return self.images.arrange(image, resize)
 
     def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
         return mrope_positions(
@@ -320,6 +335,9 @@ class Qwen3VL(VisualRule):
     def frame_size(self, size: MediaSize) -> tuple[int, int]:
         _, tall, wide = self.count("video", size).grid
         return tall * self.videos.patch_size, wide * self.videos.patch_size
+
+    def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
+        return self.images.arrange(image, resize)
 
     def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
         # Times stand in the text, so that temporal patches are placed like images.

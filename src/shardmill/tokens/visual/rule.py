@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import orjson
@@ -40,6 +40,8 @@ from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import TokenRow
 from shardmill.plugins import VISUAL_RULES
 
+# A tensor of pixels and (height, width) in, the resized tensor out.
+Resize: TypeAlias = Callable[[Any, tuple[int, int]], Any]
 # A video of which every frame is taken may have absurdly many runs; each is spelled out as text.
 MAX_RUNS = 1 << 16
 
@@ -106,6 +108,16 @@ class VisualRule(ABC):
 
         The pixel reader then resizes each frame as it is decoded (bicubic with antialiasing), so
         that memory holds what the model gets. None leaves resizing to the processor.
+        """
+        return None
+
+    def arrange(self, image: Any, resize: Resize) -> Mapping[str, Any] | None:
+        """Return what the processor makes of one image, with its pixels still in levels, 0 to 255.
+
+        `image` is a uint8 tensor [height, width, 3]; `resize(image, (height, width))` resizes as
+        the processor does. "pixel_values" are uint8 with the channels last, as they were decoded:
+        images [n, height, width, 3], or patches [n, moments, height, width, 3], which the model
+        takes flat. None leaves images to the processor.
         """
         return None
 

@@ -1,0 +1,130 @@
+"""Images in whole levels become the very tensors of each family's own processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hf_processors import (
+    gemma3_processor,
+    internvl_processor,
+    llava_processor,
+    make_tokenizer,
+    transformers,
+)
+
+from shardmill.tokens.visual.rule import rule_of_processor
+from shardmill.train.levels import Levels
+
+torch = pytest.importorskip("torch")
+
+
+def qwen(name: str, **settings: Any) -> Any:
+    loaded = transformers()
+    images = loaded.Qwen2VLImageProcessor(**settings)
+    videos = loaded.Qwen2VLVideoProcessor() if name != "Qwen3VL" else loaded.Qwen3VLVideoProcessor()
+    marks = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    return getattr(loaded, f"{name}Processor")(images, make_tokenizer(*marks), videos)
+
+
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "qwen2": lambda: qwen("Qwen2VL"),
+    "qwen2.5": lambda: qwen("Qwen2_5_VL", max_pixels=28 * 28 * 64),
+    "qwen3": lambda: qwen(
+        "Qwen3VL", patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=128 * 128
+    ),
+    "internvl": internvl_processor,
+    "llava": llava_processor,
+    "gemma3": gemma3_processor,
+}
+
+
+def photo(rng: np.random.Generator) -> np.ndarray:
+    """Return an image of a random size with smooth areas and edges, as photos have them."""
+    from PIL import Image
+
+    height, width = (int(n) for n in rng.integers(24, 400, 2))
+    small = rng.integers(0, 256, (height // 12 + 1, width // 12 + 1, 3), dtype=np.uint8)
+    return np.array(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def processed(processor: Any, image: np.ndarray) -> dict[str, Any]:
+    from PIL import Image
+
+    token = rule_of_processor(processor).placeholders()["image"]
+    made = processor(text=[token], images=[[Image.fromarray(image)]], return_tensors="pt")
+    text = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+    return {name: tensor for name, tensor in made.items() if name not in text}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_are_those_of_the_processor(family: str) -> None:
+    processor = FAMILIES[family]()
+    levels = Levels.of(processor, rule_of_processor(processor))
+    assert levels is not None
+    rng = np.random.default_rng(5)
+    for _ in range(25):
+        image = photo(rng)
+        made = processed(processor, image)
+        found = levels.make([image])
+        assert found is not None and found["pixel_values"].dtype == torch.uint8
+        assert levels.differs(found, made) == ""
+        floats = made["pixel_values"]
+        assert torch.equal(levels.finish(found)["pixel_values"], floats)
+        assert found["pixel_values"].nbytes * 4 <= floats.nbytes
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "llava", "internvl"])
+def test_pillow_rounds_resized_pixels_by_at_most_two_levels_otherwise(family: str) -> None:
+    loaded = transformers()
+    processor = FAMILIES[family]()
+    name = type(processor.image_processor).__name__ + "Pil"
+    settings = processor.image_processor.to_dict()
+    pillow = getattr(loaded, name)(
+        **{key: value for key, value in settings.items() if "processor" not in key}
+    )
+    processor.image_processor = pillow
+    levels = Levels.of(processor, rule_of_processor(processor))
+    assert levels is not None
+    rng = np.random.default_rng(6)
+    for _ in range(10):
+        image = photo(rng)
+        found = levels.make([image])
+        assert found is not None
+        assert levels.differs(found, processed(processor, image)) == ""
+
+
+def test_images_of_a_sample_are_joined() -> None:
+    processor = FAMILIES["qwen2"]()
+    levels = Levels.of(processor, rule_of_processor(processor))
+    assert levels is not None
+    rng = np.random.default_rng(7)
+    images = [photo(rng) for _ in range(3)]
+    together, alone = levels.make(images), [levels.make([image]) for image in images]
+    assert together is not None
+    for name, tensor in together.items():
+        torch.testing.assert_close(tensor, torch.cat([one[name] for one in alone if one]))
+
+
+@pytest.mark.parametrize(
+    "change", [{"do_normalize": False}, {"resample": 1}, {"do_resize": False}, {"do_pad": True}]
+)
+def test_a_processor_that_does_something_else_keeps_its_images(change: dict[str, Any]) -> None:
+    processor = FAMILIES["llava"]()
+    for name, value in change.items():
+        setattr(processor.image_processor, name, value)
+    assert Levels.of(processor, rule_of_processor(FAMILIES["llava"]())) is None
+
+
+def test_another_processor_is_noticed() -> None:
+    levels = Levels.of(qwen("Qwen2VL"), rule_of_processor(qwen("Qwen2VL")))
+    other = qwen("Qwen2VL", image_mean=[0.5] * 3)
+    image = photo(np.random.default_rng(8))
+    assert levels is not None
+    found = levels.make([image])
+    assert found is not None
+    assert "pixel_values is 0.3" in levels.differs(found, processed(other, image))
+    del found["image_grid_thw"]
+    assert "image_grid_thw" in levels.differs(found, processed(other, image))
