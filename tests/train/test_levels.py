@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,9 @@ from hf_processors import (
     make_tokenizer,
     transformers,
 )
+from pixel_folder import make_processor, save_model, write_pixel_folder
 
+import shardmill as sm
 from shardmill.tokens.visual.rule import rule_of_processor
 from shardmill.train.levels import Levels
 
@@ -128,3 +133,44 @@ def test_another_processor_is_noticed() -> None:
     assert "pixel_values is 0.3" in levels.differs(found, processed(other, image))
     del found["image_grid_thw"]
     assert "image_grid_thw" in levels.differs(found, processed(other, image))
+
+
+@pytest.mark.parametrize("trainer", ["transformers", "nemo"])
+def test_a_loader_with_a_device_gives_the_same_batches(tmp_path: Path, trainer: str) -> None:
+    folder = write_pixel_folder(tmp_path / "samples", count=24)
+    processor = make_processor()
+    model = save_model(tmp_path / "model", processor)
+    lengths = sm.measure(folder, tmp_path / "lengths", model=model)
+    plan = sm.plan(lengths, tmp_path / "packs.plan", capacity=512)
+    given: dict[str, Any] = {"processor": processor, "lengths": lengths, "collate": trainer}
+    plain = list(sm.loader(plan, folder, **given))
+    there = list(sm.loader(plan, folder, device="cpu", workers=1, **given))
+    assert any("pixel_values" in batch for batch in plain)
+    for mine, other in zip(plain, there, strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name])), name
+    half = sm.Collate(trainer, media_dtype=torch.bfloat16)
+    for batch in sm.loader(plan, folder, device="cpu", **{**given, "collate": half}):
+        assert "pixel_values" not in batch or batch["pixel_values"].dtype == torch.bfloat16
+
+
+def test_levels_and_floats_of_one_pack_are_joined(tmp_path: Path) -> None:
+    folder = write_pixel_folder(tmp_path / "samples", count=12)
+    processor = make_processor()
+    model = save_model(tmp_path / "model", processor)
+    lengths = sm.measure(folder, tmp_path / "lengths", model=model)
+    plan = sm.plan(lengths, tmp_path / "packs.plan", capacity=2048)
+    packs = sm.PackedDataset(plan.path, folder, processor=processor, lengths=lengths)
+    packs.in_levels = True
+    wanted = packs.reader.levels.finish(packs[0].tensors)["pixel_values"]
+    read, made = packs.reader.read, packs.reader.levels
+
+    def every_other(row: int) -> Any:
+        found = read(row)
+        return replace(found, tensors=made.finish(found.tensors)) if row % 2 else found
+
+    packs.reader = SimpleNamespace(
+        read=every_other, levels=made, prefetch=lambda rows: None, describe=str
+    )
+    assert torch.equal(packs[0].tensors["pixel_values"], wanted)

@@ -90,17 +90,16 @@ class Levels:
             made.append(found)
         return {name: torch.cat([torch.as_tensor(one[name]) for one in made]) for name in made[0]}
 
-    def finish(self, tensors: Mapping[str, Any], device: Any = None) -> dict[str, Any]:
-        """Return the tensors as the model takes them; what is not in levels stays as it is."""
-        values = tensors.get(PIXELS)
-        if values is None or values.dtype != torch.uint8:
+    def finish(self, tensors: Mapping[str, Any], dtype: Any = None) -> dict[str, Any]:
+        """Return the tensors as the model takes them, where they lie; floats stay as they are."""
+        levels = tensors.get(PIXELS)
+        if levels is None or levels.dtype != torch.uint8:
             return dict(tensors)
-        levels = values if device is None else values.to(device, non_blocking=True)
         mean, std = (torch.tensor(n, device=levels.device) for n in (self.mean, self.std))
         floats = levels.to(torch.float32).sub_(mean).div_(std).movedim(-1, 1)
         if floats.ndim == 5:  # patches [n, channels, moments, height, width]
             floats = floats.expand(-1, -1, self.copies, -1, -1).flatten(1)
-        return {**tensors, PIXELS: floats.contiguous()}
+        return {**tensors, PIXELS: floats.contiguous().to(dtype or torch.float32)}
 
     def differs(self, tensors: Mapping[str, Any], made: Mapping[str, Any]) -> str:
         """Return how these tensors are not those that the processor made, "" if they are."""
@@ -124,3 +123,25 @@ class Levels:
         planes = image[None].permute(0, 3, 1, 2)
         resized = resize(planes, size, mode=self.resample, antialias=True)
         return resized[0].permute(1, 2, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """Brings a batch to a device and finishes its images there; without a device it stays."""
+
+    device: Any = None
+    levels: Levels | None = None
+    dtype: Any = None
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, or a part of one, with its tensors there."""
+        if self.device is None:
+            return batch
+        if isinstance(batch, torch.Tensor):
+            return batch.to(self.device, non_blocking=True)
+        if isinstance(batch, list | tuple):
+            return type(batch)(map(self, batch))
+        if not isinstance(batch, Mapping):
+            return batch
+        moved = {name: self(value) for name, value in batch.items()}
+        return moved if self.levels is None else self.levels.finish(moved, self.dtype)

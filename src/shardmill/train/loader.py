@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shardmill.errors import ConfigError, ShardmillError
@@ -25,6 +26,7 @@ from shardmill.storage.path import AnyPath
 from shardmill.train.collate import TRAINERS, Collate
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import RowReader, TrainPack
+from shardmill.train.levels import OnDevice
 from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder
 from shardmill.train.stream import PackedStream
@@ -57,6 +59,7 @@ def loader(
     staged_bytes: int | None = None,
     max_faults: int = 100,
     verify: float = 0.0,
+    device: Any = None,
     **options: Any,
 ) -> StepLoader:
     """Return a DataLoader over the packs of a plan that can be saved and resumed between batches.
@@ -75,7 +78,8 @@ def loader(
     `Collate` with more settings, or any function of a list of `TrainPack`.
 
     `workers` processes build batches, `prefetch` batches ahead each. `threads` read ahead inside
-    each worker, by default where data lie in a store. Other options are those of DataLoader, such
+    each worker, by default where data lie in a store. Batches lie on the `device` if there is one:
+    then images travel as uint8 and become floats there. Other options are those of DataLoader, such
     as `pin_memory`.
 
         loader = sm.loader("packs.plan", "tokens", collate="transformers", batch_size=4, seed=7)
@@ -95,12 +99,15 @@ def loader(
     }
     if workers:
         options = {"num_workers": workers, "prefetch_factor": prefetch, **options}
+    if device is not None and torch.device(device).type == "cuda":
+        options = {"pin_memory": True, **options}
     if isinstance(plan, Mix):
         _refuse("a mix never ends", remainder=remainder != "borrow")
         _refuse("a mix is read by workers", threads=threads)
         _refuse("a mix is made of data sets", data=data, **given)
         steps: Steps = plan.sampler(**split)
-        return StepLoader(plan, steps, collate_fn=_collate_fn(collate, None), **options)
+        make = _collate_fn(collate, None)
+        return StepLoader(plan, steps, collate_fn=make, on=OnDevice(device), **options)
     if isinstance(plan, PackedDataset):
         _refuse("the data set is made already", data=data, **given)
         packs = plan
@@ -110,12 +117,14 @@ def loader(
         packs = PackedDataset(plan, data, resolution=resolution, max_faults=max_faults, **given)
     steps = packs.sampler(remainder=remainder, **split)
     make = _collate_fn(collate, getattr(packs.reader, "processor", None))
+    on = OnDevice(device, getattr(packs.reader, "levels", None), getattr(make, "media_dtype", None))
+    packs.in_levels = device is not None
     if threads is None:
         threads = REMOTE_THREADS if packs.is_remote else 0
     if threads:
         stream = PackedStream(packs, steps, make, threads=threads, ahead=max(prefetch, threads))
-        return StepLoader(stream, steps, **options)
-    return StepLoader(packs, steps, collate_fn=make, **options)
+        return StepLoader(stream, steps, on=on, **options)
+    return StepLoader(packs, steps, collate_fn=make, on=on, **options)
 
 
 def _refuse(why: str, **given: Any) -> None:
@@ -168,10 +177,12 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
     Iterating goes on at the state: from the head of the epoch, or from the middle after
     `load_state_dict` or a break. A batch that was handed out counts as trained on. The data set is
     a `PackedDataset` or a `Mix` with its sampler, or a `PackedStream` with the sampler it was made
-    with; options are those of DataLoader.
+    with; options are those of DataLoader. `on` brings batches to a device.
     """
 
-    def __init__(self, dataset: Any, steps: Steps, **options: Any) -> None:
+    def __init__(
+        self, dataset: Any, steps: Steps, on: OnDevice | None = None, **options: Any
+    ) -> None:
         streamed = isinstance(dataset, IterableDataset)
         if streamed and options.get("persistent_workers"):
             raise ConfigError("workers of a stream cannot persist: each epoch needs a new start")
@@ -185,6 +196,7 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
         options["worker_init_fn"] = EndWithParent(options.get("worker_init_fn"))
         super().__init__(dataset, **kind, **options)
         self.steps, self.state, self._streamed = steps, steps.start, streamed
+        self.on = OnDevice() if on is None else on
 
     @property
     def epoch(self) -> int:
@@ -218,7 +230,7 @@ class StepLoader(DataLoader[Any]):  # type: ignore[misc]
             # Before the batch is handed out: a checkpoint that is saved in the loop's body counts
             # the batch that the body has trained on.
             self.state = self.steps.advance(self.state)
-            yield batch
+            yield self.on(batch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Leave this epoch and begin at the head of another.
