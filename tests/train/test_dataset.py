@@ -143,8 +143,8 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(made: Made, tmp_path: Path) -> 
     with pytest.raises(
         Damaged, match=r"00003\.bin: the bytes 0 to \d+ .* row \d+ is there, at byte"
     ):
-        list(sm.loader(made.plan_path, copy, verify=1, workers=1))
-    assert len(list(sm.loader(made.plan_path, copy))) == len(packs)
+        list(sm.loader(made.plan_path, copy, verify=1, workers=1, collate="torch"))
+    assert len(list(sm.loader(made.plan_path, copy, collate="torch"))) == len(packs)
 
 
 def test_the_share_of_rows_that_are_verified(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
