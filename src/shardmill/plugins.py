@@ -47,6 +47,8 @@ SHAPES: Table = {
     "llava": "shardmill.sources.shapes.general:LlavaShape",
     "cambrian": "shardmill.sources.shapes.general:LlavaShape",
     "messages": "shardmill.sources.shapes.general:MessagesShape",
+    "finevision": "shardmill.sources.shapes.datasets:FineVisionShape",
+    "cauldron": "shardmill.sources.shapes.datasets:FineVisionShape",
     "mmc4": "shardmill.sources.shapes.datasets:Mmc4Shape",
     "text": "shardmill.sources.shapes.general:TextShape",
     "document": "shardmill.sources.shapes.general:DocumentShape",

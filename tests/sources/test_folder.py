@@ -52,7 +52,7 @@ def read_all(folder: Path, per_shard: int | None = None) -> dict[str, Row]:
 def test_media_and_their_sidecars_are_rows(folder: Path, per_shard: int | None) -> None:
     rows = read_all(folder, per_shard)
     assert {key: row.fields for key, row in rows.items() if not row.problem} == {
-        "a": {"image": "a.jpg", "text": "ein Bär"},
+        "a": {"image": "a.jpg", "text": "ein Bär\n"},
         "b": {"image": "b.png"},
         "sub/c": {"video": "sub/c.mp4", "text": "a clip", "image": "ignored?", "score": 3},
         "sub/d_jpg": {"image": "sub/d.jpg", "text": "two of them"},

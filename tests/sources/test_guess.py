@@ -126,6 +126,9 @@ TURN = {"from": "human", "value": "x"}
         ({"image_path": "a", "text_prompt": "t"}, "LiquidShape"),
         ({"image_path": "a", "text": "t"}, "PairShape"),
         ({"url": "http://x/a.jpg", "caption": "t"}, "PairShape"),
+        ({"url": "http://x/a.jpg?w=3", "text": "t"}, "PairShape"),
+        ({"URL": "http://x/a", "TEXT": "t"}, "PairShape"),
+        ({"images": [], "texts": [{"user": "x", "assistant": "y"}]}, "FineVisionShape"),
         ({"video": "a.mp4", "text": "t"}, "PairShape"),
         ({"text": "t", "url": "http://page"}, "TextShape"),
         ({"content": "t"}, "TextShape"),
@@ -151,5 +154,5 @@ def test_most_rows_decide() -> None:
 
 @pytest.mark.parametrize("rows", [[], [{"x": 1, "y": 2}]])
 def test_no_shape_is_an_error_that_lists_what_was_seen(rows: list[dict[str, Any]]) -> None:
-    with pytest.raises(ConfigError, match=r"fields are (x, y|none): say which of"):
+    with pytest.raises(ConfigError, match=r"columns are (x, y|none): name it by --shape, one of"):
         guess_shape(rows)

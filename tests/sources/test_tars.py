@@ -174,7 +174,7 @@ def members(**given: bytes | dict) -> dict[str, memoryview]:
 
 def test_a_caption_pair() -> None:
     fields, media = row_fields("x/1", members(jpg=b"J", txt=b"a cat\n", json={"url": "u", "w": 3}))
-    assert fields == {"image": "jpg", "text": "a cat", "url": "u", "w": 3}
+    assert fields == {"image": "jpg", "text": "a cat\n", "url": "u", "w": 3}
     assert media["jpg"] == media["1.jpg"] == media["x/1.jpg"] == b"J"
 
 

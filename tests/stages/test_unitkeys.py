@@ -17,6 +17,7 @@ from shardmill.model.stage import ContentKeyed, Stage
 from shardmill.running.runner import run_stage
 from shardmill.sources.filters import TextLength
 from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.shapes.general import MessagesShape
 from shardmill.stages.adopt import AdoptCodes, AdoptTokens
 from shardmill.stages.codes import EncodeImages
 from shardmill.stages.export import ExportShards
@@ -93,12 +94,14 @@ def test_an_edit_of_the_same_size_changes_one_unit(tmp_path: Path, make: Make) -
 
 
 def test_what_a_meta_file_says_about_rows_is_part_of_their_units(tmp_path: Path) -> None:
-    rows = [{"conversations": [{"from": "human", "value": "hi"}]}]
-    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]))
+    row = {"conversations": [{"from": "human", "value": "hi"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     digests = set()
     for more in ({}, {"media_dir": "photos"}, {"columns": {"messages": "turns"}}):
         (tmp_path / "meta.json").write_text(json.dumps({"a": {"file_name": "rows.jsonl", **more}}))
-        digests |= {unit.digest for unit in ingest_of(tmp_path / "meta.json").units()}
+        source = source_from_input([str(tmp_path / "meta.json")])
+        stage = Ingest(source=source, shape=MessagesShape())
+        digests |= {unit.digest for unit in stage.units()}
     assert len(digests) == 3
 
 

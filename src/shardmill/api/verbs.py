@@ -75,6 +75,8 @@ def ingest(
     allow: Inputs = (),
     filter: Annotated[Plugin | Sequence[Plugin], FILTERS] = (),
     key: str | None = None,
+    extra: str | Sequence[str] = (),
+    trim: bool = False,
     limit: int | None = None,
     per_shard: int | None = None,
     max_shard_bytes: int | str | None = None,
@@ -89,7 +91,9 @@ def ingest(
     """Turn raw folders, tables or tars into shards.
 
     `src` is a folder of images with captions, tables, tars, globs, urls, or a list of them.
-    `source` and `shape` say what the input and its rows are where that cannot be seen. Rows may
+    `source` and `shape` say what the input and its rows are where that cannot be seen. A column
+    that looks like content and that the shape does not use is refused unless `extra` names it.
+    Texts stay as they are, byte for byte; `trim` takes white space off their ends. Rows may
     name files below the folder of their table or `media_root`, and public urls; `allow` names other
     folders, stores and web servers that they may read. Every row ends up in a shard or among the
     rejects, with a reason. `retry_rejects` tries those again whose reason begins so.
@@ -107,11 +111,15 @@ def ingest(
     root = None if media_root is None else to_texts(media_root)[0]
     given = {"media_root": root, "allow": to_texts(allow)}
     raw = source_from_input(inputs, **{**given, **chosen})
+    named = to_plugin(SHAPES, shape, where="shape") if shape else None
+    beside = tuple(many(extra))
     stage = Ingest(
         source=raw,
-        shape=to_plugin(SHAPES, shape, where="shape") if shape else shape_of(raw),
+        shape=shape_of(raw, named, extra=beside, known=[key] if key else []),
         filters=to_plugins(FILTERS, filter, where="filter"),
         key=key,
+        extra=beside,
+        trim=trim,
         limit=limit,
         per_shard=per_shard,
         max_shard_bytes=None if max_shard_bytes is None else to_bytes(max_shard_bytes),

@@ -110,7 +110,7 @@ def bar(share: float, width: int = 24) -> str:
 
 MAX_ROWS = 12
 # Groups that count samples: their shares are of all samples, those of others of the group.
-OF_SAMPLES = ("samples", "source", "missing")
+OF_SAMPLES = ("samples", "source", "missing", "columns")
 
 
 def print_statistics(stats: Mapping[str, int], num_samples: int) -> None:

@@ -7,8 +7,8 @@ begin with `print_run`. A recipe prints the same reports, one after the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from itertools import islice
 from pathlib import Path
@@ -22,13 +22,16 @@ from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_setti
 from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.errors import NothingKept
+from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import preview_stage
 from shardmill.shards.ledger import read_rejects, reject_lists
+from shardmill.stages.ingest import TakenAs, taken_as
 
 MAX_LISTED = 5
+MAX_COLUMNS = 12
 MAX_REJECT_FILES, MAX_REJECTS = 16, 10_000  # read for a hint, of what may be millions
 Print = Callable[[Any, bool], None]
 
@@ -204,6 +207,7 @@ def print_ended(error: RunFailed | NothingKept, as_json: bool) -> None:
 def run_to_plain(report: RunReport) -> dict[str, Any]:
     """Return what `--json` prints of a run: the folder if it is complete, and what was done now."""
     manifest = report.manifest
+    taken = None if manifest is None else taken_as(manifest.stage, manifest.stats)
     return {
         "path": str(report.out_dir),
         "complete": report.complete,
@@ -213,6 +217,7 @@ def run_to_plain(report: RunReport) -> dict[str, Any]:
         "num_bytes": None if manifest is None else manifest.num_bytes,
         "skipped": None if manifest is None else dict(manifest.skipped),
         "failures": [{"unit": unit, "message": message} for unit, message in report.failures],
+        **({} if taken is None else asdict(taken)),
         "run": {
             "num_units": report.num_units,
             "num_done_before": report.num_done_before,
@@ -254,6 +259,7 @@ def _print_end(report: RunReport) -> None:
 def _print_counts(report: RunReport) -> None:
     manifest = report.manifest
     assert manifest is not None
+    taken = taken_as(manifest.stage, manifest.stats)
     shards = humanize.plural(len(manifest.shards), "shard")
     size = humanize.size(manifest.num_bytes)
     output.facts(
@@ -264,9 +270,27 @@ def _print_counts(report: RunReport) -> None:
                 ("skipped", f"{humanize.count(n)} x {reason}")
                 for reason, n in sorted(manifest.skipped.items(), key=lambda item: -item[1])
             ),
+            *(() if taken is None else _taken_facts(taken, manifest)),
         ]
     )
     _print_not_allowed(report)
+
+
+def _taken_facts(taken: TakenAs, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the shape of rows, and which columns are used for what, which for nothing."""
+    yield "shape", f"{taken.shape}: {taken.why}"
+    for title, is_extra in (("uses", False), ("extra", True)):
+        listed = [
+            name if is_extra else f"{name} as {use}"
+            for name, uses in taken.columns.items()
+            for use in uses
+            if (use == "extra") == is_extra
+        ]
+        more = f" and {len(listed) - MAX_COLUMNS} more" if len(listed) > MAX_COLUMNS else ""
+        if listed:
+            yield title, ", ".join(listed[:MAX_COLUMNS]) + more
+    if num_bare := manifest.stats.get("missing|text", 0):
+        yield "no text", f"{humanize.plural(num_bare, 'sample')} without text"
 
 
 def _print_not_allowed(report: RunReport) -> None:

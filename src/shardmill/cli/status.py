@@ -15,6 +15,7 @@ from shardmill.cli.options import folder_argument, json_option
 from shardmill.cli.output import print_statistics
 from shardmill.running.engine import Engine, QueueState, find_queue
 from shardmill.running.status import Status, UnitTime, read_status
+from shardmill.stages.ingest import taken_as
 
 MAX_FAILURES = 3
 MAX_PROCESSES = 4
@@ -57,6 +58,7 @@ def _print_summary(folder: Path, found: Status) -> None:
         output.say("✗", f"{folder} has failed units, made by {kind}", colour=output.BAD)
     else:
         output.say("…", f"{folder} is not complete yet, made by {kind}", colour=output.HINT)
+    taken = taken_as(found.stage, found.stats)
     share = found.num_done / found.num_units if found.num_units else 1.0
     units = f"{found.num_done:,} of {found.num_units:,} done"
     output.facts(
@@ -67,6 +69,7 @@ def _print_summary(folder: Path, found: Status) -> None:
             else ("shards", f"{found.num_shards:,}"),
             ("samples", f"{found.num_in:,} in, {found.num_kept:,} kept"),
             ("size", humanize.size(found.num_bytes)),
+            *(() if taken is None else [("shape", f"{taken.shape}: {taken.why}")]),
         ]
     )
 

@@ -66,6 +66,13 @@ from shardmill.tokens.layout import LAYOUTS
 )
 @filter_option
 @click.option("--key", metavar="COLUMN", help="The column that holds a unique key of each row.")
+@click.option(
+    "--extra",
+    multiple=True,
+    metavar="COLUMN",
+    help="Keep this column beside the sample, whatever it looks like.",
+)
+@click.option("--trim", is_flag=True, help="Leave white space out at both ends of texts.")
 @limit_option
 @click.option(
     "--per-shard", type=click.IntRange(1), help="Rows a shard.  [default: 1000; a tar stays one]"

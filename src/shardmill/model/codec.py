@@ -358,7 +358,9 @@ def _from_union(plain: object, options: tuple[Any, ...], where: str, trusted: bo
 def _from_tuple(
     plain: object, items: tuple[Any, ...], where: str, trusted: bool
 ) -> tuple[Any, ...]:
-    values = _need(plain, list, where)
+    # What a user types for one name: text=caption means text=["caption"].
+    is_one = trusted and isinstance(plain, str) and items == (str, Ellipsis)
+    values = [plain] if is_one else _need(plain, list, where)
     if len(items) == 2 and items[1] is Ellipsis:
         items = (items[0],) * len(values)
     if len(items) != len(values):

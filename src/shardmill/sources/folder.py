@@ -143,7 +143,7 @@ def _fields(dir: str, paths: list[str], allowed: Allowed) -> dict[str, Any]:
         elif path.lower().endswith(".json"):
             fields = {**json_object(_read_sidecar(dir, path, allowed), path), **fields}
         else:
-            fields["text"] = decode_text(_read_sidecar(dir, path, allowed), path).strip("\r\n")
+            fields["text"] = decode_text(_read_sidecar(dir, path, allowed), path)
     if media_kind(paths[0]) is None:
         raise SampleError("caption without medium", paths[0])
     return fields

@@ -7,7 +7,8 @@ from the names of the fields.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path, PurePath
@@ -15,9 +16,10 @@ from typing import Any
 
 import orjson
 
-from shardmill.errors import ConfigError
-from shardmill.model.codec import build, load_class
+from shardmill.errors import ConfigError, FormatError, SampleError, plugin
+from shardmill.model.codec import build, load_class, stored_kind
 from shardmill.plugins import SHAPES, SOURCES, resolve
+from shardmill.sources.columns import unused_content
 from shardmill.sources.nemo import is_meta
 from shardmill.sources.shapes.general import (
     AUDIO_FIELDS,
@@ -27,7 +29,7 @@ from shardmill.sources.shapes.general import (
     TextShape,
 )
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
-from shardmill.sources.source import Source, media_kind, name_from_path, walk
+from shardmill.sources.source import Row, Source, media_kind, name_from_path, walk
 from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
 from shardmill.storage.path import as_path, expand_braces, is_remote, near_path
@@ -36,6 +38,7 @@ MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096
 LOOK_AT_FILES = 10_000  # a folder of millions must not be walked twice
 LOOK_AT_ROWS = 64  # the most common shape wins, so that one odd row decides nothing
+LOOK_AT_TABLES, LOOK_AT_REMOTE = 8, 2
 # What each kind calls its input, and whether it takes more than one.
 INPUT_FIELDS = {"table": "files", "tars": "tars", "folder": "dir", "nemo": "meta"}
 
@@ -55,26 +58,121 @@ def source_from_input(inputs: Sequence[str], *, kind: str | None = None, **optio
     return _build(kinds.pop(), [_shards_of(place) for place in places], options)
 
 
-def shape_of(source: Source) -> Shape:
-    """Return the shape that a source names, or that of its first rows.
+def shape_of(
+    source: Source,
+    shape: Shape | None = None,
+    *,
+    extra: Collection[str] = (),
+    known: Collection[str] = (),
+) -> Shape:
+    """Return the shape of the rows of a source, after a look at the first rows of some files.
 
-    A source whose rows all have one shape names it in a class attribute `shape`. One without good
-    rows is a `ConfigError`.
+    It is the given one, or the one that the source names in a class attribute `shape`, or what the
+    rows look like. Files of different shapes, rows of which none can be read, and content that the
+    shape leaves out are a `ConfigError`. `extra` are columns that the shape is not shown, `known`
+    those that have another use.
     """
-    kind = getattr(source, "shape", None)
-    if kind is not None:
-        named: Shape = build(SHAPES, {"kind": kind})
-        return named
-    problem = None
+    if shape is None and (kind := getattr(source, "shape", None)) is not None:
+        shape = build(SHAPES, {"kind": kind})
+    found: dict[str, tuple[Shape, str]] = {}  # by its kind a shape and the first file that has it
+    problem: Exception | None = None
+    for one in _some_files(source):
+        place = ", ".join(one.places())
+        try:
+            rows = _first_rows(one)
+        except FormatError as error:  # its unit will say so, the others can be done
+            problem = problem or error
+            continue
+        problem = problem or next((row.problem for row in rows if row.problem), None)
+        good = [row.fields for row in rows if not row.problem]
+        shown = [{n: v for n, v in fields.items() if n not in extra} for fields in good]
+        if shown:
+            taken = shape or guess_shape(shown, place)
+            found.setdefault(shape_kind(taken), (taken, place))
+            _check_columns(taken, shown, place, known)
+    if len(found) > 1:
+        listed = ", ".join(f"{kind} ({place})" for kind, (_, place) in found.items())
+        raise ConfigError(f"the files hold rows of different shapes, {listed}: ingest them apart")
+    if not found and shape is None:
+        first = f"; the first says: {problem}" if problem else ""
+        raise ConfigError(f"the input holds no row that can be read{first}")
+    return shape or next(iter(found.values()))[0]
+
+
+def _some_files(source: Source) -> list[Source]:
+    """Return the sources of some files, the first and the last among them."""
+    each: list[Source] = list(source.apart()) if hasattr(source, "apart") else [source]
+    # A tar is walked as a whole, which for remote ones takes requests.
+    most = LOOK_AT_REMOTE if any(map(is_remote, source.places())) else LOOK_AT_TABLES
+    last = len(each) - 1
+    return [each[n] for n in sorted({last * n // (most - 1) for n in range(most)})] if each else []
+
+
+def _first_rows(source: Source) -> list[Row]:
+    """Return the rows of the first part that has a good one."""
+    rows: list[Row] = []
     with source.open() as read:
         for part in source.parts(LOOK_AT_ROWS):
-            found = list(islice(read(part.input), LOOK_AT_ROWS))
-            problem = problem or next((row.problem for row in found if row.problem), None)
-            rows = [row.fields for row in found if not row.problem]
-            if rows:
-                return guess_shape(rows)
-    first = f"; the first says: {problem}" if problem else ""
-    raise ConfigError(f"the input holds no row that can be read{first}")
+            rows = list(islice(read(part.input), LOOK_AT_ROWS))
+            if not all(row.problem for row in rows):
+                break
+    return rows
+
+
+def _check_columns(
+    shape: Shape, rows: list[dict[str, Any]], place: str, known: Collection[str]
+) -> None:
+    problems: list[SampleError] = []
+    unused: dict[str, tuple[str, Any]] = {}
+    for row in rows:
+        try:
+            with plugin(shape, place):
+                document = shape.shape(row)
+        except SampleError as error:
+            problems.append(error)
+            continue
+        for name, looks in unused_content(row, document, known, weak=True).items():
+            unused.setdefault(name, (looks, row[name]))
+    kind = shape_kind(shape)
+    if len(problems) == len(rows):
+        raise ConfigError(
+            f"none of the first rows of {place} can be read as {kind}; the first says: "
+            f"{problems[0]}. Name what they are by --shape"
+        )
+    if unused:
+        listed = [f"\n  {n!r} looks like {what}: {v!r:.60}" for n, (what, v) in unused.items()]
+        keep = " ".join(f"--extra {shlex.quote(name)}" for name in unused)
+        raise ConfigError(
+            f"rows of {place} are taken as {kind} ({why(kind)}), and nothing uses"
+            + "".join(listed)
+            + f"\nUse them by another --shape{_example(shape, unused)}, or keep them beside the "
+            f"sample: {keep}"
+        )
+
+
+def _example(shape: Shape, unused: Mapping[str, tuple[str, Any]]) -> str:
+    """Return such as " (--shape pair,text=long_caption)", if one can be told from a column."""
+    for name, (looks, value) in unused.items():
+        first = value[0] if isinstance(value, list) and value else None
+        for kind, field, tag in TURNS:
+            if looks == "turns" and tag in _keys(first):
+                return f" (--shape {kind},{field}={shlex.quote(name)})"
+        known = {one.name for one in fields(shape)}  # type: ignore[arg-type]
+        wanted = "text" if looks == "labels" and isinstance(value, str) else looks
+        for field in (wanted, wanted.removesuffix("s")):
+            if field in known:
+                return f" (--shape {shape_kind(shape)},{field}={shlex.quote(name)})"
+    return ""
+
+
+def shape_kind(shape: Shape) -> str:
+    """Return the name of a shape as a user types it."""
+    return str(stored_kind(type(shape))).removeprefix("shape/")
+
+
+def why(kind: str) -> str:
+    """Return what rows have that are taken as a shape of this kind."""
+    return next((reason for name, reason, _ in TESTS if name == kind), "it was named")
 
 
 def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
@@ -194,18 +292,19 @@ Test = Callable[[Mapping[str, Any]], bool]
 MEDIA_FIELDS = (*IMAGE_FIELDS, *VIDEO_FIELDS, *AUDIO_FIELDS)
 
 
-def guess_shape(rows: Iterable[Mapping[str, Any]]) -> Shape:
+def guess_shape(rows: Iterable[Mapping[str, Any]], place: str = "the input") -> Shape:
     """Return the first shape that fits most of these rows; none is a `ConfigError`."""
     seen = list(rows)
-    for name, fits in TESTS:
+    for name, _, fits in TESTS:
         if seen and 2 * sum(map(fits, seen)) > len(seen):
             shape: Shape = build(SHAPES, {"kind": name})
             return shape
     fields = sorted({str(name) for row in seen for name in row})
     known = ", ".join(sorted(SHAPES))
     raise ConfigError(
-        f"cannot tell the shape of these rows, whose fields are {', '.join(fields) or 'none'}: "
-        f"say which of {known} it is"
+        f"cannot tell the shape of the rows of {place}, whose columns are "
+        f"{', '.join(fields) or 'none'}: name it by --shape, one of {known}, or the columns, such "
+        "as --shape pair,image=COLUMN,text=COLUMN"
     )
 
 
@@ -227,8 +326,11 @@ def _is_text(row: Mapping[str, Any]) -> bool:
 
 def _is_pair(row: Mapping[str, Any]) -> bool:
     media = first_of(row, MEDIA_FIELDS)
+    if media != "url":
+        return media is not None
     # Web text has a url too: a pair needs a medium that is not just the page's address.
-    return media is not None and (media != "url" or first_of(row, TEXT_FIELDS[1:]) is not None)
+    is_page = media_kind(str(row["url"]).partition("?")[0]) is None
+    return not is_page or first_of(row, TEXT_FIELDS[1:]) is not None
 
 
 def _holds(*names: str) -> Test:
@@ -239,26 +341,48 @@ def _has_prompt(row: Mapping[str, Any]) -> bool:
     return first_of(row, ("value", "prompt")) is not None
 
 
-def _has_clips(row: Mapping[str, Any]) -> bool:
-    clips = row.get("clips")
-    return isinstance(clips, list) and bool(clips) and "clip_path" in _keys(clips[0])
-
-
 # The first that fits wins, so the more particular ones come first.
-TESTS: tuple[tuple[str, Test], ...] = (
-    ("document", lambda row: isinstance(row.get("segments"), list)),
-    ("llava", _has_turns("conversations", "from")),
-    ("messages", _has_turns("messages", "role")),
-    ("videochat2", _has_turns("QA", "a")),
-    ("howto-interlink", _has_clips),
-    ("prompt", _holds("prompt", "txt")),
-    ("merlin", lambda row: isinstance(row.get("text_list"), str) and "image_info" in row),
-    ("internvid", _holds("YoutubeID", "Start_timestamp", "Caption")),
-    ("unicontrol", lambda row: _holds("source", "target")(row) and _has_prompt(row)),
-    ("video", _holds("video_path", "value")),
-    ("how2link", _holds("clip_path", "caption")),
-    ("mmc4", lambda row: isinstance(row.get("text_list"), list) and "image_info" in row),
-    ("liquid", lambda row: not is_missing(row.get("image_path")) and "text_prompt" in row),
-    ("pair", _is_pair),
-    ("text", _is_text),
+TESTS: tuple[tuple[str, str, Test], ...] = (
+    ("document", "`segments` is a list", lambda row: isinstance(row.get("segments"), list)),
+    ("llava", "`conversations` are turns with `from`", _has_turns("conversations", "from")),
+    ("messages", "`messages` are turns with `role`", _has_turns("messages", "role")),
+    ("finevision", "`texts` are turns of `user` and `assistant`", _has_turns("texts", "assistant")),
+    ("videochat2", "`QA` are questions with answers `a`", _has_turns("QA", "a")),
+    ("howto-interlink", "`clips` are a list with `clip_path`", _has_turns("clips", "clip_path")),
+    ("prompt", "there are `prompt` and `txt`", _holds("prompt", "txt")),
+    (
+        "merlin",
+        "`text_list` is one text, beside `image_info`",
+        lambda row: isinstance(row.get("text_list"), str) and "image_info" in row,
+    ),
+    (
+        "internvid",
+        "there are `YoutubeID`, `Start_timestamp` and `Caption`",
+        _holds("YoutubeID", "Start_timestamp", "Caption"),
+    ),
+    (
+        "unicontrol",
+        "there are `source`, `target` and a prompt",
+        lambda row: _holds("source", "target")(row) and _has_prompt(row),
+    ),
+    ("video", "there are `video_path` and `value`", _holds("video_path", "value")),
+    ("how2link", "there are `clip_path` and `caption`", _holds("clip_path", "caption")),
+    (
+        "mmc4",
+        "`text_list` is a list, beside `image_info`",
+        lambda row: isinstance(row.get("text_list"), list) and "image_info" in row,
+    ),
+    (
+        "liquid",
+        "there are `image_path` and `text_prompt`",
+        lambda row: not is_missing(row.get("image_path")) and "text_prompt" in row,
+    ),
+    ("pair", "a column names an image, a video or audio", _is_pair),
+    ("text", "a column is called text or content, and none names media", _is_text),
+)
+# How to say that another column holds turns: shape, its field, and what a turn has.
+TURNS = (
+    ("messages", "messages", "role"),
+    ("llava", "messages", "from"),
+    ("finevision", "texts", "assistant"),
 )

@@ -96,6 +96,10 @@ class NemoSource:
             found.update(dataset.table.inputs())
         return found
 
+    def apart(self) -> Iterator[NemoSource]:
+        """Yield the source of each data set."""
+        return (replace(self, datasets=(dataset.name,)) for dataset in self._datasets())
+
     def _datasets(self) -> list[_Dataset]:
         entries = load_meta(Path(self.meta))
         missing = sorted(set(self.datasets) - entries.keys())

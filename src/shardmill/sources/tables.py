@@ -100,6 +100,10 @@ class TableFiles:
     def inputs(self) -> Mapping[str, Any]:
         return fingerprint(listed.path for listed in self._listed())
 
+    def apart(self) -> Iterator[TableFiles]:
+        """Yield the source of each file."""
+        return (replace(self, files=(str(listed.path),)) for listed in self._listed())
+
     def _listed(self) -> Iterator[Listed]:
         return list_files(self.files, table_stem, self.allow)
 

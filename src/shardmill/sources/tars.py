@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardmill.errors import SampleError
@@ -95,6 +95,10 @@ class TarSource:
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each tar, the size alone of a remote one."""
         return fingerprint(tar.path for tar in self._listed())
+
+    def apart(self) -> Iterator[TarSource]:
+        """Yield the source of each tar."""
+        return (replace(self, tars=(str(tar.path),)) for tar in self._listed())
 
     def _listed(self) -> Iterator[Listed]:
         return list_files([t.removeprefix("file://") for t in self.tars], tar_stem, self.allow)
@@ -200,7 +204,7 @@ def _add_field(fields: dict[str, Any], ext: str, content: bytes) -> None:
         return
     text = decode_text(content, f"member {ext!r}")
     if ext in TEXTS:
-        fields["text"] = text.strip("\r\n")
+        fields["text"] = text
     elif ext in NUMBERS:
         number = text.strip()
         fields[ext] = int(number) if number.removeprefix("-").isdecimal() else number

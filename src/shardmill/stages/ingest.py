@@ -10,11 +10,10 @@ at a time. Of a unit that is tried again, samples that the earlier try stored ar
 
 from __future__ import annotations
 
-import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -25,10 +24,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError, plugin
 from shardmill.media.header import probe
+from shardmill.model.codec import Plain
+from shardmill.model.manifest import group_stats
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
 from shardmill.shards.tar.header import Layout
+from shardmill.sources.columns import check_row
 from shardmill.sources.download import downloads_a_host
 from shardmill.sources.fetch import (
     LOCATIONS,
@@ -38,17 +40,19 @@ from shardmill.sources.fetch import (
     describe,
 )
 from shardmill.sources.filters import Filter
-from shardmill.sources.shapes.shape import RowDocument, Shape
+from shardmill.sources.guess import why
+from shardmill.sources.shapes.shape import RowDocument, Shape, unused
 from shardmill.sources.source import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
 from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
+from shardmill.storage.path import check_name
 
 LOW_HALF = (1 << 64) - 1
 NAME_FIELDS = ("unit", "machine", "start", "end", "tar")
-SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
 # Enough to hide the latency of downloads; the bytes are a worker's share of memory.
 ROWS_AHEAD = 256
 BYTES_AHEAD = 256 << 20
 MAX_DEPTH = 64  # of a field that is stored
+MAX_COLUMNS, MAX_COLUMN_CHARS = 256, 64  # that are counted by name
 LARGEST = 1 << 63  # integers beyond it are stored as text
 # Returns the sample with a key if it is known already.
 Find: TypeAlias = Callable[[str], SizedSample | None]
@@ -61,7 +65,9 @@ class Ingest:
     `per_shard` None cuts as the source does: tables and folders by 1000 rows, a tar stays a shard.
     `name` is the pattern of the shards' names (see `ShardNames`). `key` names a column whose
     values are the keys; a key that repeats inside of a unit is a reject, across units the user
-    must know. `limit` takes the first rows of the source, good or bad.
+    must know. `extra` names columns that are kept as they are, whatever they look like; a row whose
+    shape leaves other content out is a reject (see `sources.columns`). `trim` leaves white space
+    out at both ends of texts. `limit` takes the first rows of the source, good or bad.
     """
 
     version: ClassVar[int] = 1
@@ -75,6 +81,8 @@ class Ingest:
     name: str = "{unit:06d}"
     machine: int = 0
     key: str | None = None
+    extra: tuple[str, ...] = ()
+    trim: bool = False
     layout: Layout = "dotted"
     limit: int | None = None
     max_media_bytes: int = MAX_MEDIA_BYTES
@@ -103,7 +111,8 @@ class Ingest:
         """Open the source and what fetches media, once a process."""
         fetching = closing(Fetcher(self.max_media_bytes, downloads_a_host()))
         with self.source.open() as read, fetching as fetcher:
-            assembler = Assembler(self.shape, fetcher, self.key)
+            extra = frozenset(self.extra)
+            assembler = Assembler(self.shape, fetcher, self.key, extra, self.trim)
 
             def work(unit: Unit, draft: Draft, tally: Tally) -> None:
                 limit = unit.input.get("limit")
@@ -143,6 +152,7 @@ class Ingest:
     ) -> None:
         name_of = ShardNames(self.name).of_unit(unit, self.machine)
         keys: set[str] = set()
+        columns: Counter[tuple[tuple[str, str], ...]] = Counter()
         with (
             open_earlier(draft.earlier) as find,
             SampleWriter(
@@ -160,6 +170,8 @@ class Ingest:
                     writer.add(sample, sizes)
                     keys.add(sample.key)
                     count_sample(tally, sample, sizes)
+                    columns[begun.columns] += 1
+        count_columns(tally, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +195,7 @@ class ShardNames:
         if unknown or not used & {"unit", "start"}:
             fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
             raise ConfigError(f"name {self.pattern!r} must use {{unit}} or {{start}}, of {fields}")
-        if not SAFE_NAME.fullmatch(name):
-            raise ConfigError(f"name {self.pattern!r} gives {name!r}, which is no plain file name")
+        check_name(name)
 
     @property
     def needs_range(self) -> bool:
@@ -249,21 +260,24 @@ def open_earlier(files: Sequence[Mapping[str, Path]]) -> Iterator[Find]:
 class Begun:
     """A row and its document, its problem, or its sample if an earlier try has stored it.
 
-    `num_coming` of its media are being downloaded.
+    `num_coming` of its media are being downloaded; `columns` says what each is used for.
     """
 
     row: Row
     found: RowDocument | SampleError | SizedSample
     num_coming: int = 0
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Assembler:
-    """Makes samples of rows; `key` is the column that holds the keys, or None."""
+    """Makes samples of rows; `key`, `extra` and `trim` are those of `Ingest`."""
 
     shape: Shape
     fetcher: Fetcher
-    key: str | None
+    key: str | None = None
+    extra: frozenset[str] = frozenset()
+    trim: bool = False
 
     def begin_all(self, rows: Iterable[Row], find: Find) -> Iterator[Begun]:
         """Yield rows in order, begun as far ahead as is worth it; `find` knows samples by key.
@@ -292,17 +306,15 @@ class Assembler:
             if row.problem is not None:
                 raise row.problem
             with _row_to_blame():
-                with plugin(self.shape, row.key):
-                    document = self.shape.shape(row.fields)
-                if not document.segments:
-                    raise SampleError("empty document", "it has neither text nor media")
+                document = self._document(row)
+                columns = self._columns(row, document)
                 known = find(self._key_of(row))
                 # Another row may have the same key, and have been the one that was kept.
                 if known is not None and known.sample.origin == (document.origin or row.origin):
-                    return Begun(row, known)
+                    return Begun(row, known, columns=columns)
                 media = [s.media for s in document.segments if s.kind != "text"]
                 num_coming = sum(self.fetcher.announce(medium, row) for medium in media)
-                return Begun(row, document, num_coming)
+                return Begun(row, document, num_coming, columns)
         except SampleError as problem:
             return Begun(row, problem)
 
@@ -354,12 +366,71 @@ class Assembler:
             )
         return SizedSample(sample, sizes)
 
+    def _document(self, row: Row) -> RowDocument:
+        """Return the document of a row; content that it leaves out is a `SampleError`."""
+        beside = {name: row.fields[name] for name in self.extra if name in row.fields}
+        fields = unused(row.fields, beside) if beside else row.fields
+        with plugin(self.shape, row.key):
+            document = self.shape.shape(fields)
+        if not document.segments:
+            raise SampleError("empty document", "it has neither text nor media")
+        check_row(fields, document, () if self.key is None else (self.key,))
+        if beside:
+            document = replace(document, extra={**document.extra, **beside})
+        return _trimmed(document) if self.trim else document
+
+    def _columns(self, row: Row, document: RowDocument) -> tuple[tuple[str, str], ...]:
+        uses = document.uses or dict.fromkeys(row.fields.keys() - document.extra.keys(), "used")
+        beside = {self.key: "key"} if self.key is not None else {}
+        return tuple((n, uses.get(n) or beside.get(n, "extra")) for n in row.fields)
+
     def _key_of(self, row: Row) -> str:
         if self.key is None:
             return row.key
         if self.key not in row.fields:
             raise SampleError("missing field", f"the key column {self.key!r} is not in the row")
         return key_from_value(row.fields[self.key])
+
+
+def _trimmed(document: RowDocument) -> RowDocument:
+    stripped = (replace(segment, text=segment.text.strip()) for segment in document.segments)
+    kept = tuple(s for s in stripped if s.kind != "text" or s.text)
+    if not kept:
+        raise SampleError("empty document", "it has nothing but white space")
+    return replace(document, segments=kept)
+
+
+def count_columns(tally: Tally, rows: Counter[tuple[tuple[str, str], ...]]) -> None:
+    """Count in how many kept rows a column was used for what: "columns|caption: text"."""
+    uses: Counter[str] = Counter()
+    for columns, num_rows in rows.items():
+        for name, use in columns:
+            uses[f"{name[:MAX_COLUMN_CHARS]}: {use}"] += num_rows
+    # Rows from elsewhere may have a name of their own for every value.
+    for number, (name, num_rows) in enumerate(uses.items()):
+        tally.count(f"columns|{name if number < MAX_COLUMNS else 'others: extra'}", num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenAs:
+    """What rows were taken as: their shape, why, and {column: {use: rows}}, "extra" for no use."""
+
+    shape: str
+    why: str
+    columns: Mapping[str, Mapping[str, int]]
+
+
+def taken_as(stage: Plain, stats: Mapping[str, int]) -> TakenAs | None:
+    """Return what rows were taken as, by the spec and the counts of an ingest; None of another."""
+    plain = stage.get("shape") if isinstance(stage, Mapping) else None
+    if not isinstance(plain, Mapping):
+        return None
+    kind = str(plain.get("kind")).removeprefix("shape/")
+    columns: dict[str, dict[str, int]] = {}
+    for label, num_rows in group_stats(stats).get("columns", {}).items():
+        name, _, use = label.rpartition(": ")
+        columns.setdefault(name, {})[use] = num_rows
+    return TakenAs(kind, why(kind), columns)
 
 
 @contextmanager

@@ -35,15 +35,15 @@ def test_frames_marks_answers_and_the_summary() -> None:
         (0, "user", "a.jpg", (0.0, 4.5)),
         (0, "user", black_frame(64, 48), (0.0, 4.5)),
         (0, "user", "#0.0-4.5#", (0.0, 4.5)),
-        (1, "assistant", "A man opens a box.", (0.0, 4.5)),
+        (1, "assistant", " A man opens a box. ", (0.0, 4.5)),
         (2, "user", "s3://b/data/c.jpg", (4.5, 9.0)),
         (2, "user", "#4.5-9#", (4.5, 9.0)),
-        (3, "assistant", "He takes a saw.", (4.5, 9.0)),
+        (3, "assistant", " He takes a saw. ", (4.5, 9.0)),
         (4, "user", "d.jpg", (12.0, 12.0)),
         (4, "user", "#12#", (12.0, 12.0)),
-        (5, "assistant", "Done.", (12.0, 12.0)),
+        (5, "assistant", " Done. ", (12.0, 12.0)),
         (6, "user", "Summary this video.", None),
-        (7, "assistant", "Woodwork for all.", None),
+        (7, "assistant", " Woodwork for all.", None),
     ]
     assert MerlinShape().shape(ROW).extra == {"id": 3}
 
@@ -55,9 +55,10 @@ def test_marks_on_another_scale_are_text_only() -> None:
 def test_a_text_without_summary_asks_for_none() -> None:
     row = {"image_info": ["a.jpg"], "text_list": ["Watch. <image>#1# A cat."]}
     assert said(row) == [
+        (0, "user", "Watch. ", (1.0, 1.0)),
         (0, "user", "a.jpg", (1.0, 1.0)),
-        (0, "user", "Watch. #1#", (1.0, 1.0)),
-        (1, "assistant", "A cat.", (1.0, 1.0)),
+        (0, "user", "#1#", (1.0, 1.0)),
+        (1, "assistant", " A cat.", (1.0, 1.0)),
     ]
 
 

@@ -66,7 +66,7 @@ def segments(shape: PairShape, row: dict[str, Any]) -> list[tuple[str, Any]]:
         ({"video": "a.mp4", "url": "page", "text": "t"}, [("video", "a.mp4"), ("text", "t")]),
         ({"audio": "a.wav", "text": "t"}, [("audio", "a.wav"), ("text", "t")]),
         ({"image": "a.jpg", "text": ""}, [("image", "a.jpg")]),
-        ({"image": "a.jpg", "captions": ["one", "two"]}, [("image", "a.jpg"), ("text", "one")]),
+        ({"image": "a.jpg", "captions": ["one"]}, [("image", "a.jpg"), ("text", "one")]),
     ],
 )
 def test_pairs(row: dict[str, Any], expected: list[tuple[str, Any]]) -> None:
@@ -76,8 +76,13 @@ def test_pairs(row: dict[str, Any], expected: list[tuple[str, Any]]) -> None:
 def test_other_fields_are_kept() -> None:
     shaped = PairShape().shape({"image": "a", "text": "t", "id": 7, "url": "page"})
     assert shaped.extra == {"id": 7, "url": "page"}
-    both = PairShape().shape({"image": "a", "captions": ["one", "two"]})
-    assert both.extra == {"captions": ["one", "two"]}
+    both = PairShape(several="first").shape({"image": "a", "captions": ["one", "two"]})
+    assert both.segments[-1].text == "one" and both.extra == {"captions": ["one", "two"]}
+
+
+def test_several_captions_are_not_chosen_from_unasked() -> None:
+    with pytest.raises(SampleError, match="pair,several=first"):
+        PairShape().shape({"image": "a", "captions": ["one", "two"]})
 
 
 def test_columns_can_be_named() -> None:
@@ -115,9 +120,9 @@ def test_placeholders_take_the_media_in_order() -> None:
     assert said(shaped) == [
         (0, "system", "Be brief."),
         (1, "user", ("image", "a.jpg")),
-        (1, "user", "Compare it with "),
+        (1, "user", "\nCompare it with "),
         (1, "user", ("image", "b.jpg")),
-        (1, "user", " and the clip:"),
+        (1, "user", " and the clip:\n"),
         (1, "user", ("video", "c.mp4")),
         (2, "assistant", "They differ."),
     ]
@@ -236,10 +241,11 @@ def test_llava_rows() -> None:
         (first,) = image if isinstance(image, list) else [image]
         assert said(shaped) == [
             (0, "user", ("image", first)),
-            (0, "user", "What?"),
+            (0, "user", "\nWhat?"),
             (1, "assistant", "A cat."),
         ]
         assert shaped.extra == {"id": "7"}
+        assert shaped.uses == {"image": "image", "conversations": "turns"}
 
 
 def test_cambrian_rows_may_have_no_image() -> None:

@@ -11,6 +11,7 @@ ego4d             {"video_path": "a.mp4", "caption": "A cat."}
 how2link          {"clip_path": "/any/where/train/x/clip_3", "caption": "A cat."}
 howto-interlink   {"clips": [{"clip_path": ..., "caption": ...}, ...], "summary": "..."}
 videochat2        {"video": "a.mp4", "QA": [{"i": "Look.", "q": "What?", "a": "A cat."}]}
+finevision        {"images": ["a.jpg"], "texts": [{"user": "What?", "assistant": "A cat."}]}
 merlin            {"image_info": [{"image_name": "0.jpg"}], "text_list": "<image>#0-4.5# A man..."}
 """
 
@@ -37,6 +38,7 @@ from shardmill.sources.shapes.shape import (
     media_list,
     need_one,
     seconds_of,
+    split_placeholders,
     text_of,
     unused,
 )
@@ -63,7 +65,11 @@ class Mmc4Shape:
             segments.append(RowSegment(kind="text", text=sentence, turn=turn))
         if not segments:
             raise SampleError("empty document", "text_list is empty")
-        return RowDocument(segments=tuple(segments), extra=unused(fields, {"text_list"}))
+        return RowDocument(
+            segments=tuple(segments),
+            uses={"text_list": "text", "image_info": "image"},
+            extra=unused(fields, {"text_list"}),
+        )
 
     def _by_sentence(self, infos: Any, num_sentences: int) -> dict[int, list[Any]]:
         if not isinstance(infos, list):
@@ -105,9 +111,10 @@ class PromptShape:
         for prompt, text in zip(prompts, texts):
             turns.append({"from": "human", "value": KEY_FRAME.sub("<image>", prompt)})
             turns.append({"from": "gpt", "value": text})
-        images, _ = media_list(fields, self.image)
-        extra = unused(fields, {self.prompt, self.text, *self.image})
-        return RowDocument(segments=tuple(talk_segments(turns, images, [])), extra=extra)
+        images, uses = media_list(fields, self.image, "image")
+        uses |= {self.prompt: "question", self.text: "answer"}
+        segments = tuple(talk_segments(turns, images, []))
+        return RowDocument(segments=segments, uses=uses, extra=unused(fields, uses))
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
@@ -139,9 +146,8 @@ class UniControlShape:
             RowSegment(kind="text", text=text_of(fields, prompt), role="user"),
             RowSegment(kind="image", media=fields[self.target], role="assistant", turn=1),
         )
-        return RowDocument(
-            segments=segments, extra=unused(fields, {self.source, self.target, prompt})
-        )
+        uses = {self.source: "image", prompt: "question", self.target: "answer"}
+        return RowDocument(segments=segments, uses=uses, extra=unused(fields, uses))
 
 
 CODE_FIELDS = ("vqcode_512", "vqcode_multi768", "vq_code")
@@ -165,7 +171,8 @@ class LiquidShape:
             if not has_image:
                 raise SampleError("missing field", "image_path holds nothing")
             segments.insert(0, RowSegment(kind="image", media=fields["image_path"]))
-        return RowDocument(segments=tuple(segments), extra=unused(fields, {text, "image_path"}))
+        uses = {text: "text", "image_path": "image"}
+        return RowDocument(segments=tuple(segments), uses=uses, extra=unused(fields, uses))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +228,10 @@ class How2LinkShape(VideoShape):
     num_parts: int = 3
     suffix: str = ".mp4"
 
-    def videos(self, fields: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
+    def videos(self, fields: Mapping[str, Any]) -> tuple[list[Any], dict[str, str]]:
         """Return the path of the clip below the folder of all clips."""
-        found, used = VideoShape.videos(self, fields)
-        return [last_parts(path, self.num_parts, self.suffix) for path in found], used
+        found, uses = VideoShape.videos(self, fields)
+        return [last_parts(path, self.num_parts, self.suffix) for path in found], uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,12 +256,12 @@ class HowtoInterlinkShape:
         segments = [
             segment for number, clip in enumerate(clips) for segment in self._clip(clip, number)
         ]
-        used = {"clips"}
+        uses = {"clips": "video"}
         if not is_missing(fields.get(self.summary)):
             text = text_of(fields, self.summary)
             segments.append(RowSegment(kind="text", text=text, turn=len(clips)))
-            used.add(self.summary)
-        return RowDocument(segments=tuple(segments), extra=unused(fields, used))
+            uses[self.summary] = "text"
+        return RowDocument(segments=tuple(segments), uses=uses, extra=unused(fields, uses))
 
     def _clip(self, clip: Any, number: int) -> list[RowSegment]:
         if not isinstance(clip, Mapping) or is_missing(clip.get("clip_path")):
@@ -298,12 +305,34 @@ class VideoChat2Shape:
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         name = need_one(fields, self.talk)
-        images, used_images = media_list(fields, self.image)
-        videos, used_videos = media_list(fields, self.video)
-        segments = talk_segments(fields[name], images, videos)
-        clip = clip_in(fields, self.clip, self.start, self.end)
-        extra = unused(fields, {name} | used_images | used_videos)
-        return RowDocument(segments=tuple(in_clip(segments, clip)), extra=extra)
+        images, image_uses = media_list(fields, self.image, "image")
+        videos, video_uses = media_list(fields, self.video, "video")
+        uses = {name: "turns", **image_uses, **video_uses}
+        document = RowDocument(
+            segments=tuple(talk_segments(fields[name], images, videos)),
+            uses=uses,
+            extra=unused(fields, uses),
+        )
+        return in_clip(document, fields, self.clip, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineVisionShape:
+    """FineVision and The Cauldron: `texts` are questions and answers about the `images`.
+
+    Without placeholders the images stand before the first question; a row without images is a
+    conversation in text.
+    """
+
+    texts: str = "texts"
+    images: tuple[str, ...] = ("images", "image")
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        name = need_one(fields, (self.texts,))
+        images, uses = media_list(fields, self.images, "image")
+        uses[name] = "turns"
+        segments = tuple(talk_segments(fields[name], images, []))
+        return RowDocument(segments=segments, uses=uses, extra=unused(fields, uses))
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -333,7 +362,8 @@ class MerlinShape:
         images = [_image(info) for info in _list(fields, "image_info")]
         text = "".join(map(str, _list(fields, "text_list")))
         segments = tuple(self._segments(text, images))
-        return RowDocument(segments=segments, extra=unused(fields, {"image_info", "text_list"}))
+        uses = {"image_info": "image", "text_list": "turns"}
+        return RowDocument(segments=segments, uses=uses, extra=unused(fields, uses))
 
     def _segments(self, text: str, images: list[Any]) -> Iterator[RowSegment]:
         said, _, summary = text.partition(self.summary)
@@ -347,15 +377,17 @@ class MerlinShape:
         for turn, at in enumerate(range(0, len(groups), 5)):
             shown, mark, start, end, answer = groups[at : at + 5]
             time_s = self._time(start, end)
-            for _ in range(count_placeholders(shown)):
-                yield _user("image", 2 * turn, media=next(frames), time_s=time_s)
-            asked = f"{lead.strip()} {mark}" if turn == 0 and lead.strip() else mark
-            yield _user("text", 2 * turn, text=asked, time_s=time_s)
-            yield _answer(answer.strip(), 2 * turn + 1, time_s)
+            for kind, words in split_placeholders(f"{lead}{shown}{mark}"):
+                if kind == "text":
+                    yield _user("text", 2 * turn, text=words, time_s=time_s)
+                else:
+                    yield _user("image", 2 * turn, media=next(frames), time_s=time_s)
+            yield _answer(answer, 2 * turn + 1, time_s)
+            lead = ""
         if summary.strip():
             last = 2 * (len(groups) // 5)
             yield _user("text", last, text=self.question)
-            yield _answer(summary.strip(), last + 1, None)
+            yield _answer(summary, last + 1, None)
 
     def _time(self, start: str, end: str | None) -> tuple[float, float] | None:
         if not self.marks_are_seconds:
@@ -388,7 +420,7 @@ def _user(kind: Any, turn: int, **more: Any) -> RowSegment:
 
 
 def _answer(text: str, turn: int, time_s: tuple[float, float] | None) -> RowSegment:
-    if not text:
+    if not text.strip():
         raise SampleError("missing caption", f"nothing is said in turn {turn}")
     return RowSegment(kind="text", text=text, role="assistant", turn=turn, time_s=time_s)
 

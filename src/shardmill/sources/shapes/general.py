@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from string import Formatter
+from typing import Any, Literal
 
 from shardmill.errors import SampleError
 from shardmill.model.sample import (
@@ -32,7 +33,6 @@ from shardmill.sources.shapes.shape import (
     MediaQueue,
     RowDocument,
     RowSegment,
-    clip_in,
     count_placeholders,
     first_of,
     in_clip,
@@ -76,7 +76,7 @@ class TextShape:
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         name = need_one(fields, self.text)
         segment = RowSegment(kind="text", text=text_of(fields, name))
-        return RowDocument(segments=(segment,), extra=unused(fields, {name}))
+        return RowDocument(segments=(segment,), uses={name: "text"}, extra=unused(fields, {name}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,18 @@ class DocumentShape:
             )
             for s in sample.document.segments
         )
-        return RowDocument(segments=segments, extra=sample.extra, origin=sample.origin)
+        return RowDocument(
+            segments=segments,
+            uses=dict.fromkeys(fields, "document"),
+            extra=sample.extra,
+            origin=sample.origin,
+        )
 
 
-IMAGE_FIELDS = ("image", "images", "image_path", "img_path", "image_url", "url")
+IMAGE_FIELDS = ("image", "images", "image_path", "img_path", "image_url", "url", "URL")
 VIDEO_FIELDS = ("video", "videos", "video_path", "video_url")
 AUDIO_FIELDS = ("audio", "audio_path")
-TEXT_FIELDS = ("text", "caption", "text_prompt", "captions")
+TEXT_FIELDS = ("text", "caption", "text_prompt", "captions", "TEXT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +115,26 @@ class PairShape:
     """Media first, then the text; each is the first of these fields that holds something.
 
     A row without text is an image without caption, which is kept; one without media is not a
-    pair. Of a list of captions the first is taken, the others stay in the row's other fields.
+    pair. Several captions of a row are refused, unless `several` says to take the "first"; then all
+    of them stay in the row's other fields. A row may mean a part of its video.
     """
 
     image: tuple[str, ...] = IMAGE_FIELDS
     video: tuple[str, ...] = VIDEO_FIELDS
     audio: tuple[str, ...] = AUDIO_FIELDS
     text: tuple[str, ...] = TEXT_FIELDS
+    several: Literal["refuse", "first"] = "refuse"
+    clip: str = "clip"
+    start: str = "start"
+    end: str = "end"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        videos, used = media_list(fields, self.video)
-        audios, used_audio = media_list(fields, self.audio)
+        videos, uses = media_list(fields, self.video, "video")
+        audios, audio_uses = media_list(fields, self.audio, "audio")
         # A `url` beside a video is where it came from, not an image.
         is_only = not videos and not audios
-        images, used_image = media_list(fields, [n for n in self.image if is_only or n != "url"])
+        names = [name for name in self.image if is_only or name.lower() != "url"]
+        images, image_uses = media_list(fields, names, "image")
         if not images and not videos and not audios:
             wanted = ", ".join((*self.image, *self.video, *self.audio))
             raise SampleError("missing field", f"no medium: none of {wanted} holds anything")
@@ -131,16 +142,24 @@ class PairShape:
         segments = [RowSegment(kind="image", media=media) for media in images]
         segments += [RowSegment(kind="video", media=media) for media in videos]
         segments += [RowSegment(kind="audio", media=media) for media in audios]
-        used = used | used_audio | used_image
+        uses |= audio_uses | image_uses
         if text is not None:
-            segments.append(RowSegment(kind="text", text=_caption(fields, text)))
-            used |= set() if isinstance(fields[text], list) else {text}
-        return RowDocument(segments=tuple(segments), extra=unused(fields, used))
+            segments.append(RowSegment(kind="text", text=self._caption(fields, text)))
+            uses[text] = "text"
+        extra = unused(fields, uses)
+        if text is not None and isinstance(fields[text], list):
+            extra[text] = fields[text]
+        document = RowDocument(segments=tuple(segments), uses=uses, extra=extra)
+        return in_clip(document, fields, self.clip, self.start, self.end) if videos else document
 
-
-def _caption(fields: Mapping[str, Any], name: str) -> str:
-    value = fields[name]
-    return text_of({name: value[0]}, name) if isinstance(value, list) else text_of(fields, name)
+    def _caption(self, fields: Mapping[str, Any], name: str) -> str:
+        value = fields[name]
+        if not isinstance(value, list):
+            return text_of(fields, name)
+        if len(value) > 1 and self.several == "refuse":
+            detail = f"{name!r} holds {len(value)}: take the first by --shape pair,several=first"
+            raise SampleError("several captions", f"{detail}, or none by --extra {name}")
+        return text_of({name: value[0]}, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +184,12 @@ class MessagesShape:
         turns = fields.get(self.messages)
         if not isinstance(turns, list) or not turns:
             raise SampleError("empty conversation", f"{self.messages!r} holds no turns")
-        media, used = self._media(fields)
+        media, uses = self._media(fields)
         segments: list[RowSegment] = []
         system = fields.get(self.system)
         if isinstance(system, str) and system:
             segments.append(RowSegment(kind="text", text=system, role="system"))
-            used.add(self.system)
+            uses[self.system] = "system"
         kept: dict[str, Any] = {}
         for number, turn in enumerate(turns, len(segments)):
             segments += self._turn(turn, number, media)
@@ -179,19 +198,23 @@ class MessagesShape:
         media.finish()
         if not segments:
             raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
-        extra = unused(fields, {self.messages, EXTRA_NAME, *used})
+        uses[self.messages] = "turns"
+        extra = unused(fields, {EXTRA_NAME, *uses})
         if isinstance(extra.get(self.tools), list):
             extra[self.tools] = as_written(extra[self.tools])
+            uses[self.tools] = "tools"
         return RowDocument(
-            segments=tuple(segments), extra={**extra, EXTRA_NAME: kept} if kept else extra
+            segments=tuple(segments),
+            uses=uses,
+            extra={**extra, EXTRA_NAME: kept} if kept else extra,
         )
 
-    def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, set[str]]:
-        images, used_images = media_list(fields, self.images)
-        videos, used_videos = media_list(fields, self.videos)
-        audios, used_audios = media_list(fields, self.audios)
+    def _media(self, fields: Mapping[str, Any]) -> tuple[MediaQueue, dict[str, str]]:
+        images, image_uses = media_list(fields, self.images, "image")
+        videos, video_uses = media_list(fields, self.videos, "video")
+        audios, audio_uses = media_list(fields, self.audios, "audio")
         queue = MediaQueue({"image": images, "video": videos, "audio": audios})
-        return queue, used_images | used_videos | used_audios
+        return queue, image_uses | video_uses | audio_uses
 
     def _turn(self, turn: Any, number: int, media: MediaQueue) -> list[RowSegment]:
         if not isinstance(turn, dict):
@@ -262,7 +285,7 @@ class LlavaShape(MessagesShape):
     videos: tuple[str, ...] = ("video", "videos")
 
 
-ANSWER = "a"
+ANSWERS = ("a", "assistant")
 
 
 def talk_segments(value: Any, images: list[Any], videos: list[Any]) -> list[RowSegment]:
@@ -283,17 +306,20 @@ def talk_segments(value: Any, images: list[Any], videos: list[Any]) -> list[RowS
 def _turns(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value or not all(isinstance(t, dict) for t in value):
         raise SampleError("empty conversation", f"{value!r:.100} is no list of turns")
-    if ANSWER not in value[0]:
+    answer = next((name for name in ANSWERS if name in value[0]), None)
+    if answer is None:
         return [dict(turn) for turn in value]
-    return [turn for number, qa in enumerate(value) for turn in _question(qa, number)]
+    return [turn for number, qa in enumerate(value) for turn in _question(qa, answer, number)]
 
 
-def _question(qa: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    answer = qa.get(ANSWER)
-    asked = [text for name, text in qa.items() if name != ANSWER and text]
-    if not isinstance(answer, str) or not all(isinstance(text, str) for text in asked):
+def _question(qa: dict[str, Any], answer: str, number: int) -> list[dict[str, Any]]:
+    asked = [text for name, text in qa.items() if name not in (answer, "source") and text]
+    if not isinstance(qa.get(answer), str) or not all(isinstance(text, str) for text in asked):
         raise SampleError("missing field", f"question {number} has no text or answer: {qa!r:.100}")
-    return [{"from": "human", "value": " ".join(asked)}, {"from": "gpt", "value": answer}]
+    return [{"from": "human", "value": " ".join(asked)}, {"from": "gpt", "value": qa[answer]}]
+
+
+PART_OF_PATH = "part of a path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,27 +338,28 @@ class VideoShape:
     end: str = "end"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        videos, used = self.videos(fields)
+        videos, uses = self.videos(fields)
         name = need_one(fields, self.text, "missing caption")
         if isinstance(fields[name], list):
             segments = talk_segments(fields[name], [], videos)
         else:
             segments = [RowSegment(kind="video", media=video) for video in videos]
             segments.append(RowSegment(kind="text", text=text_of(fields, name)))
-        clip = clip_in(fields, self.clip, self.start, self.end)
-        return RowDocument(
-            segments=tuple(in_clip(segments, clip)), extra=unused(fields, used | {name})
-        )
+        uses[name] = "turns" if isinstance(fields[name], list) else "text"
+        gone = [column for column, use in uses.items() if use != PART_OF_PATH]
+        document = RowDocument(segments=tuple(segments), uses=uses, extra=unused(fields, gone))
+        return in_clip(document, fields, self.clip, self.start, self.end)
 
-    def videos(self, fields: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
+    def videos(self, fields: Mapping[str, Any]) -> tuple[list[Any], dict[str, str]]:
         """Return the videos of a row, and the fields that named them."""
         if self.path:
-            return [path_from(self.path, fields)], set()
-        videos, used = media_list(fields, self.video)
+            names = (name for _, name, _, _ in Formatter().parse(self.path) if name)
+            return [path_from(self.path, fields)], dict.fromkeys(names, PART_OF_PATH)
+        videos, uses = media_list(fields, self.video, "video")
         if not videos:
             wanted = ", ".join(self.video)
             raise SampleError("missing field", f"no video: none of {wanted} holds anything")
-        return videos, used
+        return videos, uses
 
 
 def path_from(pattern: str, fields: Mapping[str, Any]) -> str:

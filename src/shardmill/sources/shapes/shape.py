@@ -35,11 +35,13 @@ class RowSegment:
 class RowDocument:
     """A document whose media are not fetched yet.
 
-    `extra` are the fields of the row that the document does not use; `origin` is set by rows that
-    know a better one than their place in the source.
+    `uses` says what each field that it is made of is used for ("image", "text", "turns", ...);
+    `extra` are the fields that are kept beside it; `origin` is set by rows that know a better one
+    than their place in the source.
     """
 
     segments: tuple[RowSegment, ...]
+    uses: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin | None = None
 
@@ -81,13 +83,15 @@ def text_of(fields: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def media_list(fields: Mapping[str, Any], names: Collection[str]) -> tuple[list[Any], set[str]]:
-    """Return the media of the first of these fields that holds any, and the names it used."""
+def media_list(
+    fields: Mapping[str, Any], names: Collection[str], kind: SegmentKind
+) -> tuple[list[Any], dict[str, str]]:
+    """Return the media of the first of these fields that holds any, and what it was used for."""
     name = first_of(fields, names)
     if name is None:
-        return [], {n for n in names if n in fields}
+        return [], {n: kind for n in names if n in fields}
     value = fields[name]
-    return (list(value) if isinstance(value, list | tuple) else [value]), {name}
+    return (list(value) if isinstance(value, list | tuple) else [value]), {name: kind}
 
 
 def unused(fields: Mapping[str, Any], used: Collection[str]) -> dict[str, Any]:
@@ -129,20 +133,15 @@ class MediaQueue:
 
 
 def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], str]]:
-    """Yield ("text", words) and ("medium", kind) in order.
+    """Yield ("text", words) and ("medium", kind) in order; what is between placeholders is text.
 
-    Line breaks next to a placeholder only set it apart and are left out, as is text that is
-    nothing but white space: "<image>\\nWhat is it?" gives an image and "What is it?".
+    "<image>\\nWhat is it?" gives an image and "\\nWhat is it?": every character stays.
     """
-    pieces = PLACEHOLDER.split(text)
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(PLACEHOLDER.split(text)):
         if number % 2:
             yield "medium", piece.lower()
-            continue
-        words = piece.lstrip("\r\n") if number else piece
-        words = words.rstrip("\r\n") if number + 1 < len(pieces) else words
-        if words.strip():
-            yield "text", words
+        elif piece:
+            yield "text", piece
 
 
 def count_placeholders(text: str) -> int:
@@ -187,8 +186,13 @@ def clip_in(
     return clip_of(fields[start], fields[end])
 
 
-def in_clip(segments: list[RowSegment], clip: tuple[float, float] | None) -> list[RowSegment]:
-    """Return the segments with this clip meant of every video."""
+def in_clip(
+    document: RowDocument, fields: Mapping[str, Any], pair: str, start: str, end: str
+) -> RowDocument:
+    """Return the document of a row with the clip that the row names meant of every video."""
+    clip = clip_in(fields, pair, start, end)
     if clip is None:
-        return segments
-    return [replace(p, time_s=clip) if p.kind == "video" else p for p in segments]
+        return document
+    segments = (replace(p, time_s=clip) if p.kind == "video" else p for p in document.segments)
+    times = {name: "time" for name in (pair, start, end) if name in fields}
+    return replace(document, segments=tuple(segments), uses={**document.uses, **times})
