@@ -60,7 +60,7 @@ def test_what_is_typed_tells_the_source(
 
 
 def test_paths_are_stored_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(fill(tmp_path, "a.jsonl"))
+    monkeypatch.chdir(fill(tmp_path, "a.jsonl", "photos/a.jpg"))
     source = source_from_input(["a.jsonl"], media_root="photos", columns=None)
     assert source == TableSource(
         files=(str(tmp_path / "a.jsonl"),), name="a", media_root=str(tmp_path / "photos")
@@ -79,10 +79,17 @@ def test_a_meta_file_is_known_by_what_it_says(tmp_path: Path) -> None:
         ([], [], "no input"),
         (["x.md"], [""], "holds no media, tables or tars"),
         (["a.jsonl", "p/a.jpg"], [""], "more than one kind of input"),
-        (["a.jsonl", "b.tar"], ["a.jsonl", "b.tar"], "different kinds: table, tars"),
+        (
+            ["a.jsonl", "b.tar"],
+            ["a.jsonl", "b.tar"],
+            r"different kinds: table \(.*a.jsonl\), tars \(.*b.tar\)",
+        ),
         (["a.md"], ["a.md"], "cannot tell what"),
         (["stage.json", "shards/0.tar"], [""], "is not finished"),
-        (["p/a.jpg", "q/a.jpg"], ["p", "q"], "give one folder at a time"),
+        (["p/a.jpg", "q/a.jpg"], ["p", "q", "p/a.jpg"], "a.jpg is named twice, by itself and with"),
+        (["a.jpg"], ["*.png"], "no file matches"),
+        (["a.jpg"], ["b.jpg"], "does not exist; did you mean .*a.jpg"),
+        ([], ["owner/name"], "does not exist"),
     ],
 )
 def test_what_is_not_clear_is_an_error(
@@ -90,7 +97,42 @@ def test_what_is_not_clear_is_an_error(
 ) -> None:
     fill(tmp_path, *names)
     with pytest.raises(ConfigError, match=message):
-        source_from_input([str(tmp_path / place) for place in given])
+        list(source_from_input([str(tmp_path / place) for place in given]).parts(None))
+
+
+@pytest.mark.parametrize(
+    ("given", "keys"),
+    [
+        (["p/a.jpg"], ["a"]),
+        (["p/*.jpg"], ["a", "b"]),
+        (["p"], ["a", "b", "deep/c"]),
+        (["p", "q"], ["p/a", "p/b", "p/deep/c", "q/a"]),
+        (["{p,q}"], ["p/a", "p/b", "p/deep/c", "q/a"]),
+        (["*/a.jpg"], ["p/a", "q/a"]),
+    ],
+)
+def test_folders_and_media_are_named_by_patterns(
+    tmp_path: Path, given: list[str], keys: list[str]
+) -> None:
+    fill(tmp_path, "p/a.jpg", "p/b.jpg", "p/b.txt", "p/deep/c.jpg", "q/a.jpg", "p/x.md")
+    source = source_from_input([str(tmp_path / place) for place in given])
+    assert isinstance(source, FolderSource)
+    with source.open() as read:
+        rows = [row for part in source.parts(2) for row in read(part.input)]
+    assert [row.key for row in rows] == keys
+    for row in rows:  # it reads in the folder that was named, and no further up
+        assert (Path(row.media_dir) / row.fields["image"]).is_file()
+        assert given != ["p", "q"] or row.media_dir != str(tmp_path)
+    assert [row.key for row in rows if "text" in row.fields] == [k for k in keys if k[-1] == "b"]
+    assert source.inputs()
+
+
+def test_the_name_of_a_hub_says_how_to_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="hf download owner/name --repo-type dataset"):
+        source_from_input(["owner/name"])
 
 
 def test_an_option_without_meaning_is_an_error(tmp_path: Path) -> None:

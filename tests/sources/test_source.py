@@ -113,16 +113,17 @@ def test_a_folder_is_listed_by_name_whatever_the_filesystem_says(
     assert names(folder) == expected
 
 
-def test_globs_braces_and_files_name_the_same_file_once(folder: Path) -> None:
+def test_globs_and_braces_name_files(folder: Path) -> None:
     assert names(folder / "*.x") == ["a", "b"]
     assert names(folder / "**/a.x") == ["a", "sub/a"]
-    assert names(folder / "{b,a}.x", folder / "a.x", folder) == [
-        "b",
-        "a",
-        "sub/a",
-        "sub/c_d",
-        "sub/deep/c_d",
-    ]
+    assert names(folder / "{b,a}.x", folder / "sub") == ["b", "a", "a~2", "c_d", "deep/c_d"]
+
+
+def test_a_file_that_is_named_twice_is_refused(folder: Path) -> None:
+    (folder.parent / "link.x").symlink_to(folder / "a.x")
+    for more in ("a.x", "./a.x", "*.x", "sub/../a.x", "../link.x", ""):
+        with pytest.raises(ConfigError, match=r"a.x is named twice|link.x is named twice"):
+            names(folder / "a.x", f"{folder}/{more}")
 
 
 def test_names_of_different_files_differ(folder: Path) -> None:

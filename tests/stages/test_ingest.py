@@ -28,10 +28,10 @@ from shardmill.running.runner import run_stage
 from shardmill.shards.samples import open_shard
 from shardmill.shards.tar.index import open_tar_index
 from shardmill.sources.filters import TextLength
-from shardmill.sources.guess import shape_of, source_from_input
+from shardmill.sources.guess import first_rows, shape_of, source_from_input
 from shardmill.sources.shapes.general import PairShape
 from shardmill.sources.tables import TableSource
-from shardmill.stages.ingest import Ingest, ShardNames, open_earlier
+from shardmill.stages.ingest import Ingest, ShardNames, open_earlier, taken_as
 
 
 @pytest.fixture
@@ -120,6 +120,64 @@ def test_pairs_become_shards_with_sizes_in_the_index(tmp_path: Path, photos: Pat
         "pixels|<=2048": 8,
         "pixels|sum": sum((40 + n) * 30 for n in range(8)),
     }
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        ({"image": "gone.jpg", "text": "x"}, {}, r"missing file: .*gone.jpg.*--media-root"),
+        ({"image": "rows.jsonl", "text": "x"}, {}, "not an image: rows.jsonl"),
+        ({"image": "/etc/hosts", "text": "x"}, {}, "--allow /etc"),
+        ({"image": "photos/0.jpg", "captions": ["a", "b"]}, {}, "pair,several=first"),
+        ({"text": "x"}, {"key": "id"}, "--key id"),
+        ({"text": "x", "id": "7"}, {"key": "id"}, "'7' is the key of more than one row"),
+    ],
+)
+def test_what_would_be_in_vain_is_said_before_the_work(
+    tmp_path: Path, photos: Path, row: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    table = write_lines(tmp_path / "rows.jsonl", [row] * 3)
+    stage = ingest_of(table, **options)
+    with pytest.raises(ConfigError, match=message):
+        stage.check(first_rows(stage.source))
+    good = write_lines(tmp_path / "rows.jsonl", [{"image": "http://x/a.jpg", "text": "x"}])
+    stage = ingest_of(good)
+    stage.check(first_rows(stage.source))  # nothing is downloaded
+
+
+def test_trimming_is_an_option(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": " a \n"}, {"from": "gpt", "value": "\tb"}]
+    table = write_lines(tmp_path / "rows.jsonl", [{"conversations": turns}])
+    for trim, expected in ((False, [" a \n", "\tb"]), (True, ["a", "b"])):
+        out = tmp_path / f"out-{trim}"
+        manifest = run(ingest_of(table, trim=trim), out)
+        assert [said(sample) for sample in samples_of(out, manifest)] == [expected]
+
+
+def test_extra_columns_are_kept_and_new_content_is_a_reject(tmp_path: Path, photos: Path) -> None:
+    row = {"image": "photos/0.jpg", "text": "x"}
+    rows = [{**row, "caption": "y"}, {**row, "caption": "", "answer": "z"}]
+    table = write_lines(tmp_path / "rows.jsonl", rows)
+    stage = ingest_of(table, shape=PairShape(), extra=("caption",))
+    manifest = run(stage, tmp_path / "out", max_skip_rate=1)
+    (sample,) = samples_of(tmp_path / "out", manifest)
+    assert said(sample) == [photo(0), "x"] and sample.extra == {"caption": "y"}
+    assert manifest.skipped == {"content used by nothing": 1}
+    taken = taken_as(manifest.stage, manifest.stats)
+    assert taken is not None and taken.shape == "pair"
+    assert taken.columns == {
+        "caption": {"extra": 1},
+        "image": {"image": 1},
+        "text": {"text": 1},
+    }
+
+
+def test_names_of_columns_without_end_are_not_counted_one_by_one(tmp_path: Path) -> None:
+    rows = [{"text": "x", **{f"c{n}-{m}": 1 for m in range(200)}} for n in range(4)]
+    stage = ingest_of(write_lines(tmp_path / "rows.jsonl", rows))
+    stats = run(stage, tmp_path / "out").stats
+    assert sum(name.startswith("columns|") for name in stats) == 257
+    assert stats["columns|others: extra"] == 4 * 200 + 1 - 256
 
 
 def in_a_tar(photos: Path) -> list[str]:

@@ -102,7 +102,7 @@ def ingest(
     """
     from shardmill.running.runner import retry_rejects as retry
     from shardmill.sources.download import PER_HOST_VARIABLE
-    from shardmill.sources.guess import shape_of, source_from_input
+    from shardmill.sources.guess import first_rows, shape_of, source_from_input
     from shardmill.stages.ingest import Ingest
 
     inputs = to_texts(src)
@@ -113,9 +113,10 @@ def ingest(
     raw = source_from_input(inputs, **{**given, **chosen})
     named = to_plugin(SHAPES, shape, where="shape") if shape else None
     beside = tuple(many(extra))
+    heads = first_rows(raw)
     stage = Ingest(
         source=raw,
-        shape=shape_of(raw, named, extra=beside, known=[key] if key else []),
+        shape=shape_of(raw, named, heads=heads, extra=beside, known=[key] if key else []),
         filters=to_plugins(FILTERS, filter, where="filter"),
         key=key,
         extra=beside,
@@ -128,6 +129,7 @@ def ingest(
         machine=machine,
         layout=layout,
     )
+    stage.check(heads)
     if retry_rejects:
         # Sets the receipts of such units aside, so that the run below finds them left to do.
         retry(to_path(out), stage, many(retry_rejects))

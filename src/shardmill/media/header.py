@@ -26,6 +26,7 @@ from shardmill.media.containers import (
     video_size,
 )
 from shardmill.model.sample import MediaSize
+from shardmill.storage.text import mistaken_for
 
 Size: TypeAlias = tuple[int, int]
 
@@ -90,6 +91,8 @@ def _probe(kind: str, head: bytes, data: bytes | memoryview) -> MediaHeader | No
 
 
 def _what_else(kind: str, head: bytes, num_bytes: int) -> str:
+    if what := mistaken_for(head):
+        return f"{num_bytes} bytes, it is {what}"
     ext = video_format(head) if kind == "video" else None
     if ext is None:
         return f"{num_bytes} bytes that begin like no {kind} known here"

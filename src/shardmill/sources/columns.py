@@ -112,7 +112,9 @@ def looks_like(name: str, value: Any, beside: Collection[str], *, weak: bool) ->
         return look
     if look == "labels" and "text" not in beside:
         return look
-    return "text" if (weak or "text" not in beside) and _is_prose(value) else ""
+    if "text" not in beside:
+        return "text" if _is_prose(value, 1) else ""
+    return "text" if weak and _is_prose(value, NUM_WORDS) else ""
 
 
 @lru_cache(maxsize=4096)
@@ -156,11 +158,14 @@ def _is_turns(value: Any) -> bool:
     return any(spoken <= first.keys() for spoken in SPOKEN)
 
 
-def _is_prose(value: Any) -> bool:
+def _is_prose(value: Any, num_words: int) -> bool:
+    """Say whether a value is a text of more than so many words, or a sentence where one will do."""
     if isinstance(value, list):
-        return any(_is_prose(item) for item in value[:NUM_ITEMS] if isinstance(item, str))
+        return any(_is_prose(item, num_words) for item in value[:NUM_ITEMS])
     if not isinstance(value, str) or value[:1] in ("{", "["):
         return False  # JSON about the row, such as exif
+    if num_words == 1 and value.endswith((".", "!", "?")):
+        return True
     # Languages without spaces count by their letters.
     num_letters = sum(letter > "\u2e7f" for letter in value[: 4 * NUM_WORDS])
-    return len(value[:MAX_CHARS].split(None, NUM_WORDS)) > NUM_WORDS or num_letters > 2 * NUM_WORDS
+    return len(value[:MAX_CHARS].split(None, num_words)) > num_words or num_letters > 2 * num_words

@@ -211,6 +211,10 @@ class Fetcher:
             self.downloads.announce(url)
         return url is not None
 
+    def is_remote(self, reference: Any, row: Row) -> bool:
+        """Say whether a row refers to a url."""
+        return self._url_of(reference, row) is not None
+
     def fetch(self, reference: Any, row: Row) -> Content:
         """Return the bytes that a row refers to."""
         note(f"{describe(reference)} of row {row.key!r}")

@@ -7,15 +7,17 @@ from the names of the fields.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from shardmill import humanize
 from shardmill.errors import ConfigError, FormatError, SampleError, plugin
 from shardmill.model.codec import build, load_class, stored_kind
 from shardmill.plugins import SHAPES, SOURCES, resolve
@@ -29,13 +31,14 @@ from shardmill.sources.shapes.general import (
     TextShape,
 )
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
-from shardmill.sources.source import Row, Source, media_kind, name_from_path, walk
+from shardmill.sources.source import WILD, Row, Source, media_kind, name_from_path, not_there, walk
 from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
-from shardmill.storage.path import as_path, expand_braces, is_remote, near_path
+from shardmill.storage.path import as_path, expand, expand_braces, is_remote
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096
+LOOK_AT_MATCHES = 100  # of a glob
 LOOK_AT_FILES = 10_000  # a folder of millions must not be walked twice
 LOOK_AT_ROWS = 64  # the most common shape wins, so that one odd row decides nothing
 LOOK_AT_TABLES, LOOK_AT_REMOTE = 8, 2
@@ -52,93 +55,97 @@ def source_from_input(inputs: Sequence[str], *, kind: str | None = None, **optio
         raise ConfigError("no input: give a folder, table files, tars or a meta file")
     places = [_absolute(given) for given in inputs]
     allow = options["allow"] = tuple(_absolute(place) for place in options.get("allow") or ())
-    kinds = {kind} if kind else {_kind_of(place, allow) for place in places}
+    kinds = {kind: inputs[0]} if kind else _kinds_of(inputs, allow)
     if len(kinds) > 1:
-        raise ConfigError(f"the inputs are of different kinds: {', '.join(sorted(kinds))}")
-    return _build(kinds.pop(), [_shards_of(place) for place in places], options)
+        listed = ", ".join(f"{kind} ({place})" for kind, place in sorted(kinds.items()))
+        raise ConfigError(f"the inputs are of different kinds: {listed}: ingest them apart")
+    return _build(next(iter(kinds)), [_shards_of(place) for place in places], options)
+
+
+class Head(NamedTuple):
+    """The first rows of a file that was looked at, and why none can be read, if so."""
+
+    place: str
+    rows: list[Row]
+    problem: Exception | None
+
+
+def first_rows(source: Source) -> list[Head]:
+    """Return the first rows of some files of a source, the first and the last among them."""
+    each: list[Source] = list(source.apart()) if hasattr(source, "apart") else [source]
+    # A tar is walked as a whole, which for remote ones takes requests.
+    most = LOOK_AT_REMOTE if any(map(is_remote, source.places())) else LOOK_AT_TABLES
+    last = len(each) - 1
+    chosen = sorted({last * n // (most - 1) for n in range(most)}) if each else []
+    return [_head(each[number]) for number in chosen]
+
+
+def _head(source: Source) -> Head:
+    place = ", ".join(humanize.place(as_path(place)) for place in source.places())
+    rows: list[Row] = []
+    try:
+        with source.open() as read:
+            for part in source.parts(LOOK_AT_ROWS):
+                rows = list(islice(read(part.input), LOOK_AT_ROWS))
+                if not all(row.problem for row in rows):
+                    break
+    except FormatError as error:  # its unit will say so, the others can be done
+        return Head(place, [], error)
+    return Head(place, rows, next((row.problem for row in rows if row.problem), None))
 
 
 def shape_of(
     source: Source,
     shape: Shape | None = None,
     *,
+    heads: Sequence[Head] | None = None,
     extra: Collection[str] = (),
     known: Collection[str] = (),
 ) -> Shape:
     """Return the shape of the rows of a source, after a look at the first rows of some files.
 
     It is the given one, or the one that the source names in a class attribute `shape`, or what the
-    rows look like. Files of different shapes, rows of which none can be read, and content that the
-    shape leaves out are a `ConfigError`. `extra` are columns that the shape is not shown, `known`
-    those that have another use.
+    rows look like. Files of different shapes, files without rows and content that the shape leaves
+    out are a `ConfigError`. `extra` are columns that the shape is not shown, `known` those that
+    have another use.
     """
     if shape is None and (kind := getattr(source, "shape", None)) is not None:
         shape = build(SHAPES, {"kind": kind})
+    heads = first_rows(source) if heads is None else heads
     found: dict[str, tuple[Shape, str]] = {}  # by its kind a shape and the first file that has it
-    problem: Exception | None = None
-    for one in _some_files(source):
-        place = ", ".join(one.places())
-        try:
-            rows = _first_rows(one)
-        except FormatError as error:  # its unit will say so, the others can be done
-            problem = problem or error
-            continue
-        problem = problem or next((row.problem for row in rows if row.problem), None)
-        good = [row.fields for row in rows if not row.problem]
+    for head in heads:
+        good = [row.fields for row in head.rows if not row.problem]
         shown = [{n: v for n, v in fields.items() if n not in extra} for fields in good]
         if shown:
-            taken = shape or guess_shape(shown, place)
-            found.setdefault(shape_kind(taken), (taken, place))
-            _check_columns(taken, shown, place, known)
+            taken = shape or guess_shape(shown, head.place)
+            found.setdefault(shape_kind(taken), (taken, head.place))
+            _check_columns(taken, shown, head.place, known)
     if len(found) > 1:
         listed = ", ".join(f"{kind} ({place})" for kind, (_, place) in found.items())
         raise ConfigError(f"the files hold rows of different shapes, {listed}: ingest them apart")
-    if not found and shape is None:
+    if not found:
+        place = heads[0].place if heads else ", ".join(source.places())
+        problem = next((head.problem for head in heads if head.problem), None)
+        if isinstance(problem, FormatError):
+            raise problem
         first = f"; the first says: {problem}" if problem else ""
-        raise ConfigError(f"the input holds no row that can be read{first}")
+        raise ConfigError(f"{place} holds no row that can be read{first}")
     return shape or next(iter(found.values()))[0]
-
-
-def _some_files(source: Source) -> list[Source]:
-    """Return the sources of some files, the first and the last among them."""
-    each: list[Source] = list(source.apart()) if hasattr(source, "apart") else [source]
-    # A tar is walked as a whole, which for remote ones takes requests.
-    most = LOOK_AT_REMOTE if any(map(is_remote, source.places())) else LOOK_AT_TABLES
-    last = len(each) - 1
-    return [each[n] for n in sorted({last * n // (most - 1) for n in range(most)})] if each else []
-
-
-def _first_rows(source: Source) -> list[Row]:
-    """Return the rows of the first part that has a good one."""
-    rows: list[Row] = []
-    with source.open() as read:
-        for part in source.parts(LOOK_AT_ROWS):
-            rows = list(islice(read(part.input), LOOK_AT_ROWS))
-            if not all(row.problem for row in rows):
-                break
-    return rows
 
 
 def _check_columns(
     shape: Shape, rows: list[dict[str, Any]], place: str, known: Collection[str]
 ) -> None:
-    problems: list[SampleError] = []
     unused: dict[str, tuple[str, Any]] = {}
     for row in rows:
         try:
             with plugin(shape, place):
                 document = shape.shape(row)
-        except SampleError as error:
-            problems.append(error)
+        except (SampleError, RecursionError):
             continue
         for name, looks in unused_content(row, document, known, weak=True).items():
             unused.setdefault(name, (looks, row[name]))
     kind = shape_kind(shape)
-    if len(problems) == len(rows):
-        raise ConfigError(
-            f"none of the first rows of {place} can be read as {kind}; the first says: "
-            f"{problems[0]}. Name what they are by --shape"
-        )
     if unused:
         listed = [f"\n  {n!r} looks like {what}: {v!r:.60}" for n, (what, v) in unused.items()]
         keep = " ".join(f"--extra {shlex.quote(name)}" for name in unused)
@@ -183,53 +190,91 @@ def _build(kind: str, places: list[str], options: dict[str, Any]) -> Source:
     if unknown:
         raise ConfigError(f"{unknown[0]} has no meaning for input of kind {kind!r}")
     field = INPUT_FIELDS.get(kind, "files")
-    if field in ("dir", "meta") and len(places) > 1:
+    if field == "meta" and len(places) > 1:
         raise ConfigError(f"give one {kind} at a time, got {len(places)}")
     if "media_root" in given:
         given["media_root"] = _absolute(given["media_root"])
+        if not is_remote(given["media_root"]) and not Path(given["media_root"]).is_dir():
+            raise ConfigError(f"--media-root {given['media_root']} is no folder")
+    if field == "dir":
+        given |= _folder_of(places)
+    else:
+        given[field] = places[0] if field == "meta" else tuple(places)
     if "name" in known:
-        given.setdefault("name", _name_of(places[0]))
-    given[field] = places[0] if field in ("dir", "meta") else tuple(places)
+        given.setdefault("name", _name_of(given[field] if field == "dir" else places[0]))
     source: Source = build(SOURCES, {"kind": kind, **given}, where=kind)
     return source
 
 
-def _kind_of(place: str, allow: tuple[str, ...]) -> str:
+def _folder_of(places: list[str]) -> dict[str, Any]:
+    """Return the folder of media that these places mean, and what in it, if not all."""
+    if len(places) == 1 and as_path(places[0]).is_dir():
+        return {"dir": places[0]}
+    # The folders before the first wildcard or brace.
+    roots = [os.path.dirname(re.split(r"[*?[{]", place)[0]) for place in places]  # noqa: PTH120
+    dir = os.path.commonpath(roots)
+    dir = dir.replace(":/", "://", 1) if is_remote(places[0]) else dir
+    return {"dir": dir, "only": tuple(place[len(dir.rstrip("/")) + 1 :] for place in places)}
+
+
+def _kinds_of(inputs: Sequence[str], allow: tuple[str, ...]) -> dict[str, str]:
+    """Return the kinds of input that these are, each with the first that is one."""
+    kinds: dict[str, str] = {}
+    for given in inputs:
+        place = _absolute(given)
+        is_pattern = bool(WILD.intersection(place)) and not os.path.lexists(place)
+        if is_pattern and _kind_by_name(place) not in ("table", "tars"):
+            for match in expand(place)[:LOOK_AT_MATCHES]:
+                kinds.setdefault(_kind_of(match, allow, match), given)
+        else:
+            kinds.setdefault(_kind_of(place, allow, given), given)
+    return kinds
+
+
+def _kind_of(place: str, allow: tuple[str, ...], given: str) -> str:
     path = as_path(place)
     if _is_named_object(place) or not path.is_dir():
-        return _kind_of_file(place)
+        return _kind_of_file(place, given)
     if _is_output(path):
         return "tars"
     found = _kinds_below(path, allow)
     if len(found) == 1:
         return found.pop()
     if not found:
-        raise ConfigError(f"{place} holds no media, tables or tars")
+        raise ConfigError(f"{given} holds no media, tables or tars")
+    flags = " or ".join(f"--source {kind}" for kind in sorted(found))
     raise ConfigError(
-        f"{place} holds more than one kind of input ({', '.join(sorted(found))}): name the files, "
-        "or say which kind is meant"
+        f"{given} holds more than one kind of input ({', '.join(sorted(found))}): name the files, "
+        f"or say which is meant by {flags}"
     )
 
 
-def _kind_of_file(place: str) -> str:
+def _kind_of_file(place: str, given: str) -> str:
+    kind = _kind_by_name(place)
+    if kind is not None and not (kind == "folder" and not as_path(place).exists()):
+        is_json = kind == "table" and PurePath(place).name.endswith(".json")
+        return "nemo" if is_json and _holds_meta(as_path(place)) else kind
+    if not as_path(place).exists():
+        raise ConfigError(not_there(given))
+    raise ConfigError(
+        f"cannot tell what {given} is: give a folder, a .tar, an image, a video, a table "
+        f"({', '.join(SUFFIXES)}), or say which is meant by --source"
+    )
+
+
+def _kind_by_name(place: str) -> str | None:
     name = PurePath(next(expand_braces(place))).name
     if tar_stem(name) is not None:
         return "tars"
     if split_suffixes(name)[0] in SUFFIXES:
-        return "nemo" if name.endswith(".json") and _holds_meta(as_path(place)) else "table"
-    if not as_path(place).exists():
-        raise ConfigError(f"{place!r} does not exist{near_path(place)}")
-    raise ConfigError(
-        f"cannot tell what {place} is: give a folder, a .tar, a table ({', '.join(SUFFIXES)}) or "
-        "say which kind is meant"
-    )
+        return "table"
+    return "folder" if media_kind(name) is not None else None
 
 
 def _is_named_object(place: str) -> bool:
     """Say whether the name of an object tells what it is, so that no store has to be asked."""
     name = PurePath(place).name
-    known = tar_stem(name) is not None or split_suffixes(name)[0] in SUFFIXES
-    return known and is_remote(place)
+    return _kind_by_name(name) is not None and is_remote(place)
 
 
 def _kinds_below(folder: Path, allow: tuple[str, ...]) -> set[str]:

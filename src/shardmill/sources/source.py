@@ -37,6 +37,7 @@ from shardmill.storage.path import UrlPath, as_path, expand, is_remote, near_pat
 
 ROWS_PER_PART = 1000
 WILD = frozenset("*?[{")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,22 +178,37 @@ def list_files(
     """Yield each file of the inputs once; `wanted` gives the stem of a file name, or None.
 
     An input is a file, a folder (all wanted files below it) or a glob. A file that is named
-    itself is taken even if its suffix says nothing. Links in a folder may lead to `allow`.
+    itself is taken even if its suffix says nothing; one that is named twice is refused. Links in a
+    folder may lead to `allow`.
     """
     taken: set[str] = set()
-    seen: set[str] = set()
+    named = Named()
     for given in inputs:
         for root, relative, is_named in _expand(given, wanted, allow):
             path = _joined(root, relative)
-            if path in seen:
-                continue
-            seen.add(path)
+            named.add(path, given)
             file = PurePath(relative)
             stem = wanted(file.name) or (file.stem if is_named else None)
             if stem is not None:
                 _check_regular(as_path(path))
                 name = unique(name_from_path(f"{file.parent}/{stem}"), taken)
                 yield Listed(as_path(path), relative, name)
+
+
+@dataclass(slots=True)
+class Named:
+    """The files that inputs name so far, by where they really are."""
+
+    seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def add(self, path: str, given: str) -> None:
+        """Note a file and what named it; the second time it is a `ConfigError`."""
+        real = path if is_remote(path) else os.path.realpath(path)
+        if real in self.seen:
+            first, by = self.seen[real]
+            ways = f"as {first} and {path}" if first != path else f"by {by!r} and {given!r}"
+            raise ConfigError(f"{path} is named twice, {ways}: name each file once")
+        self.seen[real] = (path, given)
 
 
 def walk(root: Path, allow: tuple[str, ...] = ()) -> Iterator[tuple[str, list[Entry]]]:
@@ -289,8 +305,19 @@ def _expand(
         else:
             relative, is_there = str(found.relative_to(root)), found.exists()
         if not is_there:
-            raise ConfigError(f"{place!r} does not exist{near_path(place)}")
+            raise ConfigError(not_there(place))
         yield root or ".", relative, True
+
+
+def not_there(place: str) -> str:
+    """Return the message for an input that does not exist, with what may be meant."""
+    if HUB_NAME.fullmatch(place) and not Path(place).parent.exists():
+        return (
+            f"{place!r} does not exist: if it is the name of a data set on a hub, download it "
+            f"first, such as by hf download {place} --repo-type dataset --local-dir "
+            f"{PurePath(place).name}"
+        )
+    return f"{place!r} does not exist{near_path(place)}"
 
 
 def _joined(root: str, relative: str) -> str:

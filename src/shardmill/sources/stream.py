@@ -74,7 +74,8 @@ class Inflated(io.RawIOBase):
         try:
             self._pending = memoryview(self._engine.decompress(self._compressed))
         except self._error as error:
-            raise self._broken(f"cannot be decompressed: {error}") from error
+            kind = "zstd" if self._path.suffix.lower() == ".zst" else "gzip"
+            raise self._broken(f"cannot be decompressed as {kind}: {error}") from error
         self._compressed = b""
         if self._engine.eof:
             self._compressed = self._engine.unused_data.lstrip(b"\0")

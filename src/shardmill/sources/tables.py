@@ -57,8 +57,9 @@ from shardmill.sources.source import (
     size_and_time,
 )
 from shardmill.sources.stream import COMPRESSIONS, Span, Streams, TableSlice, open_stream
-from shardmill.sources.text import Cell, Elements, TextTable, open_table
+from shardmill.sources.text import HEAD_BYTES, Cell, Elements, TextTable, open_table
 from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.text import mistaken_for
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -581,7 +582,9 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         with foreign("cannot be read"):
             yield
     except SampleError as error:
-        raise FormatError(f"{error}", path=path) from error
+        with open_stream(path) as file:
+            what = mistaken_for(file.read(HEAD_BYTES))
+        raise FormatError(f"is {what}" if what else f"{error}", path=path) from error
     except pa.lib.ArrowMemoryError as error:  # a file that says it holds more than there is room
         raise FormatError(f"cannot be read: {error}", path=path) from error
 

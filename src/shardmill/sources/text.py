@@ -38,11 +38,13 @@ from shardmill.sources.stream import (
     open_stream,
     too_long,
 )
+from shardmill.storage.text import mistaken_for
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 BLANK = b" \t\r\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WINDOW = 1 << 16
+HEAD_BYTES = 256  # tell what else a file may be
 PIECE = 1 << 20
 MARKS = re.compile(r'["\\\[\]{}]')
 SPACE = " \t\r\n"
@@ -101,9 +103,13 @@ def open_table(path: Path, format: str, columns: tuple[str, ...], max_row_bytes:
     A csv has a header line unless its columns are given.
     """
     with open_stream(path) as file:
+        what = mistaken_for(_peek(file, HEAD_BYTES))
+        if what and format != "txt":
+            raise FormatError(f"is {what}", path=path)
         mark = len(BYTE_ORDER_MARK) if _peek(file, 3) == BYTE_ORDER_MARK else 0
         file.read(mark)
-        if format == "json":
+        # People name lists of rows jsonl, too; no row of lines begins with a bracket.
+        if format == "json" or (format == "jsonl" and _peek(file, 1) == b"["):
             format = _json_format(file, path, max_row_bytes)
         elif format in DELIMITERS and not columns:
             table = TextTable(path=path, format=format, max_row_bytes=max_row_bytes)

@@ -23,7 +23,7 @@ from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, SampleError, plugin
-from shardmill.media.header import probe
+from shardmill.media.header import MediaHeader, probe
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import group_stats
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
@@ -40,8 +40,9 @@ from shardmill.sources.fetch import (
     describe,
 )
 from shardmill.sources.filters import Filter
-from shardmill.sources.guess import why
-from shardmill.sources.shapes.shape import RowDocument, Shape, unused
+from shardmill.sources.folder import WITHOUT_MEDIUM
+from shardmill.sources.guess import Head, why
+from shardmill.sources.shapes.shape import RowDocument, RowSegment, Shape, unused
 from shardmill.sources.source import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
 from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
 from shardmill.storage.path import check_name
@@ -121,6 +122,27 @@ class Ingest:
 
             yield work
 
+    def check(self, heads: Iterable[Head]) -> None:
+        """Raise `ConfigError` if what was looked at tells that the work would be in vain.
+
+        So it is if no row of a file becomes a sample, if keys repeat, or if captions stand beside
+        media without belonging to any. Nothing is downloaded.
+        """
+        extra = frozenset(self.extra)
+        keys: set[str] = set()
+        with closing(Fetcher(self.max_media_bytes)) as fetcher:
+            assembler = Assembler(self.shape, fetcher, self.key, extra, self.trim)
+            for place, rows, _ in heads:
+                problems = [assembler.problem_of(row) for row in rows]
+                _check_problems(place, rows, [p for p in problems if p])
+                for row in rows if self.key else ():
+                    with suppress(SampleError):
+                        key = assembler.key_of(row)
+                        if key in keys:
+                            where = f"{place}: {key!r} is the key of more than one row"
+                            raise ConfigError(f"{where}: name another column by --key, or none")
+                        keys.add(key)
+
     def units_name_content(self) -> bool:
         """Say that units do: they hold what identifies a part of the source."""
         return True
@@ -186,15 +208,15 @@ class ShardNames:
     pattern: str
 
     def __post_init__(self) -> None:
+        fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
         try:
             used = self._fields()
-            name = self._format(dict.fromkeys(NAME_FIELDS, 1))
+            name = self._format(dict.fromkeys(NAME_FIELDS, 1)) if used <= set(NAME_FIELDS) else ""
         except (ValueError, KeyError, IndexError) as error:
-            raise ConfigError(f"name {self.pattern!r} is not a pattern: {error}") from error
-        unknown = sorted(used - set(NAME_FIELDS))
-        if unknown or not used & {"unit", "start"}:
-            fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
-            raise ConfigError(f"name {self.pattern!r} must use {{unit}} or {{start}}, of {fields}")
+            raise ConfigError(f"--name {self.pattern!r} is not a pattern: {error}") from error
+        if not name or not used & {"unit", "start"}:
+            problem = f"--name {self.pattern!r} must use {{unit}} or {{start}}"
+            raise ConfigError(f"{problem}, and nothing but {fields}")
         check_name(name)
 
     @property
@@ -308,7 +330,7 @@ class Assembler:
             with _row_to_blame():
                 document = self._document(row)
                 columns = self._columns(row, document)
-                known = find(self._key_of(row))
+                known = find(self.key_of(row))
                 # Another row may have the same key, and have been the one that was kept.
                 if known is not None and known.sample.origin == (document.origin or row.origin):
                     return Begun(row, known, columns=columns)
@@ -334,12 +356,7 @@ class Assembler:
             for segment in document.segments:
                 name = ""
                 if segment.kind != "text":
-                    content = self.fetcher.fetch(segment.media, row)
-                    try:
-                        medium = probe(segment.kind, content)
-                    except SampleError as error:
-                        detail = f"{describe(segment.media)}: {error.detail}"
-                        raise SampleError(error.reason, detail) from error
+                    content, medium = self._medium(segment, row)
                     # A single medium is named by its extension, several get numbers.
                     name = medium.ext if num_media == 1 else f"{len(contents)}.{medium.ext}"
                     contents[name], sizes[name] = content, medium.size
@@ -358,7 +375,7 @@ class Assembler:
                     )
                 )
             sample = Sample(
-                key=self._key_of(row),
+                key=self.key_of(row),
                 document=Document(tuple(segments)),
                 media=contents,
                 origin=document.origin or row.origin,
@@ -384,12 +401,55 @@ class Assembler:
         beside = {self.key: "key"} if self.key is not None else {}
         return tuple((n, uses.get(n) or beside.get(n, "extra")) for n in row.fields)
 
-    def _key_of(self, row: Row) -> str:
+    def problem_of(self, row: Row) -> SampleError | None:
+        """Return what is wrong with a row, as far as can be told without downloading."""
+        try:
+            if row.problem is not None:
+                raise row.problem
+            with _row_to_blame():
+                self.key_of(row)
+                for segment in self._document(row).segments:
+                    if segment.kind != "text" and not self.fetcher.is_remote(segment.media, row):
+                        self._medium(segment, row)
+        except SampleError as problem:
+            return problem
+        return None
+
+    def _medium(self, segment: RowSegment, row: Row) -> tuple[Content, MediaHeader]:
+        content = self.fetcher.fetch(segment.media, row)
+        try:
+            return content, probe(segment.kind, content)
+        except SampleError as error:
+            detail = f"{describe(segment.media)}: {error.detail}"
+            raise SampleError(error.reason, detail) from error
+
+    def key_of(self, row: Row) -> str:
+        """Return the key of a row, or raise `SampleError`."""
         if self.key is None:
             return row.key
         if self.key not in row.fields:
-            raise SampleError("missing field", f"the key column {self.key!r} is not in the row")
+            detail = f"the column of keys (--key {self.key}) is not in the row"
+            raise SampleError("missing field", detail)
         return key_from_value(row.fields[self.key])
+
+
+def _check_problems(place: str, rows: list[Row], problems: list[SampleError]) -> None:
+    alone = [p for p in problems if p.reason == WITHOUT_MEDIUM]
+    if alone and not any("text" in row.fields for row in rows if not row.problem):
+        raise ConfigError(
+            f"{place}: {alone[0].detail} belongs to no medium, and no medium has a caption: name "
+            "captions like their media, such as 1.txt beside 1.jpg"
+        )
+    if rows and len(problems) == len(rows):
+        columns = ", ".join(sorted({name for row in rows for name in row.fields}))
+        first = problems[0]
+        hint = "" if "--" in first.detail else ". Name what they are by --shape"
+        if first.reason == "missing file":
+            hint = ". Paths begin beside the table: say where else by --media-root"
+        raise ConfigError(
+            f"none of the {len(rows)} rows that were looked at of {place} becomes a sample; the "
+            f"first says: {first}{hint} (their columns: {columns:.200})"
+        )
 
 
 def _trimmed(document: RowDocument) -> RowDocument:

@@ -8,6 +8,7 @@ carries as lone surrogates; orjson refuses those, so they go through the standar
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,23 @@ import orjson
 
 from shardmill.errors import ConfigError, FormatError
 
+# What stands at the beginning of a file that is not what its name says, and what to do about it.
+MISTAKEN = (
+    (rb"version https://git-lfs", "a pointer of Git LFS: run git lfs pull where it lies"),
+    (rb"\s*<(!doctype html|html)", "a web page (HTML): download the file itself"),
+    (rb"\xff\xfe|\xfe\xff", "text in UTF-16: write it as UTF-8"),
+    (rb"\x1f\x8b", "compressed by gzip: give its name the suffix .gz"),
+    (rb"\x28\xb5\x2f\xfd", "compressed by zstd: give its name the suffix .zst"),
+    (rb"PK\x03\x04", "a zip archive or a spreadsheet: unpack it, or save it as csv"),
+)
 _LINE = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
 _PAGE = _LINE | orjson.OPT_INDENT_2
+
+
+def mistaken_for(head: bytes) -> str:
+    """Return what a file is that begins so and is no table or medium, "" if that cannot be told."""
+    found = (what for pattern, what in MISTAKEN if re.match(pattern, head, re.IGNORECASE))
+    return next(found, "")
 
 
 def dump_page(value: Any) -> bytes:

@@ -166,7 +166,8 @@ class PairShape:
 class MessagesShape:
     """`messages` with `role` and `content`, as OpenAI and NeMo write them; names can be changed.
 
-    `roles` says which role each speaker has; a speaker that is not in it makes the row a reject.
+    `roles` says which role other speakers have than `SPEAKERS`; an unknown one makes the row a
+    reject.
     """
 
     messages: str = "messages"
@@ -175,7 +176,7 @@ class MessagesShape:
     images: tuple[str, ...] = ("images", "image")
     videos: tuple[str, ...] = ("videos", "video")
     audios: tuple[str, ...] = ("audios", "audio")
-    roles: Mapping[str, str] = field(default_factory=lambda: dict(SPEAKERS))
+    roles: Mapping[str, str] = field(default_factory=dict)
     system: str = "system"
     tools: str = "tools"
     assistant_media: bool = False
@@ -220,10 +221,12 @@ class MessagesShape:
         if not isinstance(turn, dict):
             raise SampleError("turn is not an object", f"turn {number}: {turn!r:.100}")
         speaker = turn.get(self.role_tag)
-        role = self.roles.get(speaker) if isinstance(speaker, str) else None
+        known = {**SPEAKERS, **self.roles}
+        role = known.get(speaker) if isinstance(speaker, str) else None
         if role is None:
-            known = ", ".join(sorted(self.roles))
-            raise SampleError("unknown role", f"turn {number} is by {speaker!r}, known are {known}")
+            say = f"known are {', '.join(known)}; name others by the field roles of the shape, "
+            say += 'such as roles={"bot":"assistant"}'
+            raise SampleError("unknown role", f"turn {number} is by {speaker!r:.60}, {say}")
         segments = list(self._content(turn.get(self.content_tag), role, number, media))
         if not segments and (role == "tool" or kept_fields(turn)):
             return [RowSegment(kind="text", role=role, turn=number)]
