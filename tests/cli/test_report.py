@@ -24,8 +24,9 @@ INGEST = ("ingest", "rows.jsonl", "out", "--per-shard", "1", "--workers", "1")
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[str]:
-    """Five rows whose images are missing."""
+    """Five rows, of which all images but the first are missing."""
     names = [f"{number}.jpg" for number in range(5)]
+    (tmp_path / "0.jpg").write_bytes(image())
     lines = [json.dumps({"image": name, "caption": name}) for name in names]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     return names
@@ -45,23 +46,30 @@ def test_repairing_and_trying_again_completes(
     shardmill: Shardmill, tmp_path: Path, rows: list[str]
 ) -> None:
     refused = shardmill(*INGEST, code=2).stderr
-    assert "of its 5 samples 5 are broken" in refused and "5 x missing file" in refused
+    assert "of its 5 samples 4 are broken" in refused and "4 x missing file" in refused
     assert "--retry-rejects" in refused and "--max-skip-rate" in refused
     waiting = shardmill("filter", "out", "next", "--filter", "media", code=2).stderr
     assert "all 5 units are done" in waiting
-    for name in rows:
+    for name in rows[1:]:
         shutil.copy(tmp_path / "data" / "photos" / "cat.jpg", tmp_path / name)
     report = json.loads(shardmill(*INGEST, "--retry-rejects", "missing", "--json").stdout)
     assert report["complete"] and report["num_kept"] == 5
 
 
-def test_a_higher_limit_completes_and_says_that_nothing_is_left(
-    shardmill: Shardmill, rows: list[str]
-) -> None:
+def test_a_higher_limit_completes(shardmill: Shardmill, rows: list[str]) -> None:
     shardmill(*INGEST, code=2)
+    done = json.loads(shardmill(*INGEST, "--max-skip-rate", "1", "--json").stdout)
+    assert done["complete"] and done["run"]["num_done"] == 0 and done["num_kept"] == 1
+
+
+def test_rows_of_which_none_can_be_kept_are_refused_before_the_work(
+    shardmill: Shardmill, tmp_path: Path, rows: list[str]
+) -> None:
+    (tmp_path / "0.jpg").unlink()
+    assert "--media-root" in shardmill(*INGEST, code=2).stderr
+    assert not (tmp_path / "out").exists()
     done = json.loads(shardmill(*INGEST, "--max-skip-rate", "1", "--json", code=3).stdout)
-    assert done["complete"] and done["run"]["num_done"] == 0
-    assert done["error"]["kind"] == "NothingKept"
+    assert done["complete"] and done["error"]["kind"] == "NothingKept"
     assert "nothing was kept: 5 samples in, 5 x missing file" in done["error"]["message"]
 
 

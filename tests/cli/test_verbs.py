@@ -104,9 +104,10 @@ def test_status_of_another_folder_says_what_is_missing(shardmill: Shardmill) -> 
 
 
 def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: Path) -> None:
-    rows = [{"text": f"text {i}", "id": str(i % 3)} for i in range(4)]
+    # More than are looked at before the work, where it would be refused.
+    rows = [{"text": f"text {i}", "id": str(i % 69)} for i in range(70)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shardmill("ingest", "rows.jsonl", "rows", "--shape", "text", "--key", "id", "--per-shard", "2")
+    shardmill("ingest", "rows.jsonl", "rows", "--shape", "text", "--key", "id", "--per-shard", "35")
     verdict = json.loads(shardmill("check", "rows", "--json", code=1).stdout)
     assert [problem["path"] for problem in verdict["problems"]] == ["shards/000001.idx"]
     assert "'0'" in verdict["problems"][0]["what"]

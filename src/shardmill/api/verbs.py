@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RunOptions, counted, is_local, run_report
+from shardmill.api.running import RUN_DEFAULTS, RunOptions, counted, is_local, run_report
 from shardmill.api.values import (
     Place,
     Plugin,
@@ -129,7 +129,8 @@ def ingest(
         machine=machine,
         layout=layout,
     )
-    stage.check(heads)
+    rate = run.get("max_skip_rate", RUN_DEFAULTS["max_skip_rate"])
+    stage.check(heads, may_lose_all=rate >= 1 or run.get("allow_empty", False))
     if retry_rejects:
         # Sets the receipts of such units aside, so that the run below finds them left to do.
         retry(to_path(out), stage, many(retry_rejects))

@@ -122,11 +122,11 @@ class Ingest:
 
             yield work
 
-    def check(self, heads: Iterable[Head]) -> None:
+    def check(self, heads: Iterable[Head], *, may_lose_all: bool = False) -> None:
         """Raise `ConfigError` if what was looked at tells that the work would be in vain.
 
-        So it is if no row of a file becomes a sample, if keys repeat, or if captions stand beside
-        media without belonging to any. Nothing is downloaded.
+        So it is if no row of a file becomes a sample, unless it `may_lose_all`, if keys repeat, or
+        if captions stand beside media without belonging to any. Nothing is downloaded.
         """
         extra = frozenset(self.extra)
         keys: set[str] = set()
@@ -134,7 +134,8 @@ class Ingest:
             assembler = Assembler(self.shape, fetcher, self.key, extra, self.trim)
             for place, rows, _ in heads:
                 problems = [assembler.problem_of(row) for row in rows]
-                _check_problems(place, rows, [p for p in problems if p])
+                if not may_lose_all:
+                    _check_problems(place, rows, [p for p in problems if p])
                 for row in rows if self.key else ():
                     with suppress(SampleError):
                         key = assembler.key_of(row)
