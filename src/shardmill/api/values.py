@@ -72,7 +72,8 @@ def to_plugin(table: Table, value: Plugin, *, where: str) -> Any:
     """Return the plugin that a value means; `where` is the option's name, for messages."""
     if is_dataclass(value) and not isinstance(value, type):
         return value
-    return build(table, to_table(value, where=where), where=where)
+    plain = to_table(value, where=where)
+    return build(table, plain, where=f"{where} {plain.get('kind', '')}".strip())
 
 
 def to_plugins(table: Table, values: Iterable[Plugin] | Plugin, *, where: str) -> tuple[Any, ...]:

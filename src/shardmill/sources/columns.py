@@ -73,8 +73,9 @@ def unused_content(
         if name not in left or is_missing(fields[name]):
             continue
         looks = looks_like(name, fields[name], kinds, weak=weak)
-        # A json beside a caption file repeats the caption; nothing is lost then.
-        if looks and not any(fields.get(used) == fields[name] for used in uses):
+        # A json beside a caption file repeats the caption: nothing is lost then.
+        is_again = looks != PREFERENCE and any(fields.get(n) == fields[name] for n in uses)
+        if looks and not is_again:
             found[name] = looks
     return found
 

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path, PurePath
@@ -38,6 +39,7 @@ from shardmill.storage.path import as_path, expand, expand_braces, is_remote
 
 MAX_META_BYTES = 16 << 20
 HEAD_BYTES = 4096
+WRITTEN_OUT = re.compile(r"""\{\s*["'].*\}|\[\s*[\["'{].*\]""", re.DOTALL)
 LOOK_AT_MATCHES = 100  # of a glob
 LOOK_AT_FILES = 10_000  # a folder of millions must not be walked twice
 LOOK_AT_ROWS = 64  # the most common shape wins, so that one odd row decides nothing
@@ -118,6 +120,8 @@ def shape_of(
         shown = [{n: v for n, v in fields.items() if n not in extra} for fields in good]
         if shown:
             taken = shape or guess_shape(shown, head.place)
+            if shape is None:
+                _check_texts(taken, shown, head.place)
             found.setdefault(shape_kind(taken), (taken, head.place))
             _check_columns(taken, shown, head.place, known)
     if len(found) > 1:
@@ -131,6 +135,24 @@ def shape_of(
         first = f"; the first says: {problem}" if problem else ""
         raise ConfigError(f"{place} holds no row that can be read{first}")
     return shape or next(iter(found.values()))[0]
+
+
+def _check_texts(shape: Shape, rows: list[dict[str, Any]], place: str) -> None:
+    """Raise `ConfigError` if the text of all rows is JSON, or a list as Python prints it."""
+    texts: dict[str, list[str]] = {}
+    for row in rows:
+        with suppress(SampleError, RecursionError), plugin(shape, place):
+            uses = shape.shape(row).uses
+            for name in uses:
+                if uses[name] == "text" and isinstance(row.get(name), str):
+                    texts.setdefault(name, []).append(row[name])
+    for name, found in texts.items():
+        if all(map(WRITTEN_OUT.fullmatch, found)):
+            raise ConfigError(
+                f"{place}: {name!r} is not text but a value written out as one: {found[0]!r:.60}. "
+                f"Write what it holds into columns, or take it as it is by --shape "
+                f"{shape_kind(shape)}"
+            )
 
 
 def _check_columns(
@@ -239,13 +261,14 @@ def _kind_of(place: str, allow: tuple[str, ...], given: str) -> str:
         return "tars"
     found = _kinds_below(path, allow)
     if len(found) == 1:
-        return found.pop()
+        return next(iter(found))
     if not found:
         raise ConfigError(f"{given} holds no media, tables or tars")
+    listed = ", ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
     flags = " or ".join(f"--source {kind}" for kind in sorted(found))
     raise ConfigError(
-        f"{given} holds more than one kind of input ({', '.join(sorted(found))}): name the files, "
-        f"or say which is meant by {flags}"
+        f"{given} holds more than one kind of input: {listed}. Name the files that hold the rows, "
+        f"or say which kind is meant by {flags}"
     )
 
 
@@ -277,21 +300,22 @@ def _is_named_object(place: str) -> bool:
     return _kind_by_name(name) is not None and is_remote(place)
 
 
-def _kinds_below(folder: Path, allow: tuple[str, ...]) -> set[str]:
-    """Return the kinds of the first files below a folder; json beside media is a sidecar."""
-    found: set[str] = set()
+def _kinds_below(folder: Path, allow: tuple[str, ...]) -> dict[str, str]:
+    """Return the kinds of the first files below a folder, and a file of each.
+
+    A json beside media is a sidecar.
+    """
+    found: dict[str, str] = {}
     names = (entry.name for _, entries in walk(folder, allow) for entry in entries)
     for name in islice(names, LOOK_AT_FILES):
         if tar_stem(name) is not None:
-            found.add("tars")
+            found.setdefault("tars", name)
         elif media_kind(name) is not None:
-            found.add("folder")
+            found.setdefault("folder", name)
         elif table_stem(name) is not None:
-            found.add("json" if name.endswith(".json") else "table")
-    if "json" in found:
-        found.remove("json")
-        found |= set() if found else {"table"}
-    return found
+            found.setdefault("json" if name.endswith(".json") else "table", name)
+    json = found.pop("json", None)
+    return found or ({} if json is None else {"table": json})
 
 
 def _holds_meta(path: Path) -> bool:

@@ -44,6 +44,7 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 BLANK = b" \t\r\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WINDOW = 1 << 16
+NAME = re.compile(r'"(\w+)"\s*:\s*[\[{]')
 HEAD_BYTES = 256  # tell what else a file may be
 PIECE = 1 << 20
 MARKS = re.compile(r'["\\\[\]{}]')
@@ -147,9 +148,10 @@ def _json_format(file: BinaryIO, path: Path, max_row_bytes: int) -> str:
         return "array"
     rest = file.read(1 << 16).strip(BLANK)
     if line and not rest.startswith(b"{") and _is_no_row(line, rest):
+        names = ", ".join(NAME.findall((line + rest)[:HEAD_BYTES].decode(errors="replace")))
         raise FormatError(
-            "is one JSON object, not rows: give a JSON array of objects, or one object a line "
-            "(an object of columns is read with --source columns)",
+            f"is one JSON object ({names}, ...), not rows: give a JSON array of objects, or one "
+            "object a line (an object of columns is read with --source columns)",
             path=path,
             offset=0,
         )

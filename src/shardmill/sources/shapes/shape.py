@@ -129,7 +129,7 @@ class MediaQueue:
                     if self.as_text
                     else ""
                 )
-                raise SampleError(MISMATCH, f"{given} {kind}s, {asked} placeholders{hint}")
+                raise SampleError(MISMATCH, f"{given} {kind}s, {asked} placeholders <{kind}>{hint}")
 
 
 def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], str]]:
