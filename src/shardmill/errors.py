@@ -134,7 +134,7 @@ class TooManySkips(ShardmillError):
 class NothingKept(ShardmillError):
     """All was done, and nothing came of it: no sample passed, or none has what is worked on.
 
-    `report` is that of the run, if a run made it; the folder is complete, and empty.
+    `report` is that of the run, if there was one; its folder is not completed.
     """
 
     exit_code = 3

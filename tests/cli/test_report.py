@@ -69,21 +69,21 @@ def test_rows_of_which_none_can_be_kept_are_refused_before_the_work(
     assert "--media-root" in shardmill(*INGEST, code=2).stderr
     assert not (tmp_path / "out").exists()
     done = json.loads(shardmill(*INGEST, "--max-skip-rate", "1", "--json", code=3).stdout)
-    assert done["complete"] and done["error"]["kind"] == "NothingKept"
-    assert "nothing was kept: 5 samples in, 5 x missing file" in done["error"]["message"]
+    assert not done["complete"] and done["error"]["kind"] == "NothingKept"
+    assert "5 samples in, 5 x missing file. " in done["error"]["message"]
 
 
 EMPTY = {
-    "ingest rows.jsonl out --limit 0": "nothing was kept: 0 samples in",
-    "filter texts out --filter text_length,min_chars=9999": "8 samples in, 8 x text too short",
-    "frames texts out": "nothing was done: 8 samples in, and none has videos",
+    "ingest rows.jsonl out --limit 0": "kept of rows.jsonl: --limit 0 takes none",
+    "filter texts out --filter text_length,min_chars=9999": "texts: 8 samples in, 8 x text too",
+    "frames texts out": "texts: 8 samples in, and none has videos",
     "frames texts out --sampler whole": "none has videos",
-    "codes texts out --from vqcode_512": "nothing was done: 8 samples in, and none has images",
+    "codes texts out --from vqcode_512": "texts: 8 samples in, and none has images",
     "tokenize texts out --max-length 1": "8 x too long",
-    "tokenize rows.jsonl out --limit 0": "nothing was kept: 0 samples in",
-    "measure texts out --model qwen3-vl --estimate --limit 0": "nothing was kept: 0 samples in",
+    "tokenize rows.jsonl out --limit 0": "of rows.jsonl: --limit 0 takes none",
+    "measure texts out --model qwen3-vl --estimate --limit 0": "--limit 0 takes none",
     "remove texts out --keys keys.txt": "8 x removed on request",
-    "plan tokens out --capacity 2 --overlong drop": "nothing was planned: 8 samples in, 8 x",
+    "plan tokens out --capacity 2 --overlong drop": "8 lengths: 8 x longer than a pack",
 }
 
 
@@ -138,7 +138,7 @@ def test_a_recipe_stops_at_the_step_that_keeps_nothing(texts: Path, tmp_path: Pa
     assert not (tmp_path / "tokens").exists()
     with pytest.raises(sm.NothingKept, match="8 x text too short") as caught:
         sm.run(recipe)
-    assert caught.value.report.complete and "in the step filter" in caught.value.__notes__[0]
+    assert not caught.value.report.complete and "in the step filter" in caught.value.__notes__[0]
 
 
 def make_tars(folder: Path, photo: Path, *, cut: bool) -> None:

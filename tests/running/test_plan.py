@@ -17,7 +17,7 @@ from shardmill.errors import ConfigError, TooManySkips, UnitFailed
 from shardmill.model.codec import to_plain
 from shardmill.model.manifest import Receipt
 from shardmill.model.stage import Draft, Reject, Tally, Unit
-from shardmill.running.engine import Job, read_job, write_job
+from shardmill.running.engine import Accepted, Job, read_job, write_job
 from shardmill.running.plan import check_skips, collect, make_shared_files, part_of, plan_units
 from shardmill.running.runner import run_stage
 from shardmill.running.task import run_task
@@ -68,10 +68,10 @@ def test_collecting_again_changes_nothing(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "out", "late")
     ledger.draft_dir.mkdir()
     units = ledger.read_units()
-    assert collect(ledger, Lines(), units, max_skip_rate=0.0) == ledger.read_manifest()
+    assert collect(ledger, Lines(), units, Accepted(0.0)) == ledger.read_manifest()
     assert snapshot(tmp_path / "out") == before
     ledger.forget(["00003"])
-    assert collect(ledger, Lines(), units, max_skip_rate=0.0) is None
+    assert collect(ledger, Lines(), units, Accepted(0.0)) is None
     assert not ledger.manifest_path.exists()
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from shardmill import humanize
 from shardmill.api.values import Place, to_engine, to_part, to_path
-from shardmill.errors import NothingKept, ShardmillError
-from shardmill.model.manifest import Manifest
-from shardmill.model.stage import Stage, listed
+from shardmill.errors import ShardmillError
+from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport, show_progress
 from shardmill.running.runner import run_stage
@@ -72,21 +70,22 @@ class RunFailed(ShardmillError):
 
     def __init__(self, report: RunReport) -> None:
         self.report = report
-        lines = [f"\n  {unit}: {message}" for unit, message in report.failures[:MAX_LISTED]]
-        more = len(report.failures) - len(lines)
+        causes = report.causes()
+        lines = [f"\n  {cause.describe(report.out_dir)}" for cause in causes[:MAX_LISTED]]
+        more = len(causes) - len(lines)
         super().__init__(
             f"{humanize.plural(len(report.failures), 'unit')} of {humanize.place(report.out_dir)} "
             f"failed, {report.num_done} done now:"
             + "".join(lines)
-            + (f"\n  and {more:,} more" if more else "")
-            + "\nThe tracebacks are in failures/; run it again to try those units"
+            + (f"\n  and {more:,} more causes" if more else "")
+            + "\nRun it again to try those units"
         )
 
 
 def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
     """Run a stage into a folder, and return what was done.
 
-    Raises `RunFailed` if a unit failed, `NothingKept` if all is done and nothing came of it.
+    Raises `RunFailed` if a unit failed, and whatever `run_stage` raises.
     """
     where = options.get("on", "local")
     if isinstance(where, Runner):
@@ -105,28 +104,7 @@ def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
             )
     if report.failures:
         raise RunFailed(report)
-    if report.manifest is not None and not options.get("allow_empty"):
-        problem = describe_nothing(stage, report.manifest)
-        if problem:
-            raise NothingKept(problem, report)
     return report
-
-
-def describe_nothing(stage: Stage, manifest: Manifest) -> str:
-    """Return how it came that a complete folder holds nothing of what it is for, or ''."""
-    if not manifest.num_kept:
-        return f"nothing was kept: {counted(manifest.num_in, manifest.skipped)}"
-    # A folder of codes has a row for each sample, with images or without.
-    wanted = getattr(stage, "works_on", "")
-    if wanted and not manifest.stats.get(wanted):
-        return f"nothing was done: {counted(manifest.num_in, {})}, and none has {wanted}"
-    return ""
-
-
-def counted(num_in: int, skipped: Mapping[str, int]) -> str:
-    """Return '40 samples in, 40 x too long'."""
-    reasons = f", {listed(skipped)}" if skipped else ""
-    return f"{humanize.plural(num_in, 'sample')} in{reasons}"
 
 
 def is_local(options: RunOptions) -> bool:
@@ -142,5 +120,6 @@ def run_settings(options: RunOptions) -> dict[str, Any]:
         "workers": given["workers"],
         "retries": given["retries"],
         "max_skip_rate": given["max_skip_rate"],
+        "allow_empty": given["allow_empty"],
         "part": to_part(given["part"]),
     }

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RUN_DEFAULTS, RunOptions, counted, is_local, run_report
+from shardmill.api.running import RUN_DEFAULTS, RunOptions, is_local, run_report
 from shardmill.api.values import (
     Place,
     Plugin,
@@ -37,7 +37,7 @@ from shardmill.api.values import (
     to_texts,
 )
 from shardmill.errors import ConfigError, FormatError, NothingKept
-from shardmill.model.stage import Stage
+from shardmill.model.stage import Stage, listed
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
     CODE_SOURCES,
@@ -473,7 +473,8 @@ def plan(
     made = plan_packs(table, spec) if found is None else found
     report = report_plan(made, table, shape, seed=seed)
     if not len(made) and not allow_empty:
-        raise NothingKept(f"nothing was planned: {counted(report.num_samples, report.dropped)}")
+        why = f"{listed(report.dropped)}: choose a larger --capacity" if report.dropped else "empty"
+        raise NothingKept(f"nothing was planned of {report.num_samples:,} lengths: {why}")
     if found is None:
         write_plan(to_path(out), made)
     return Plan(out, report, table)

@@ -234,8 +234,8 @@ def print_failures(report: RunReport) -> None:
     """Print which units failed and why."""
     count = humanize.plural(len(report.failures), "unit")
     output.say("✗", f"{count} failed, {report.num_done} done now", colour=output.BAD)
-    output.listed((f"{unit}: {message}" for unit, message in report.failures), MAX_LISTED)
-    output.hint("the tracebacks are in failures/; run the same command again to try those units")
+    output.listed((cause.describe(report.out_dir) for cause in report.causes()), MAX_LISTED)
+    output.hint("run the same command again to try those units")
 
 
 def _print_end(report: RunReport) -> None:

@@ -47,6 +47,14 @@ FORMAT = 1
 NAME_DIGITS = 12  # 48 bits tell the few jobs of one folder apart
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The share of broken samples that a complete folder may have, and whether it may be empty."""
+
+    max_skip_rate: float
+    allow_empty: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The stage, the folder that it fills, and the settings of a run, which `token` names."""
@@ -56,6 +64,7 @@ class Job:
     token: str
     retries: int
     max_skip_rate: float
+    allow_empty: bool = True
 
     def load_stage(self) -> Stage:
         """Return the stage; a job is what a driver of ours wrote, so it may name any class."""
@@ -65,6 +74,11 @@ class Job:
     def for_run(self, token: str) -> Job:
         """Return the same job for another run, or for a worker with drafts of its own."""
         return replace(self, token=token)
+
+    @property
+    def accepts(self) -> Accepted:
+        """What may be missing from a folder that is complete."""
+        return Accepted(self.max_skip_rate, self.allow_empty)
 
     @property
     def ledger(self) -> Ledger:

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import ConfigError, FormatError, StaleError, TooManySkips
+from shardmill import humanize
+from shardmill.errors import ConfigError, FormatError, NothingKept, StaleError, TooManySkips
 from shardmill.model.codec import differences, to_plain
 from shardmill.model.manifest import (
     Manifest,
@@ -34,6 +35,7 @@ from shardmill.model.manifest import (
     stage_record,
 )
 from shardmill.model.stage import ContentKeyed, Stage, Unit, WholeStage, listed, skip_budget
+from shardmill.running.engine import Accepted
 from shardmill.shards.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.storage.files import list_names
 from shardmill.storage.path import UrlPath, as_path, check_name, is_remote
@@ -158,11 +160,12 @@ def part_of(units: Sequence[Unit], part: tuple[int, int]) -> Sequence[Unit]:
 
 
 def collect(
-    ledger: Ledger, stage: Stage, units: Sequence[Unit], *, max_skip_rate: float
+    ledger: Ledger, stage: Stage, units: Sequence[Unit], accepted: Accepted
 ) -> Manifest | None:
     """Write the manifest if every unit has its receipt; return it, or None.
 
-    Raises `TooManySkips` if all units together are beyond the budget. Whoever sees the last
+    Raises `TooManySkips` if all units together are beyond the budget, `NothingKept` if there is
+    nothing in them. Whoever sees the last
     receipt may do this, even several at once: the bytes are the same. What the listings do not
     show is looked for by name: of two parts that end together, the last one must see both.
     """
@@ -173,8 +176,10 @@ def collect(
         if receipt is None:
             return None
         receipts.append(receipt)
-    check_skips(ledger.out_dir, receipts, max_skip_rate)
+    check_skips(ledger.out_dir, receipts, accepted.max_skip_rate)
     manifest = build_manifest(record, units, receipts)
+    if not accepted.allow_empty:
+        check_kept(ledger.out_dir, stage, manifest)
     # The manifest is last: where it is, the files of `finish` are too.
     if isinstance(stage, WholeStage):
         stage.finish(manifest, ledger.out_dir)
@@ -200,6 +205,26 @@ def check_skips(out_dir: Path, receipts: Sequence[Receipt], max_skip_rate: float
             "(ingest has --retry-rejects REASON for it), or raise --max-skip-rate: what is done "
             "stays done"
         )
+
+
+def check_kept(out_dir: Path, stage: Stage, manifest: Manifest) -> None:
+    """Raise `NothingKept` if a folder holds nothing of what it is made for."""
+    # A folder of codes has a row for each sample, with images or without.
+    wanted = getattr(stage, "works_on", "")
+    if manifest.num_kept and (not wanted or manifest.stats.get(wanted)):
+        return
+    samples = humanize.plural(manifest.num_in, "sample")
+    if manifest.num_kept:
+        problem = f"{samples} in, and none has {wanted}"
+    elif manifest.num_in:
+        problem = f"{samples} in, {listed(manifest.skipped)}"
+    else:
+        problem = "--limit 0 takes none" if getattr(stage, "limit", None) == 0 else "it is empty"
+    places = [humanize.place(as_path(place)) for role in stage.reads().values() for place in role]
+    raise NothingKept(
+        f"nothing was {'done' if manifest.num_kept else 'kept'} of {', '.join(places[:2])}: "
+        f"{problem}. {humanize.place(out_dir)} is not completed"
+    )
 
 
 def can_keep_receipts(ledger: Ledger, stage: Stage, inputs: Iterable[str]) -> bool:

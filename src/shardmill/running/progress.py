@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -45,6 +46,34 @@ class RunReport:
     def complete(self) -> bool:
         """Whether every unit of the folder, of all parts, is done."""
         return self.manifest is not None
+
+    def causes(self) -> list[Cause]:
+        """Return why units failed, each cause once, the most frequent first."""
+        units: dict[str, list[tuple[str, str]]] = {}
+        for unit, message in self.failures:
+            units.setdefault(cause_of(message), []).append((unit, message))
+        found = [Cause(len(same), *same[0]) for same in units.values()]
+        return sorted(found, key=lambda cause: -cause.num_units)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why units failed: how many of them, the first one, and what it said."""
+
+    num_units: int
+    unit: str
+    message: str
+
+    def describe(self, out_dir: Path) -> str:
+        """Return the message, and where its traceback is."""
+        log = f"{wording.place(out_dir)}/failures/{self.unit}.json"
+        others = f", {self.num_units:,} units alike" if self.num_units > 1 else ""
+        return f"{self.unit}: {self.message} ({log}{others})"
+
+
+def cause_of(message: str) -> str:
+    """Return a message without what differs from unit to unit: numbers and names."""
+    return re.sub(r"'[^']*'|\S*\d\S*", "", message)
 
 
 @dataclass(slots=True)
@@ -247,8 +276,9 @@ def describe(progress: Progress, now_s: float) -> str:
 
 def describe_notice(event: Event) -> str:
     """Return the line that an event is worth by itself, or ''."""
+    # Why units failed is told at the end, once for all that failed alike.
     if event.kind == "failed":
-        return f"unit {event.unit} failed: {event.message}"
+        return f"unit {event.unit} failed"
     return event.message if event.kind == "wait" else ""
 
 

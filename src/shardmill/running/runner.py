@@ -31,6 +31,7 @@ from shardmill.errors import (
     ConfigError,
     FormatError,
     LockedError,
+    NothingKept,
     ShardmillError,
     StoreError,
     UnitFailed,
@@ -76,6 +77,7 @@ def run_stage(
     workers: int | None = None,
     retries: int = 1,
     max_skip_rate: float = 0.0,
+    allow_empty: bool = True,
     part: tuple[int, int] = (1, 1),
     on_event: OnEvent | None = None,
     timing: LockTiming | None = None,
@@ -89,7 +91,8 @@ def run_stage(
 
     Raises `StaleError` if the folder was begun with another spec or input, `LockedError` if
     another run works on it, `TooManySkips` if all units together skip more than the rate allows,
-    `Interrupted` after a stop signal. What is done stays done in every case.
+    `NothingKept` if nothing came of them and `allow_empty` is false, `Interrupted` after a stop
+    signal. What is done stays done in every case.
     """
     engine: Engine = on or build(ENGINES, {"kind": "local"})
     progress = Progress()
@@ -118,6 +121,7 @@ def run_stage(
             token=ledger.token,
             retries=retries,
             max_skip_rate=max_skip_rate,
+            allow_empty=allow_empty,
         )
         listeners: list[OnEvent] = [progress, on_event] if on_event else [progress]
         ledger.make_folders()
@@ -137,7 +141,11 @@ def run_stage(
                 kept = f"{plan.num_kept} of {len(plan.units)} units are done and stay"
                 hub(Event(kind="wait", message=f"inputs changed: {kept}"))
             _work(engine, stage, job, part_of(plan.units, part), workers, lock, hub)
-            manifest = collect(ledger, stage, plan.units, max_skip_rate=max_skip_rate)
+            try:
+                manifest = collect(ledger, stage, plan.units, job.accepts)
+            except NothingKept as error:
+                error.report = progress.report(ledger.out_dir, None)
+                raise
             # Claims go after the manifest is there: until then they keep tasks from double work.
             if manifest is not None:
                 tidy(ledger)
@@ -152,6 +160,7 @@ def preview_stage(
     workers: int | None = None,
     retries: int = 1,
     max_skip_rate: float = 0.0,
+    allow_empty: bool = True,
 ) -> str:
     """Return what the engine would submit to run the stage; nothing is written.
 
@@ -163,6 +172,7 @@ def preview_stage(
         token="",
         retries=retries,
         max_skip_rate=max_skip_rate,
+        allow_empty=allow_empty,
     )
     return on.preview(job, num_workers=workers)
 

@@ -94,7 +94,7 @@ def run_task(
         _work(job, claimed, count_cpus() if workers is None else workers, lock, hub)
         num_left, manifest = claimed.num_left(), None
         if num_left == 0:  # whoever sees this collects; several may, and write the same bytes
-            manifest = collect(ledger, stage, units, max_skip_rate=job.max_skip_rate)
+            manifest = collect(ledger, stage, units, job.accepts)
         if manifest is not None:
             tidy(ledger)
         out_of_time = claimed.is_closed_early and num_left > 0
