@@ -96,6 +96,7 @@ GOOD: dict[str, Any] = {
     "skipped": {"bad": 2},
     "stats": {},
     "broken": {},
+    "read": "",
     "shards": [
         {
             "name": "a",

@@ -283,7 +283,7 @@ def test_nothing_is_asked_for_while_units_wait() -> None:
 
 def item(number: int, num_bytes: int = 0) -> Finished:
     unit = Unit(name=str(number), input={})
-    return Finished(unit, Draft(Path()), Tally(), num_bytes, 0.0, 0.0)
+    return Finished(unit, Draft(Path()), Tally(), "", num_bytes, 0.0, 0.0)
 
 
 def numbers(groups: Sequence[Sequence[Finished]]) -> list[int]:

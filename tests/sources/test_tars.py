@@ -132,7 +132,7 @@ def test_a_tar_that_was_cut_off_stops_with_the_offset(folder: Path) -> None:
 def test_a_tar_that_changes_after_it_was_listed_stops_the_reader(folder: Path) -> None:
     source = TarSource(tars=(str(folder),))
     part = next(source.parts(None))
-    write_tar(folder / "cc-0000.tar", pairs(0, 11))
+    write_tar(folder / "cc-0000.tar", pairs(0, 31))
     with source.open() as read, pytest.raises(FormatError, match="was changed after it was listed"):
         list(read(part.input))
 

@@ -18,9 +18,9 @@ from shardmill.model.stage import Tally
 from shardmill.shards.ledger import open_manifest
 from shardmill.stages.inputs import (
     _observe,
+    contents_of,
     count_sample,
     count_shard,
-    fingerprint_of,
     media_sizes,
     open_unit,
     sample_inputs,
@@ -78,7 +78,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardmillError, match=str(tmp_path)):
         sample_inputs(tmp_path / "none")
     with pytest.raises(ConfigError, match="gone"):
-        fingerprint_of([tmp_path / "gone"])
+        contents_of([tmp_path / "gone"])
 
 
 def test_a_manifest_that_is_written_anew_is_the_same_input(folder: Path) -> None:

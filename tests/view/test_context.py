@@ -25,7 +25,6 @@ from shardmill.view.context import (
     Item,
     ItemList,
     Refused,
-    find_item,
     inputs_of,
 )
 from shardmill.view.server import make_app
@@ -133,7 +132,8 @@ def test_a_pipeline_in_a_store_is_shown_like_a_local_one(
         "plots": {"id": "packs.plan", "world": "2"},
     }
     for name, params in asked.items():
-        assert answer(there, name, params) == answer(context, name, params), name
+        told = json.dumps(answer(there, name, params)).replace(store_url, str(pipeline))
+        assert json.loads(told) == json.loads(json.dumps(answer(context, name, params))), name
     client = TestClient(make_app(there, "token", 1), base_url="http://localhost")
     params = {"id": "chats", "n": "17", "name": "mp4", "token": "token"}
     part = client.get("/media", params=params, headers={"range": "bytes=4-7"})
@@ -248,29 +248,11 @@ def items_of(*names: str) -> dict[str, Item]:
     return {name: Item(name, Path("/work/runs") / name, "stage") for name in names}
 
 
-@pytest.mark.parametrize(
-    "typed", ["chats", "runs/chats", "./chats", "../runs/chats", "/work/runs/chats"]
-)
-def test_a_path_is_found_from_wherever_the_command_was_typed(typed: str) -> None:
-    found = find_item(typed, Path("/work/runs/tokens"), items_of("chats", "tokens"))
-    assert found is not None and found.id == "chats"
-
-
-def test_a_pipeline_that_was_moved_keeps_its_links() -> None:
-    found = find_item("/old/place/chats", Path("/work/runs/tokens"), items_of("chats", "tokens"))
-    assert found is not None and found.id == "chats"
-
-
-def test_a_path_that_leads_elsewhere_is_no_item() -> None:
-    items = items_of("chats", "tokens")
-    assert find_item("/etc/passwd", Path("/work/runs/tokens"), items) is None
-    assert find_item("../../..", Path("/work/runs/tokens"), items) is None
-
-
 def test_inputs_are_named_once_and_never_the_folder_itself() -> None:
     items = items_of("chats", "codes", "tokens")
-    reads = {"samples": ["chats"], "input": ["chats"], "codes": ["codes"], "raw": ["tokens", "x"]}
-    found = inputs_of(reads, Path("/work/runs/tokens"), items)
+    read = {"samples": ["chats"], "input": ["chats"], "codes": ["codes"], "raw": ["tokens", "x"]}
+    reads = {role: [f"/work/runs/{name}" for name in names] for role, names in read.items()}
+    found = inputs_of({**reads, "other": ["/etc/passwd"]}, Path("/work/runs/tokens"), items)
     assert [item.id for item in found] == ["chats", "codes"]
 
 

@@ -41,7 +41,7 @@ from shardmill.api.running import RunOptions, run_settings
 from shardmill.api.values import WRITTEN, Place, to_path
 from shardmill.errors import ConfigError, ShardmillError, near
 from shardmill.machine import count_cpus
-from shardmill.model.codec import field_types, from_plain, load_class, parse_plugin
+from shardmill.model.codec import PlaceName, field_types, from_plain, load_class, parse_plugin
 from shardmill.model.stage import Stage
 from shardmill.plugins import resolve
 from shardmill.running.progress import RunReport
@@ -273,7 +273,8 @@ def _change_places(verb: str, name: str, value: Any, change: Callable[[str], str
 
 
 def _is_path(hint: Any, value: Any) -> bool:
-    return isinstance(value, str) and (hint is Path or Path in get_args(hint))
+    is_place = hint is Path or hint == PlaceName or {Path, PlaceName} & {*get_args(hint)}
+    return isinstance(value, str) and bool(is_place)
 
 
 def _check_names(names: Iterable[str], known: Iterable[str], *, where: str) -> None:

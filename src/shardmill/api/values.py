@@ -17,7 +17,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.model.plan import Prices
 from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
-from shardmill.storage.path import as_path
+from shardmill.storage.path import absolute, as_path, is_remote
 from shardmill.storage.text import read_json, read_toml
 
 if TYPE_CHECKING:
@@ -42,14 +42,15 @@ def to_path(place: Place) -> Path:
     if isinstance(place, list | tuple):
         raise ConfigError(f"expected one place, got {len(place)}: {place}")
     # A url path refuses `os.fspath`, so that nobody takes it for a local file.
-    path = place if isinstance(place, Path) else as_path(os.fspath(place))
+    name = str(place) if isinstance(place, Path) else os.fspath(place)
     # Absolute at once: a recipe changes the working folder while its steps run.
-    return path.absolute()
+    return as_path(absolute(name))
 
 
 def to_texts(places: Place | Sequence[Place]) -> list[str]:
-    """Return places as they were written: patterns and urls, too."""
-    return [str(one) if isinstance(one, Path) else os.fspath(one) for one in many(places)]
+    """Return places as they were written: patterns and urls, too; "~" is one's own folder."""
+    texts = (str(one) if isinstance(one, Path) else os.fspath(one) for one in many(places))
+    return [os.path.expanduser(text) for text in texts]  # noqa: PTH111 (may be a pattern)
 
 
 def many(value: Any) -> list[Any]:
@@ -142,7 +143,7 @@ def to_codes(codes: Plugin | Place | None) -> Any:
     """Return a source of codes; what is no plugin's name is the folder of codes."""
     if isinstance(codes, str):
         kind = codes.partition(",")[0]
-        if kind in CODE_SOURCES or ":" in kind:
+        if kind in CODE_SOURCES or (":" in kind and not is_remote(kind)):
             return codes
     if isinstance(codes, str | os.PathLike):
         return {"kind": "shards", "folder": str(to_path(codes))}

@@ -30,7 +30,7 @@ class PlaceType(click.Path):
             if self.exists and isinstance(path, UrlPath) and not (path.is_web or path.exists()):
                 self.fail(f"{self.name.title()} {text!r} does not exist.", param, ctx)
             return path
-        text = text.removeprefix("file://")
+        text = str(as_path(text))
         if self.exists and not Path(text).exists():
             self.fail(f"{text!r} does not exist{near_path(text)}", param, ctx)
         return super().convert(text, param, ctx)

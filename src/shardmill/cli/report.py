@@ -6,6 +6,7 @@ begin with `print_run`. A recipe prints the same reports, one after the other.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -27,8 +28,9 @@ from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import preview_stage
-from shardmill.shards.ledger import read_rejects, reject_lists
+from shardmill.shards.ledger import Ledger, read_rejects, reject_lists, view_point
 from shardmill.stages.ingest import TakenAs, taken_as
+from shardmill.storage.path import Home
 
 MAX_LISTED = 5
 MAX_COLUMNS = 12
@@ -298,9 +300,20 @@ def _print_not_allowed(report: RunReport) -> None:
     skipped = {} if report.manifest is None else report.manifest.skipped
     if not any(reason.endswith("not allowed") for reason in skipped):
         return
-    lists = islice(reject_lists(report.out_dir).values(), MAX_REJECT_FILES)
-    rejects = (reject for path in lists for reject in read_rejects(path))
-    refused = (r for r in rejects if r.reason.endswith("not allowed"))
-    places = Counter(r.detail.rpartition("--allow ")[2] for r in islice(refused, MAX_REJECTS))
-    flags = " ".join(f"--allow {place}" for place, _ in places.most_common(MAX_LISTED))
+    places = Counter(islice(_refused_places(report.out_dir), MAX_REJECTS))
+    shown = (
+        p if "://" in p else humanize.place(Path(p)) for p, _ in places.most_common(MAX_LISTED)
+    )
+    flags = " ".join(f"--allow {shlex.quote(place)}" for place in shown)
     output.hint(f"if you trust these rows, run it into another folder with {flags}")
+
+
+def _refused_places(out: Path) -> Iterator[str]:
+    """Yield the place to allow of each reject; they have it as seen from their unit's input."""
+    ledger = Ledger(out)
+    record, units = ledger.read_stage(), {unit.name: unit for unit in ledger.read_units()}
+    for name, path in islice(reject_lists(out).items(), MAX_REJECT_FILES):
+        if record is not None and name in units:
+            home = Home(view_point(record.stage, units[name]))
+            details = (r.detail for r in read_rejects(path) if r.reason.endswith("not allowed"))
+            yield from (home.locate(d.rpartition("--allow ")[2].strip("'")) for d in details)

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.formats.format import Completing, Format, LackingReader, Reader, open_folder
-from shardmill.model.codec import build, field_types, from_plain, load_class, to_plain
+from shardmill.model.codec import build, field_types, from_plain, load_class, place_in, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import FORMATS, READERS, resolve
 from shardmill.shards.ledger import Ledger, open_manifest
@@ -34,12 +34,13 @@ def open_reader(
         open_manifest(folder)  # says what is missing in a folder that is not finished
         format = from_plain(stage["format"], Format, where=f"{folder}: format")
         dropped = from_plain(stage.get("drop", []), tuple[str, ...], where=f"{folder}: drop")
-        return _open_export(format, folder, space or _space_of(stage.get("input_dir")), dropped)
+        space = space or _space_of(place_in(stage.get("input_dir")))
+        return _open_export(format, folder, space, dropped)
     if isinstance(stage, dict) and stage.get("format") == "tar" and "tokens_dir" in stage:
         # `shardmill pack` writes such tars as well.
         plain = {"kind": FORMATS["webdataset"], "samples": stage.get("samples_dir")}
         format = from_plain(plain, Format, where=f"{folder}: format")
-        return _open_export(format, folder, space or _space_of(stage["tokens_dir"]))
+        return _open_export(format, folder, space or _space_of(place_in(stage["tokens_dir"])))
     if record is not None or (folder / "manifest.json").exists():
         return open_folder(folder, codes_dir)
     return _open_foreign(place, space)
@@ -93,10 +94,10 @@ def _open_export(
     return LackingReader(reader, lacks) if lacks else reader
 
 
-def _space_of(folder: Any) -> TokenSpace | None:
+def _space_of(folder: str | None) -> TokenSpace | None:
     """Return the space of the folder that something was made from, if it is still there."""
     try:
-        return open_folder(Path(str(folder))).token_space()
+        return None if folder is None else open_folder(Path(folder)).token_space()
     except ShardmillError:
         return None
 

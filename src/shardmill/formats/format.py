@@ -49,7 +49,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.model.codec import Plain
+from shardmill.model.codec import PlaceName, Plain
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import SEGMENT_KINDS, Origin, Sample, Segment
 from shardmill.model.space import TokenSpace
@@ -318,7 +318,7 @@ class LackingReader:
 class FolderReader(ABC):
     """A reader of a finished folder, whose parts are the shards of its manifest."""
 
-    dir: str
+    dir: PlaceName
     space: TokenSpace | None = None
 
     @abstractmethod
@@ -567,7 +567,7 @@ class TokensReader(FolderReader):
 class SamplesReader(FolderReader):
     """A folder of samples; `codes_dir` holds the codes of their images."""
 
-    codes_dir: str | None = None
+    codes_dir: PlaceName | None = None
 
     def holds(self) -> frozenset[Aspect]:
         """Return all aspects of samples; codes if their folder is given."""

@@ -32,7 +32,7 @@ from shardmill.formats.format import (
     stamp,
 )
 from shardmill.formats.rows import ExportInput, Piece, Slice, token_batches
-from shardmill.model.codec import digest
+from shardmill.model.codec import PlaceName, digest
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally
@@ -151,7 +151,7 @@ def _chunk(shard: ShardEntry, itemsize: int) -> dict[str, Any]:
 class LitDataReader:
     """The folder of an index.json; each row is a record."""
 
-    dir: str
+    dir: PlaceName
     space: TokenSpace | None = None
 
     def holds(self) -> frozenset[Aspect]:

@@ -47,6 +47,7 @@ from shardmill.formats.packed import (
     read_media,
 )
 from shardmill.formats.rows import ExportInput, Piece, Slice, packed_samples, token_batches
+from shardmill.model.codec import PlaceName
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
@@ -191,7 +192,7 @@ def _entry(shard: ShardEntry) -> dict[str, Any]:
 class MdsReader:
     """The folder of an index.json."""
 
-    dir: str
+    dir: PlaceName
     space: TokenSpace
 
     def holds(self) -> frozenset[Aspect]:

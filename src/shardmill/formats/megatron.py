@@ -26,6 +26,7 @@ from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.format import Aspect, Format, Part, Place, Reader, Record, guarded, stamp
 from shardmill.formats.rows import ExportInput, Piece, Slice, token_batches
 from shardmill.formats.sharedfiles import RangeWriter
+from shardmill.model.codec import PlaceName
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
 from shardmill.model.space import UINT16_SIZE, TokenSpace
@@ -207,7 +208,7 @@ def _count(source: ExportInput, slices: Sequence[Slice]) -> PrefixCounts:
 class MegatronReader:
     """Prefixes by path (with or without suffix), folder, glob or braces."""
 
-    files: tuple[str, ...]
+    files: tuple[PlaceName, ...]
     space: TokenSpace | None = None
     name: str = "megatron"
 
@@ -230,9 +231,13 @@ class MegatronReader:
         """Yield a part for each prefix."""
         for prefix in self.prefixes():
             opened = open_prefix(prefix)
-            stamps = [stamp(path) for path in paths_of(prefix)]
+            places = paths_of(prefix)
             yield Part(
-                input={"prefix": str(prefix), "stamps": stamps},  # type: ignore[dict-item]
+                input={
+                    "raw": [str(path) for path in places],
+                    "prefix": prefix.name,
+                    "sizes": [stamp(path)[0] for path in places],
+                },
                 num_records=len(opened.documents),
                 passed={},
             )
@@ -240,8 +245,8 @@ class MegatronReader:
     @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the documents of a prefix."""
-        prefix = Path(input["prefix"])
-        if [stamp(path) for path in paths_of(prefix)] != input["stamps"]:
+        prefix = _prefix_of(input)
+        if [stamp(path)[0] for path in paths_of(prefix)] != input["sizes"]:
             raise FormatError("was changed after it was listed", path=prefix)
         opened = open_prefix(prefix)
         for number, (first, last) in enumerate(opened.documents):
@@ -255,7 +260,7 @@ class MegatronReader:
 
     def ids_file(self, input: Mapping[str, Any]) -> Path | None:
         """Return the `.bin` if its sequences follow each other in it, in the dtype of the space."""
-        opened = open_prefix(Path(input["prefix"]))
+        opened = open_prefix(_prefix_of(input))
         is_same = self.space is not None and opened.index.dtype == self.space.dtype
         return opened.path if is_same and opened.has_no_gaps() else None
 
@@ -274,6 +279,10 @@ class MegatronReader:
                     raise ConfigError(f"{path} holds no .idx files")
                 found |= dict.fromkeys(index.with_suffix("") for index in indexes)
         return list(found)
+
+
+def _prefix_of(input: Mapping[str, Any]) -> Path:
+    return Path(input["raw"][0]).with_suffix("")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

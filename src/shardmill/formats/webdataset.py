@@ -53,6 +53,7 @@ from shardmill.formats.packed import (
 )
 from shardmill.formats.rows import ExportInput, Piece, Slice, packed_samples
 from shardmill.formats.wids import write_wids_index
+from shardmill.model.codec import PlaceName
 from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
@@ -189,7 +190,7 @@ class TarReader:
     copied into them, as they always are by others.
     """
 
-    files: tuple[str, ...]
+    files: tuple[PlaceName, ...]
     space: TokenSpace = VIDEO_SPACE
     ours: bool = False
     images: bool = True
@@ -223,7 +224,7 @@ class TarReader:
             shard, grouped = open_foreign(str(path))
             shard.close()
             yield Part(
-                input={"tar": str(path), "stamp": [*stamp(path)]},
+                input={"raw": str(path), "tar": path.name, "size": stamp(path)[0]},
                 num_records=grouped.num_samples,
                 passed=dict(grouped.passed),
             )
@@ -231,8 +232,8 @@ class TarReader:
     @guarded
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the samples of a tar; one that cannot be read has its problem."""
-        path = Path(input["tar"])
-        if stamp(path) != input["stamp"]:
+        path = Path(input["raw"])
+        if stamp(path)[0] != input["size"]:
             raise FormatError("was changed after it was listed", path=path)
         shard, grouped = open_foreign(str(path))
         with shard:

@@ -23,7 +23,7 @@ import orjson
 from shardmill.errors import FormatError
 from shardmill.model.manifest import ShardEntry
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.samples import entry_index
+from shardmill.shards.samples import entry_index, foreign_tar
 from shardmill.storage.blob import open_blob
 from shardmill.storage.files import write_file
 
@@ -60,9 +60,8 @@ def tar_places(folder: Path, shards: Sequence[ShardEntry] | None = None) -> Iter
         if "idx" not in entry.files:
             raise FormatError(f"shard {entry.name} is neither a tar nor an index", path=folder)
         index = entry_index(folder, entry)
-        if index.url is None:
-            raise FormatError("does not say where its tar is", path=index.arrays.path)
-        yield TarPlace(index.url, entry.num_samples, index.num_bytes, is_inside=False)
+        tar_url = foreign_tar(folder, entry.name)
+        yield TarPlace(tar_url, entry.num_samples, index.num_bytes, is_inside=False)
 
 
 def write_wids_index(

@@ -8,6 +8,12 @@ holds it says what it is.
 Here is the gate between data and code. A spec in memory was written by the user, or came through
 `from_plain`, which lets data name only what stands in our tables, or what the user has named in
 this process: in a flag, a recipe, a job or a program, or by `trust`.
+
+A field that says where something is (a `Path`, a `PlaceName` or a `RootName`) is stored as
+`{"$place": "..."}` or `{"$root": "..."}`: so whoever stores a spec knows its places without knowing
+its classes. A digest of a spec leaves them out (`without_places`), because what is there has
+digests of its own; of what is read below a root nobody has, so that roots are compared by
+themselves (`roots_of`).
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import json
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -48,6 +54,11 @@ COMMA = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)(?![^\[]*\])(?![^{]*\})""")
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 # A field whose text names code: a name of a table or 'package.module:Name', perhaps with fields.
 Named: TypeAlias = Annotated[str, "names code"]
+# A field whose text is a path, url or pattern of what is read, and known by its content.
+PlaceName: TypeAlias = Annotated[str, "$place"]
+# The same for a folder, store or web server below which rows may name what is read.
+RootName: TypeAlias = Annotated[str, "$root"]
+PLACES = ("$place", "$root")
 
 # What data may name besides our own tables.
 _NAMED: set[str] = set()
@@ -74,11 +85,15 @@ def to_plain(value: object) -> Plain:
     if isinstance(value, float) and isfinite(value):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        marks = _marked_fields(type(value))
+        fields = {
+            f.name: _marked(to_plain(getattr(value, f.name)), marks.get(f.name))
+            for f in dataclasses.fields(value)
+        }
         kind = stored_kind(type(value))
         return fields if kind is None else {"kind": kind, **fields}
     if isinstance(value, Path):
-        return str(value)
+        return {"$place": str(value)}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -97,6 +112,8 @@ def from_plain(
     origin, choices = get_origin(expected), get_args(expected)
     if origin in (Union, types.UnionType):
         return _from_union(plain, get_args(expected), where, trusted)
+    if origin is Annotated and choices[1] in PLACES:
+        return place_in(plain) or _need(plain, str, where)
     if origin is Annotated:
         for name in names_in(parse_plugin(_need(plain, str, where))):
             _admit(name, where, trusted)
@@ -130,7 +147,7 @@ def from_plain(
             return plain
         return _build_class(expected, _need(plain, dict, where), where, trusted)
     if expected is Path:
-        return as_path(_need(plain, str, where))
+        return as_path(place_in(plain) or _need(plain, str, where))
     if expected is float and isinstance(plain, int) and not isinstance(plain, bool):
         return float(plain)
     if isinstance(expected, type) and expected is not object:
@@ -151,8 +168,58 @@ def canonical(value: object) -> bytes:
         raise ConfigError(f"cannot store {value!r} in a spec: {error}") from error
 
 
+def place_in(plain: object) -> str | None:
+    """Return the place that a stored value is, None if it is none."""
+    if isinstance(plain, dict) and len(plain) == 1:
+        (mark, place), *_ = plain.items()
+        return place if mark in PLACES and isinstance(place, str) else None
+    return None
+
+
+def change_places(plain: Any, change: Callable[[str], str]) -> Any:
+    """Return a stored spec with each of its places changed."""
+    place = place_in(plain)
+    if place is not None:
+        return {mark: change(place) for mark in plain}
+    if isinstance(plain, dict):
+        return {name: change_places(value, change) for name, value in plain.items()}
+    return [change_places(item, change) for item in plain] if isinstance(plain, list) else plain
+
+
+def places_of(plain: Any) -> list[str]:
+    """Return all places of a stored spec."""
+    found: list[str] = []
+    change_places(plain, lambda place: found.append(place) or place)  # type: ignore[func-returns-value]
+    return found
+
+
+def without_places(plain: Any) -> Any:
+    """Return a stored spec without the fields that are places: its settings."""
+    if isinstance(plain, dict):
+        return {n: without_places(v) for n, v in plain.items() if not _is_placed(v)}
+    return [without_places(item) for item in plain] if isinstance(plain, list) else plain
+
+
+def roots_of(plain: Any, where: str = "") -> dict[str, list[str]]:
+    """Return the roots of a stored spec by the names of their fields: "source.media_root"."""
+    if isinstance(plain, dict) and "$root" in plain and place_in(plain) is not None:
+        return {where: [plain["$root"]]}
+    found: dict[str, list[str]] = {}
+    for name, value in plain.items() if isinstance(plain, dict) else ():
+        found |= roots_of(value, f"{where}.{name}" if where else name)
+    for item in plain if isinstance(plain, list) else ():
+        for name, roots in roots_of(item, where).items():
+            found.setdefault(name, []).extend(roots)
+    return found
+
+
 def differences(old: Plain, new: Plain, where: str = "") -> list[str]:
-    """Return one line for each field in which two plain values differ: 'per_shard: 500 -> 1000'."""
+    """Return one line for each field in which two plain values differ: 'per_shard: 500 -> 1000'.
+
+    Two places are no difference.
+    """
+    if _is_placed(old) and _is_placed(new):
+        return []
     if isinstance(old, dict) and isinstance(new, dict):
         lines = []
         for key in sorted(old.keys() | new.keys()):
@@ -160,7 +227,8 @@ def differences(old: Plain, new: Plain, where: str = "") -> list[str]:
         return lines
     if old == new:
         return []
-    return [f"{where or 'value'}: {json.dumps(old)} -> {json.dumps(new)}"]
+    before, after = (json.dumps(place_in(value) or value) for value in (old, new))
+    return [f"{where or 'value'}: {before} -> {after}"]
 
 
 def build(
@@ -261,6 +329,31 @@ def field_types(cls: type) -> dict[str, Any]:
     """Return the annotation of each field of a dataclass that its constructor takes."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+@cache
+def _marked_fields(cls: type) -> dict[str, str]:
+    """Return the fields of a spec whose texts are places, and of which kind."""
+    return {name: mark for name, hint in field_types(cls).items() if (mark := _mark_in(hint))}
+
+
+def _mark_in(hint: Any) -> str | None:
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[1] if get_args(hint)[1] in PLACES else None
+    return next((mark for part in get_args(hint) if (mark := _mark_in(part))), None)
+
+
+def _marked(plain: Plain, mark: str | None) -> Plain:
+    if mark is not None and isinstance(plain, list):
+        return [_marked(item, mark) for item in plain]
+    return {mark: plain} if mark is not None and isinstance(plain, str) else plain
+
+
+def _is_placed(plain: Any) -> bool:
+    """Say whether a value is a place, or a list of them."""
+    if isinstance(plain, list):
+        return bool(plain) and all(place_in(item) is not None for item in plain)
+    return place_in(plain) is not None
 
 
 # Plain values are encoded in C; only what is not plain yet comes back to `to_plain`.

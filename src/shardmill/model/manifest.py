@@ -1,7 +1,8 @@
 """The JSON records of a folder: stage.json, a receipt for each unit, and manifest.json.
 
 None of them holds a time, a host, a rank or a number of workers: the same input and spec give the
-same bytes, wherever and however often they were made. In a receipt and a manifest the counts
+same bytes, wherever and however often they were made. Places are whole in memory, and stored as
+seen from their folder; no digest covers them. In a receipt and a manifest the counts
 balance: samples in = kept + skipped, and the shards hold what was kept.
 
 Statistics are counts by name. "tokens" is a count by itself; "source|web" is the count "web" of the
@@ -11,12 +12,12 @@ group "source"; "text chars|<=64" and "text chars|sum" belong to a histogram (se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.errors import FormatError, ShardmillError
-from shardmill.model.codec import Plain, digest, to_plain
+from shardmill.model.codec import Plain, change_places, digest, to_plain, without_places
 from shardmill.storage.path import SAFE_NAME
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class ShardEntry:
 class Receipt:
     """Proof that a unit is done; written last, believed by every reader.
 
-    `broken` are those of the skipped that nobody asked to leave out, by reason.
+    `broken` are those of the skipped that nobody asked to leave out, by reason. `read` is the
+    checksum of the raw files that it was made from, "" if the unit itself says what it reads.
     """
 
     unit: str
@@ -73,6 +75,7 @@ class Receipt:
     rejects: FileEntry | None = None
     stats: Mapping[str, int] = field(default_factory=dict)
     broken: Mapping[str, int] = field(default_factory=dict)
+    read: str = ""
 
     @property
     def entries(self) -> list[FileEntry]:
@@ -127,6 +130,9 @@ class Manifest:
         return sum(shard.num_bytes for shard in self.shards)
 
 
+Placed = TypeVar("Placed", StageRecord, Manifest)
+
+
 def shards_digest(shards: Iterable[ShardEntry]) -> str:
     """Return the identity of what shards hold: their names, samples and checksums, in order."""
     return digest(
@@ -138,8 +144,21 @@ def shards_digest(shards: Iterable[ShardEntry]) -> str:
 
 
 def stage_digest(stage: Stage) -> str:
-    """Return the identity of a stage: class, version and every field of its spec."""
-    return digest({"stage": stage, "version": type(stage).version})
+    """Return the identity of a stage: class, version and every setting of its spec."""
+    return record_digest(to_plain(stage), type(stage).version)
+
+
+def record_digest(stage: Plain, version: int) -> str:
+    """Return the identity of a stage by its stored spec."""
+    return digest({"stage": without_places(stage), "version": version})
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """Return the identity of a finished folder: all that its manifest says, save of places."""
+    plain = manifest_to_plain(manifest)
+    return digest(
+        {**plain, "stage": without_places(manifest.stage), "reads": sorted(plain["reads"])}
+    )
 
 
 def stage_record(stage: Stage) -> StageRecord:
@@ -220,6 +239,7 @@ def receipt_from_plain(plain: Any, path: object) -> Receipt:
             shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
             rejects=None if rejects is None else _file_from_plain(rejects, "rejects/"),
             broken=_counts(plain["broken"]),
+            read=_text(plain["read"]),
         )
         _check_counts(receipt)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -271,6 +291,12 @@ def manifest_from_plain(plain: Any, path: object) -> Manifest:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a manifest: {_reason(error)}", path=path) from error
     return manifest
+
+
+def with_places(record: Placed, change: Callable[[str], str]) -> Placed:
+    """Return a record or manifest with each place in it changed."""
+    reads = {role: tuple(map(change, places)) for role, places in record.reads.items()}
+    return replace(record, stage=change_places(record.stage, change), reads=reads)
 
 
 def group_stats(stats: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -33,6 +33,9 @@ class Unit:
     """A named piece of work: `input` holds, as plain JSON, all that identifies its slice of data.
 
     Names sort in order and are safe as file names. `num_samples` is a hint for progress, or None.
+    `input["raw"]` is where raw files are, one or a list: no part of the identity, whole in memory
+    and stored as seen from the output folder. What they hold is, by checksums: in the unit, as
+    "xxh3", or else in its receipt, by who read them.
     """
 
     name: str
@@ -42,7 +45,28 @@ class Unit:
     @property
     def digest(self) -> str:
         """The identity of the input: what a receipt is compared with."""
-        return digest({"name": self.name, "input": self.input})
+        input = {name: value for name, value in self.input.items() if name != "raw"}
+        return digest({"name": self.name, "input": input})
+
+    @property
+    def places(self) -> list[str]:
+        """Where its raw files are."""
+        return [str(place) for place in _many(self.input.get("raw"))]
+
+
+def _many(place: Plain) -> list[Plain]:
+    if place is None:
+        return []
+    return place if isinstance(place, list) else [place]
+
+
+def unit_with_places(unit: Unit, change: Callable[[str], str]) -> Unit:
+    """Return a unit with each of its places changed."""
+    if "raw" not in unit.input:
+        return unit
+    places: list[Plain] = [change(place) for place in unit.places]
+    changed: Plain = places if isinstance(unit.input["raw"], list) else places[0]
+    return replace(unit, input={**unit.input, "raw": changed})
 
 
 def unit_to_plain(unit: Unit) -> dict[str, Any]:
@@ -212,7 +236,7 @@ class Stage(Protocol):
         """
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the folders and files that the stage reads, by role, as they were given.
+        """Return the folders and files that the stage reads, by role, as its fields have them.
 
         {"samples": ("shards",), "codes": ("codes",)}; raw inputs stand under "raw".
         """
@@ -224,10 +248,11 @@ class Stage(Protocol):
         """Load what the work needs, once a process, and yield the work."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return a cheap fingerprint of the input (path -> [size, mtime_ns]).
+        """Return a cheap fingerprint of the input: path -> [size, mtime_ns], or a checksum.
 
         Equal fingerprints mean that `units()` would yield what it yielded before, so that a
-        finished folder is recognised without listing the input again.
+        finished folder is recognised without listing the input again. Where only times or paths
+        differ, units and the checksums in receipts decide.
         """
 
 
@@ -238,9 +263,18 @@ class ContentKeyed(Stage, Protocol):
     def units_name_content(self) -> bool:
         """Say whether the input of a unit differs whenever what the unit reads differs.
 
-        It does if it holds checksums, or sizes and times, of all that is read. Then what is done of
-        a folder stays when other parts of the input change.
+        It does if it holds checksums of all that is read, or the place of raw files, of which the
+        receipt then has one. Then what is done of a folder stays when other parts of the input
+        change.
         """
+
+
+@runtime_checkable
+class Checksummed(Protocol):
+    """A stage that reads something else of raw files than the whole of those its units name."""
+
+    def checksum_read(self, unit: Unit) -> str:
+        """Return the checksum of what a unit reads of raw files now, "" if its input says it."""
 
 
 @runtime_checkable

@@ -1,11 +1,13 @@
 """What is to be done in a folder, whether that still holds, and the manifest once all is done.
 
 A folder is planned once: stage.json, units.jsonl and inputs.json say for which spec and which
-input. A run with another spec is refused. A run with other inputs plans the folder anew, if nothing
-was made yet or if receipts tell which units changed: a receipt carries the digest of its unit, so
-it is never believed for another. What is left of units that changed or vanished is removed, because
-tasks believe the names of receipts, and readers of shards/ the names of files. The order, each step
-lasting before the next:
+input. A run with another spec is refused. Where the input is and when it was written does not
+count: if inputs.json knows it by another path or time, its content decides (`_same_content`), and
+the plan is stored with the paths and times of now. A run with other inputs plans the folder anew,
+if nothing was made yet or if receipts tell which units changed: a receipt carries the digest of its
+unit and the checksum of what it read, so it is never believed for another. What is left of units
+that changed or vanished is removed, because tasks believe the names of receipts, and readers of
+shards/ the names of files. The order, each step lasting before the next:
 
     1. inputs.json goes: who starts now finds no plan that counts
     2. nobody else may be at work; a task makes its lock before it looks for inputs.json
@@ -18,14 +20,15 @@ A crash between any two leaves a folder that the next run plans anew, by the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardmill import humanize
 from shardmill.errors import ConfigError, FormatError, NothingKept, StaleError, TooManySkips
-from shardmill.model.codec import differences, to_plain
+from shardmill.model.codec import differences, roots_of, to_plain
 from shardmill.model.manifest import (
     Manifest,
     Receipt,
@@ -36,10 +39,11 @@ from shardmill.model.manifest import (
 )
 from shardmill.model.stage import ContentKeyed, Stage, Unit, WholeStage, listed, skip_budget
 from shardmill.running.engine import Accepted
+from shardmill.shards.commit import checksum_read
 from shardmill.shards.ledger import FILES, FOLDERS, TASK_FOLDERS, Ledger
 from shardmill.storage.files import list_names
-from shardmill.storage.path import UrlPath, as_path, check_name, is_remote
-from shardmill.storage.text import dump_line, parse_json
+from shardmill.storage.path import Home, UrlPath, as_path, check_name, is_remote, is_same_place
+from shardmill.storage.text import dump_line
 
 MAX_LISTED = 8
 
@@ -68,7 +72,7 @@ def plan_units(ledger: Ledger, stage: Stage, find_others: FindOthers) -> FolderP
     else:
         if not is_planned:
             # Fingerprint first: an input that changes while it is listed is noticed later.
-            inputs = stage.inputs()
+            inputs = ledger.stored_inputs(stage.inputs())
             store_plan(ledger, stage, inputs, list(stage.units()))
         plan = FolderPlan(ledger.read_units())
     if isinstance(stage, WholeStage):
@@ -79,7 +83,7 @@ def plan_units(ledger: Ledger, stage: Stage, find_others: FindOthers) -> FolderP
 def _plan_anew(
     ledger: Ledger, stage: Stage, find_others: FindOthers, refusal: StaleError
 ) -> FolderPlan:
-    inputs, record = stage.inputs(), ledger.read_stage()
+    inputs, record = ledger.stored_inputs(stage.inputs()), ledger.read_stage()
     # By name where the listing shows none, because it may be old.
     is_touched = bool(ledger.receipt_names()) or any(
         ledger.receipt_path(unit.name).exists() for unit in _old_units(ledger)
@@ -91,17 +95,23 @@ def _plan_anew(
         raise refusal
     # Listed before the old plan goes: an input that cannot be listed leaves it as it was.
     units = list(stage.units())
+    changed = set(_changed_units(ledger, stage, units, ledger.read_inputs(), inputs))
     withdraw_plan(ledger, find_others, refusal)
-    num_kept = store_plan(ledger, stage, inputs, units)
+    num_kept = store_plan(ledger, stage, inputs, units, changed)
     return FolderPlan(ledger.read_units(), num_kept if is_touched else None)
 
 
 def store_plan(
-    ledger: Ledger, stage: Stage, inputs: Mapping[str, Any], units: Sequence[Unit]
+    ledger: Ledger,
+    stage: Stage,
+    inputs: Mapping[str, Any],
+    units: Sequence[Unit],
+    changed: Collection[str] = (),
 ) -> int:
     """Store that these units of a stage are what is to be done; the folder is not complete now.
 
-    Returns how many of them were done already, for an earlier plan.
+    Returns how many of them were done already, for an earlier plan. `changed` are the names of
+    those that were made from other content.
     """
     _check_units(units)
     record = stage_record(stage)
@@ -109,7 +119,7 @@ def store_plan(
     num_kept = 0
     if ledger.read_stage() is not None:
         ledger.withdraw_inputs()
-        num_kept = remove_outdated(ledger, units, record.digest)
+        num_kept = remove_outdated(ledger, units, record.digest, changed)
     ledger.write_plan(record, inputs, units)
     return num_kept
 
@@ -129,10 +139,74 @@ def check_fresh(ledger: Ledger, stage: Stage) -> bool:
     """Return whether the folder was planned; raise `StaleError` if for another spec or input."""
     if not check_spec(ledger, stage):
         return False
-    changes = _input_changes(ledger.read_inputs(), _plain(stage.inputs()))
-    if changes:
+    old, new = ledger.read_inputs(), ledger.stored_inputs(stage.inputs())
+    changes = _input_changes(old, new, ledger.home)
+    if not changes:
+        return True
+    units = _same_content(ledger, stage, old, new)
+    if units is None:
         raise StaleError(_refusal(ledger, "inputs", changes))
+    # Where only reading is allowed, the content decides each time.
+    with suppress(OSError):
+        ledger.move_plan(stage_record(stage), new, units)
     return True
+
+
+def _same_content(
+    ledger: Ledger, stage: Stage, old: Mapping[str, Any] | None, new: Mapping[str, Any]
+) -> list[Unit] | None:
+    """Return the units, with the places of now, if what they read is what it was; else None.
+
+    Where fingerprints hold checksums, these decide. Sizes and times only say which files to look
+    at: units that are listed again hold the checksums of what is done, or receipts do.
+    """
+    if old is None:
+        return None
+    gone, come = _differing(old, new)
+    if any(map(_has_time, (*gone, *come))):
+        if not tells_content(stage, new):
+            return None
+    elif sorted(map(dump_line, gone)) != sorted(map(dump_line, come)):
+        return None
+    units = list(stage.units())
+    if [unit.digest for unit in units] != [unit.digest for unit in ledger.read_units()]:
+        return None
+    return None if any(_changed_units(ledger, stage, units, old, new)) else units
+
+
+def _changed_units(
+    ledger: Ledger,
+    stage: Stage,
+    units: Sequence[Unit],
+    old: Mapping[str, Any] | None,
+    new: Mapping[str, Any],
+) -> Iterator[str]:
+    """Yield the names of units that are done and whose raw files hold something else now.
+
+    Only those are read whose fingerprint is another one, or unknown. Where that is a time, and
+    neither a unit nor its receipt has a checksum, nobody can tell, and it counts as changed.
+    """
+    home, old = ledger.home, old or {}
+    has_times = any(_has_time(stamp) for some in _differing(old, new) for stamp in some)
+    for unit, receipt in zip(units, ledger.read_receipts(units, stage_digest(stage))):
+        names = [home.relative(place) for place in unit.places]
+        is_touched = not names or any(n not in new or new[n] != old.get(n) for n in names)
+        if receipt is None or not is_touched:
+            continue
+        is_told = not has_times or "xxh3" in unit.input or receipt.read
+        if not is_told or receipt.read != checksum_read(stage, unit):
+            yield unit.name
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the fingerprints that are only in the one, and those that are only in the other."""
+    gone = [old[name] for name in old if new.get(name) != old[name]]
+    return gone, [new[name] for name in new if old.get(name) != new[name]]
+
+
+def _has_time(stamp: Any) -> bool:
+    """Say whether a fingerprint is [size, mtime_ns] or the like, and no checksum or tag."""
+    return isinstance(stamp, list) and len(stamp) == 2 and isinstance(stamp[1], int)
 
 
 def check_place(ledger: Ledger) -> None:
@@ -235,6 +309,11 @@ def can_keep_receipts(ledger: Ledger, stage: Stage, inputs: Iterable[str]) -> bo
     """
     if isinstance(ledger.out_dir, UrlPath) or isinstance(stage, WholeStage):
         return False
+    return tells_content(stage, inputs)
+
+
+def tells_content(stage: Stage, inputs: Iterable[str]) -> bool:
+    """Say whether units and receipts tell if what they read has changed."""
     if not isinstance(stage, ContentKeyed) or not stage.units_name_content():
         return False
     return not any(map(_is_web, inputs))
@@ -254,12 +333,15 @@ def withdraw_plan(ledger: Ledger, find_others: FindOthers, refusal: StaleError) 
         raise
 
 
-def remove_outdated(ledger: Ledger, units: Sequence[Unit], stage_digest: str) -> int:
+def remove_outdated(
+    ledger: Ledger, units: Sequence[Unit], stage_digest: str, changed: Collection[str] = ()
+) -> int:
     """Remove what earlier plans left that is not part of this one; return how many units stay."""
-    valid = [receipt for unit in units if (receipt := ledger.valid_receipt(unit, stage_digest))]
+    same = [unit for unit in units if unit.name not in changed]
+    valid = [receipt for unit in same if (receipt := ledger.valid_receipt(unit, stage_digest))]
     earlier = [
         receipt
-        for unit in units
+        for unit in same
         if (receipt := ledger.receipt_in(ledger.earlier_path(unit.name), unit, stage_digest))
     ]
     kept = {f"receipts/{receipt.unit}.json" for receipt in valid}
@@ -334,21 +416,43 @@ def _check_units(units: Sequence[Unit]) -> None:
 
 
 def _spec_changes(record: StageRecord, stage: Stage) -> list[str]:
+    plain = to_plain(stage)
     if record.digest == stage_digest(stage):
-        return []
-    changes = differences(record.stage, to_plain(stage))
+        return [*_root_changes(roots_of(record.stage), roots_of(plain))]
+    changes = differences(record.stage, plain)
     if record.version != type(stage).version:
         changes.append(f"version of the stage: {record.version} -> {type(stage).version}")
     return changes or ["the stage's digest"]
 
 
-def _input_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[str]:
+def _root_changes(
+    old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yield the roots that are other ones now; one that is gone was moved to what is named now."""
+    for name in sorted(old.keys() | new.keys()):
+        before, now = old.get(name, ()), new.get(name, ())
+        lost = [a for a in before if not any(is_same_place(a, b) for b in now)]
+        come = [b for b in now if not any(is_same_place(a, b) for a in before)]
+        is_moved = len(lost) == len(come) and not any(as_path(place).exists() for place in lost)
+        if (lost or come) and not is_moved:
+            yield f"{name}: {_listed_places(before)} -> {_listed_places(now)}"
+
+
+def _listed_places(places: Sequence[str]) -> str:
+    return ", ".join(humanize.place(as_path(place)) for place in places) or "nothing"
+
+
+def _input_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any], home: Home) -> list[str]:
     if old is None:
         return ["inputs.json is missing: the folder was being planned anew"]
-    lines = [f"removed: {name}" for name in sorted(old.keys() - new.keys())]
-    lines += [f"added: {name}" for name in sorted(new.keys() - old.keys())]
-    both = sorted(old.keys() & new.keys())
-    return lines + [f"changed: {name}" for name in both if old[name] != new[name]]
+    changes = [("removed", name) for name in sorted(old.keys() - new.keys())]
+    changes += [("added", name) for name in sorted(new.keys() - old.keys())]
+    changes += [("changed", n) for n in sorted(old.keys() & new.keys()) if old[n] != new[n]]
+    # Files of the settings, such as a tokenizer's, have names and no places.
+    return [
+        f"{what}: {humanize.place(as_path(home.locate(name))) if '/' in name else name}"
+        for what, name in changes
+    ]
 
 
 def _refusal(ledger: Ledger, what: str, changes: Sequence[str]) -> str:
@@ -358,8 +462,3 @@ def _refusal(ledger: Ledger, what: str, changes: Sequence[str]) -> str:
         f"{ledger.out_dir} was begun with other {what}:{listed}{more}\n"
         f"Write to another folder, remove {ledger.out_dir}, or run with what it was begun with"
     )
-
-
-def _plain(inputs: Mapping[str, Any]) -> Any:
-    """Return the fingerprint as it will read back from its file: tuples become lists."""
-    return parse_json(dump_line(inputs))

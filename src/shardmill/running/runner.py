@@ -37,7 +37,7 @@ from shardmill.errors import (
     UnitFailed,
 )
 from shardmill.machine import count_cpus
-from shardmill.model.codec import build, from_plain, texts_of, to_plain
+from shardmill.model.codec import build, change_places, from_plain, texts_of, to_plain
 from shardmill.model.manifest import Manifest, Receipt, stage_digest
 from shardmill.model.stage import Stage, Unit
 from shardmill.plugins import ENGINES
@@ -66,7 +66,7 @@ from shardmill.running.plan import (
 from shardmill.running.progress import Progress, RunReport
 from shardmill.shards.ledger import FOLDERS, Ledger, set_aside
 from shardmill.storage.files import is_file_draft, list_names
-from shardmill.storage.path import UrlPath, as_path, refuse_secret
+from shardmill.storage.path import UrlPath, absolute, as_path, refuse_secret
 
 
 def run_stage(
@@ -96,8 +96,7 @@ def run_stage(
     """
     engine: Engine = on or build(ENGINES, {"kind": "local"})
     progress = Progress()
-    # As workers will load it: a float that was given as an int would have another digest there.
-    stage = from_plain(to_plain(stage), where="stage", trusted=True)
+    stage = as_workers_load(stage)
     for text in texts_of(to_plain(stage)):
         refuse_secret(text)
     ledger = Ledger(as_path(out).absolute())
@@ -152,6 +151,17 @@ def run_stage(
             return progress.report(ledger.out_dir, manifest)
 
 
+def as_workers_load(stage: Stage) -> Stage:
+    """Return a stage as every worker has it, wherever it runs.
+
+    A float that was given as an int would have another digest there, and a path that was typed in
+    this folder would lead elsewhere.
+    """
+    plain = change_places(to_plain(stage), absolute)
+    loaded: Stage = from_plain(plain, where="stage", trusted=True)
+    return loaded
+
+
 def preview_stage(
     stage: Stage,
     out: Path | str,
@@ -167,7 +177,7 @@ def preview_stage(
     Raises `ConfigError` if the engine submits nothing.
     """
     job = Job(
-        stage=to_plain(stage),
+        stage=to_plain(as_workers_load(stage)),
         out_dir=str(as_path(out).absolute()),
         token="",
         retries=retries,
@@ -260,7 +270,7 @@ def retry_rejects(
     result is that of a run in which they had never failed. A folder that was not begun, or made
     otherwise, is left to that run.
     """
-    lock_name = part_lock_name((1, 1))
+    lock_name, stage = part_lock_name((1, 1)), as_workers_load(stage)
     ledger = Ledger(as_path(out).absolute(), new_token(lock_name))
     # The run that follows plans an unfinished folder anew if its inputs changed.
     check = check_fresh if ledger.manifest_path.exists() else check_spec
@@ -305,12 +315,13 @@ def try_units(
 
     The folder is complete, so that the next stage can be tried on it; it must not be kept.
     """
+    stage = as_workers_load(stage)
     inputs, units = stage.inputs(), list(stage.units())
     chosen = spread(units, num_units)
     ledger = Ledger(out.absolute(), secrets.token_hex(8))
     ledger.make_folders()
     ledger.make_drafts()
-    store_plan(ledger, stage, inputs, chosen)
+    store_plan(ledger, stage, ledger.stored_inputs(inputs), chosen)
     times = UnitTimes()
     report = run_stage(stage, out, workers=workers, max_skip_rate=max_skip_rate, on_event=times)
     if report.manifest is None:

@@ -27,24 +27,24 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shardmill.errors import ShardmillError, StoreError, without_addresses
+from shardmill.errors import FormatError, ShardmillError, StoreError, without_addresses
 from shardmill.machine import note, write_notes
-from shardmill.model.codec import from_plain
+from shardmill.model.codec import from_plain, to_plain
 from shardmill.model.manifest import stage_digest
 from shardmill.model.stage import Draft, Stage, Tally, Unit, Work, unit_from_plain
 from shardmill.running.engine import Job, add_to_path, keep_failure
 from shardmill.running.events import Event, OnEvent, event_to_plain, is_fatal
-from shardmill.shards.commit import Sealed, commit, seal
-from shardmill.shards.ledger import Ledger, earlier_files
-from shardmill.storage.path import is_remote
+from shardmill.shards.commit import Sealed, checksum_read, commit, seal
+from shardmill.shards.ledger import Ledger, earlier_files, view_point
+from shardmill.storage.path import Home, is_remote
 from shardmill.storage.text import dump_line, parse_json
 
 # What waits for its commit is lost when the process is killed, so not much may wait.
@@ -68,8 +68,18 @@ def work_job(job: Job, stage: Stage, units: Iterable[Unit], on_event: OnEvent) -
     ledger = job.ledger
     if is_remote(str(ledger.out_dir)):
         ledger.make_drafts()  # this may be another machine than the driver's
-    watch, folders = Watch(on_event), DraftFolders(ledger.draft_dir)
-    loop = _Loop(job, stage_digest(stage), ledger, folders, on_event, watch)
+    watch, home = Watch(on_event), ledger.home
+    loop = _Loop(
+        job,
+        stage,
+        stage_digest(stage),
+        ledger,
+        home,
+        DraftFolders(ledger.draft_dir),
+        ledger.read_inputs() or {},
+        on_event,
+        watch,
+    )
     # The committer ends first: finished units are safe before the stage closes, which may fail.
     with stage.open() as work, watch, Committer(loop.commit_group) as committer:
         for unit in units:
@@ -83,12 +93,14 @@ def work_job(job: Job, stage: Stage, units: Iterable[Unit], on_event: OnEvent) -
 class Finished:
     """A unit whose work is over and whose counts balance; its files lie in its draft.
 
-    It took `seconds`, of which the process computed for `cpu_seconds`.
+    It took `seconds`, of which the process computed for `cpu_seconds`; `read` is the checksum of
+    the raw files that it was made from.
     """
 
     unit: Unit
     draft: Draft
     tally: Tally
+    read: str
     num_bytes: int
     seconds: float
     cpu_seconds: float
@@ -99,9 +111,12 @@ class _Loop:
     """What stays the same from unit to unit."""
 
     job: Job
+    stage: Stage
     stage_digest: str
     ledger: Ledger
+    home: Home
     folders: DraftFolders
+    inputs: Mapping[str, Any]
     on_event: OnEvent
     watch: Watch
 
@@ -111,7 +126,7 @@ class _Loop:
         began, began_cpu = time.monotonic(), time.process_time()
         for attempt in range(self.job.retries + 1):
             try:
-                draft, tally = self._work(work, unit)
+                draft, tally, read = self._work(work, unit)
                 with os.scandir(draft.dir) as files:
                     num_bytes = sum(file.stat().st_size for file in files)
             except Exception as error:
@@ -120,20 +135,36 @@ class _Loop:
                     break
             else:
                 took, computed = time.monotonic() - began, time.process_time() - began_cpu
-                return Finished(unit, draft, tally, num_bytes, took, computed)
+                return Finished(unit, draft, tally, read, num_bytes, took, computed)
         return None
 
-    def _work(self, work: Work, unit: Unit) -> tuple[Draft, Tally]:
+    def _work(self, work: Work, unit: Unit) -> tuple[Draft, Tally, str]:
         draft, tally = Draft(self.folders.take(), shared_dir=self.ledger.out_dir), Tally()
         draft.earlier = earlier_files(self.ledger, unit, self.stage_digest)
         with ExitStack() as cleanup:
             cleanup.callback(self.folders.give_back, draft.dir)
+            self._check_listed(unit)
+            read = checksum_read(self.stage, unit)
             with self.watch.over(unit, tally):
                 work(unit, draft, tally)
+            self._check_listed(unit)
             # Counts that do not balance fail the unit while its files are still only a draft.
             tally.check(draft, max_skip_rate=self.job.max_skip_rate)
             cleanup.pop_all()
-        return draft, tally
+        seen = Home(view_point(to_plain(self.stage), unit)).seen if tally.rejects else str
+        tally.rejects = [replace(reject, detail=seen(reject.detail)) for reject in tally.rejects]
+        return draft, tally, read
+
+    def _check_listed(self, unit: Unit) -> None:
+        """Raise `FormatError` unless raw files have the size and time that they were listed with.
+
+        Rows that have a checksum, and objects of a store, are checked by who reads them.
+        """
+        for place in unit.places if "xxh3" not in unit.input else ():
+            stamp = None if is_remote(place) else self.inputs.get(self.home.relative(place))
+            info = None if stamp is None else Path(place).stat()
+            if info is not None and stamp != [info.st_size, info.st_mtime_ns]:
+                raise FormatError("was changed after it was listed", path=place)
 
     def commit_group(self, group: Sequence[Finished]) -> None:
         """Commit finished units and report each as done or failed.
@@ -144,10 +175,9 @@ class _Loop:
         try:
             for finished in group:
                 unit, draft, tally = finished.unit, finished.draft, finished.tally
+                digest, read = self.stage_digest, finished.read
                 try:
-                    sealed.append(
-                        (finished, seal(self.ledger, unit, self.stage_digest, draft, tally))
-                    )
+                    sealed.append((finished, seal(self.ledger, unit, digest, draft, tally, read)))
                 except (ShardmillError, OSError) as error:
                     self._report_failure(unit.name, error)
             self._commit(sealed)

@@ -15,9 +15,12 @@ object store, 3 uploads the files and 5 creates the receipts; an upload lasts wh
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import xxhash
@@ -30,9 +33,10 @@ from shardmill.model.manifest import (
     receipt_digest,
     receipt_to_plain,
 )
-from shardmill.model.stage import Draft, Tally, Unit
+from shardmill.model.stage import Checksummed, Draft, Stage, Tally, Unit
 from shardmill.shards.ledger import Ledger
 from shardmill.storage.cache import local_copy
+from shardmill.storage.path import is_remote
 from shardmill.storage.text import dump_line, dump_page
 
 CHUNK_BYTES = 1 << 20
@@ -52,7 +56,9 @@ class Sealed:
     shared: tuple[Path, ...] = ()
 
 
-def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally) -> Sealed:
+def seal(
+    ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tally, read: str = ""
+) -> Sealed:
     """Return the draft with its receipt; the counts have been checked, the files are closed."""
     shards = tuple(_shard_entry(draft, name) for name in draft.shards)
     rejects = _write_rejects(ledger, unit, draft, tally)
@@ -66,6 +72,7 @@ def seal(ledger: Ledger, unit: Unit, stage_digest: str, draft: Draft, tally: Tal
         shards=shards,
         rejects=rejects,
         broken=dict(tally.broken),
+        read=read,
     )
     entries = [entry for shard in shards for entry in shard.files.values()]
     moves = [(draft.dir / Path(e.path).name, ledger.out_dir / e.path) for e in entries]
@@ -97,6 +104,51 @@ def commit(ledger: Ledger, group: Sequence[Sealed], stage_digest: str) -> None:
     with suppress(OSError):
         paths = (ledger.failure_path, ledger.earlier_path)
         backend.discard(path(sealed.unit.name) for sealed in group for path in paths)
+
+
+def checksum_read(stage: Stage, unit: Unit) -> str:
+    """Return the checksum of the raw files that a unit reads, as they are now.
+
+    "" if its input says what they hold, as it does of rows whose checksum it has and of objects of
+    a store, which have a tag.
+    """
+    return stage.checksum_read(unit) if isinstance(stage, Checksummed) else checksum_places(unit)
+
+
+def checksum_places(unit: Unit) -> str:
+    """Return the checksum of the files that a unit names by their places."""
+    return checksum_files([] if "xxh3" in unit.input else unit.places)
+
+
+def checksum_files(places: Iterable[str]) -> str:
+    """Return the checksum of local files and of the files in local folders, "" if there are none.
+
+    A pipe or a device, which would be waited for, counts as an empty file; so does a missing one.
+    """
+    local = [place for place in places if not is_remote(place)]
+    state = xxhash.xxh3_64()
+    for place in local:
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else [""]  # noqa: PTH112, PTH208
+        for name in names:
+            found = _stat(f"{place}/{name}" if name else place)
+            checksum = _checksum_raw(*found) if found is not None else ""
+            state.update(f"{name}\0{checksum}\0".encode("utf-8", "surrogateescape"))
+    return state.hexdigest() if local else ""
+
+
+def _stat(path: str) -> tuple[str, int, int, int] | None:
+    try:
+        info = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    is_file = stat.S_ISREG(info.st_mode)
+    return (path, info.st_size, info.st_mtime_ns, info.st_ino) if is_file else None
+
+
+@lru_cache(maxsize=256)
+def _checksum_raw(path: str, *_: int) -> str:
+    """Return the checksum of a file, once for all units of this process that read parts of it."""
+    return checksum_file(Path(path)).checksum
 
 
 def checksum_file(path: Path) -> FileEntry:

@@ -13,19 +13,21 @@
       .draft/TOKEN/         private to one run
 
 The folder may lie in an object store; then the drafts lie on a local disk (`scratch_dir`). All JSON
-is UTF-8 with sorted keys, so the same work gives the same bytes.
+is UTF-8 with sorted keys, so the same work gives the same bytes. The places that it names are
+stored as seen from the folder, and whole again when they are read (see `storage.path.Home`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardmill.errors import ConfigError, FormatError, ShardmillError
+from shardmill.model.codec import Plain, places_of, roots_of
 from shardmill.model.manifest import (
     Manifest,
     Receipt,
@@ -37,8 +39,9 @@ from shardmill.model.manifest import (
     receipt_to_plain,
     record_from_plain,
     record_to_plain,
+    with_places,
 )
-from shardmill.model.stage import Reject, Unit, unit_from_plain, unit_to_plain
+from shardmill.model.stage import Reject, Unit, unit_from_plain, unit_to_plain, unit_with_places
 from shardmill.storage import objects
 from shardmill.storage.cache import scratch_dir, scratch_root
 from shardmill.storage.files import (
@@ -51,7 +54,7 @@ from shardmill.storage.files import (
     read_all,
     write_file,
 )
-from shardmill.storage.path import UrlPath, as_path
+from shardmill.storage.path import Home, UrlPath, as_path
 from shardmill.storage.text import dump_line, dump_page, parse_json, parse_page, read_json
 
 FOLDERS = ("shards", "receipts", "rejects", "failures", "earlier", "events", "locks", ".draft")
@@ -87,6 +90,11 @@ class Ledger:
     def backend(self) -> Backend:
         """How files come into the folder."""
         return backend_of(self.out_dir, self.draft_dir, self.disk)
+
+    @property
+    def home(self) -> Home:
+        """From where the places that it names are seen."""
+        return Home(self.out_dir)
 
     @property
     def manifest_path(self) -> Path:
@@ -137,22 +145,53 @@ class Ledger:
         old = self.read_stage()
         if old is not None and old.digest != record.digest:
             self.backend.remove([self.out_dir / "stage.json"])
-        lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
-        self.backend.put(self.out_dir / "units.jsonl", lines)
+        self.backend.put(self.out_dir / "units.jsonl", self._unit_lines(units))
         self.write_inputs(inputs)
-        self.backend.put(self.out_dir / "stage.json", dump_page(record_to_plain(record)))
+        self.backend.put(self.out_dir / "stage.json", self._stage_page(record))
 
-    def read_stage(self) -> StageRecord | None:
+    def move_plan(
+        self, record: StageRecord, inputs: Mapping[str, Any], units: Iterable[Unit]
+    ) -> None:
+        """Store where the input of the same plan is now; others may read the plan meanwhile."""
+        pages = {
+            "units.jsonl": self._unit_lines(units),
+            "inputs.json": dump_page(inputs),
+            "stage.json": self._stage_page(record),
+        }
+        manifest = self.read_manifest()
+        if manifest is not None:
+            moved = replace(manifest, stage=record.stage, reads=record.reads)
+            pages["manifest.json"] = self._manifest_page(moved)
+        for name, content in pages.items():
+            if (self.out_dir / name).read_bytes() != content:
+                write_file(self.out_dir / name, content, disk=self.disk)
+
+    def _unit_lines(self, units: Iterable[Unit]) -> bytes:
+        relative = self.home.relative
+        stored = (unit_to_plain(unit_with_places(unit, relative)) for unit in units)
+        return b"".join(map(dump_line, stored))
+
+    def _stage_page(self, record: StageRecord) -> bytes:
+        return dump_page(record_to_plain(with_places(record, self.home.relative)))
+
+    def _manifest_page(self, manifest: Manifest) -> bytes:
+        return dump_page(manifest_to_plain(with_places(manifest, self.home.relative)))
+
+    def read_stage(self, *, as_stored: bool = False) -> StageRecord | None:
         """Return what stage.json says, or None if nothing was planned here."""
         path = self.out_dir / "stage.json"
         try:
             plain = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return record_from_plain(plain, path)
+        record = record_from_plain(plain, path)
+        return record if as_stored else with_places(record, self.home.locate)
 
     def read_inputs(self) -> Any:
-        """Return the fingerprint of the input at the time of planning; None if none counts."""
+        """Return the fingerprint of the input at the time of planning; None if none counts.
+
+        Its paths are as seen from the folder (see `stored_inputs`).
+        """
         try:
             return read_json(self.out_dir / "inputs.json")
         except FileNotFoundError:
@@ -163,15 +202,26 @@ class Ledger:
         self.backend.remove([self.out_dir / "inputs.json"])
 
     def write_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Store what the units were listed from."""
+        """Store what the units were listed from, as `stored_inputs` returned it."""
         self.backend.put(self.out_dir / "inputs.json", dump_page(inputs))
 
-    def read_units(self) -> list[Unit]:
+    def stored_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a stage's fingerprint of its input as it reads back: tuples become lists."""
+        home = self.home
+        found = {
+            home.relative(name) if name.startswith("/") or "://" in name else name: stamp
+            for name, stamp in inputs.items()
+        }
+        stored: dict[str, Any] = parse_json(dump_line(found))
+        return stored
+
+    def read_units(self, *, as_stored: bool = False) -> list[Unit]:
         """Return the planned units in order."""
-        path = self.out_dir / "units.jsonl"
+        path, locate = self.out_dir / "units.jsonl", self.home.locate
         try:
             lines = path.read_bytes().splitlines()
-            return [unit_from_plain(parse_json(line)) for line in lines]
+            units = [unit_from_plain(parse_json(line)) for line in lines]
+            return units if as_stored else [unit_with_places(unit, locate) for unit in units]
         except (ValueError, ConfigError) as error:
             raise FormatError(f"is not a list of units: {error}", path=path) from error
 
@@ -236,16 +286,17 @@ class Ledger:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Declare the folder complete."""
-        self.backend.put(self.manifest_path, dump_page(manifest_to_plain(manifest)))
+        self.backend.put(self.manifest_path, self._manifest_page(manifest))
 
-    def read_manifest(self) -> Manifest | None:
+    def read_manifest(self, *, as_stored: bool = False) -> Manifest | None:
         """Return the manifest, or None if the folder is not complete."""
         path = self.manifest_path
         try:
             plain = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return manifest_from_plain(plain, path)
+        manifest = manifest_from_plain(plain, path)
+        return manifest if as_stored else with_places(manifest, self.home.locate)
 
     def forget(self, unit_names: Sequence[str]) -> None:
         """Make units pending again: first the manifest goes, then their receipts."""
@@ -338,6 +389,20 @@ def read_rejects(path: Path) -> Iterator[Reject]:
         return
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"is not a list of rejects: {error}", path=path) from error
+
+
+def view_point(stage: Plain, unit: Unit) -> Path:
+    """Return the folder from which the rejects of a unit name what they lack.
+
+    That is where rows begin to look for media, and for all else the raw input: so what is said of
+    a sample does not depend on where all of it is.
+    """
+    media_roots = [r for name, r in roots_of(stage).items() if name.endswith("media_root")]
+    if media_roots:
+        return as_path(media_roots[0][0])
+    if unit.places:
+        return as_path(unit.places[0]).parent
+    return as_path(next(iter(places_of(stage)), "/"))
 
 
 def _unit_names(folder: Path) -> set[str]:

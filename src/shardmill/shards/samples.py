@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from math import inf
 from pathlib import Path
@@ -39,7 +40,7 @@ from shardmill.model.sample import (
 from shardmill.model.stage import Draft
 from shardmill.shards.arrays import encoded, find_keys
 from shardmill.shards.commit import REPAIR, verify_file
-from shardmill.shards.ledger import open_manifest
+from shardmill.shards.ledger import Ledger, open_manifest
 from shardmill.shards.tar.header import END_OF_TAR, Layout
 from shardmill.shards.tar.index import IndexedTar, IndexRows, TarIndex, index_of, open_tar_index
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
@@ -184,9 +185,22 @@ def tar_place(folder: Path, entry: ShardEntry, index: TarIndex) -> tuple[str, st
     if "tar" in entry.files:
         relative = entry.files["tar"].path
         return str(folder / relative), relative
-    if index.url is None:
-        raise FormatError("does not say where its tar is", path=index.arrays.path)
-    return index.url, f"shards/{entry.name}.tar"
+    return foreign_tar(folder, entry.name), f"shards/{entry.name}.tar"
+
+
+def foreign_tar(folder: Path, shard: str) -> str:
+    """Return the path or url of the tar that a shard of an index of tars elsewhere describes."""
+    path = folder / "units.jsonl"
+    try:
+        info = path.stat()
+        return _foreign_tars(folder, info.st_size, info.st_mtime_ns)[shard]
+    except (FileNotFoundError, KeyError) as error:
+        raise FormatError(f"does not say where the tar of {shard} is", path=path) from error
+
+
+@lru_cache(maxsize=8)
+def _foreign_tars(folder: Path, *_: int) -> dict[str, str]:
+    return {unit.name: unit.places[0] for unit in Ledger(folder).read_units() if unit.places}
 
 
 def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Grouped]:
@@ -195,9 +209,7 @@ def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Gr
     try:
         walk = walk_tar(blob)
         grouped = group_members(walk, interleaved=interleaved)
-        arrays = IndexRows.of(grouped).arrays(
-            as_path(url), end=walk.end, num_bytes=blob.num_bytes, url=url
-        )
+        arrays = IndexRows.of(grouped).arrays(as_path(url), end=walk.end, num_bytes=blob.num_bytes)
         return SampleShard(blob, index_of(arrays)), grouped
     except FormatError:
         blob.close()

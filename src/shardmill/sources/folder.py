@@ -23,7 +23,7 @@ import orjson
 import xxhash
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.codec import Plain
+from shardmill.model.codec import PlaceName, Plain, RootName
 from shardmill.model.sample import Origin
 from shardmill.sources.allowed import Allowed
 from shardmill.sources.fetch import read_file, read_object
@@ -32,6 +32,7 @@ from shardmill.sources.source import (
     Entry,
     Named,
     Read,
+    RemoteEntry,
     Row,
     SourcePart,
     media_kind,
@@ -51,16 +52,16 @@ WITHOUT_MEDIUM = "caption without medium"
 class FolderSource:
     """The media below a folder, in the order of their names; links may lead to `allow`."""
 
-    dir: str
+    dir: PlaceName
     only: tuple[str, ...] = ()
     name: str = "folder"
-    allow: tuple[str, ...] = ()
+    allow: tuple[RootName, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return tuple(f"{self.dir}/{name}" for name in self.only) or (self.dir,)
 
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
-        """Yield lists of `per_shard` rows: key, files with size and time."""
+        """Yield lists of `per_shard` rows: key, files with their sizes or tags."""
         rows = self._rows()
         while chunk := list(islice(rows, per_shard or ROWS_PER_PART)):
             yield SourcePart(input={"rows": chunk}, num_rows=len(chunk))
@@ -74,9 +75,11 @@ class FolderSource:
         checksum, count = xxhash.xxh3_64(), 0
         for _, folder, entries in self._walk():
             for entry in entries:
-                checksum.update(orjson.dumps([_path(folder, entry), _size_and_time(entry)]))
+                checksum.update(orjson.dumps([_path(folder, entry), *_stamp(entry)]))
                 count += 1
-        return {self.dir: [count, checksum.hexdigest()]}
+        # Times, of which a local listing consists, stand last; tags are as good as checksums.
+        found = [count, checksum.hexdigest()]
+        return {self.dir: found if is_remote(self.dir) else found[::-1]}
 
     def _walk(self) -> Iterator[tuple[str, str, list[Entry]]]:
         """Yield (folder that was named, folder, its files), both as paths below `dir`."""
@@ -121,9 +124,13 @@ class FolderSource:
             stems: set[str] = set()
             for stem, files in rows:
                 key = unique(name_from_path(f"{prefix}/{_decoded(stem)}"), stems)
-                stamps = {_path(folder, file): _size_and_time(file) for file in files}
-                row: dict[str, Any] = {"key": key, "files": stamps}
+                sizes = {_path(folder, file): _size_or_tag(file) for file in files}
+                row: dict[str, Any] = {"key": key, "files": sizes}
                 yield {**row, "below": top} if top else row
+
+    def files_of(self, part: Mapping[str, Any]) -> list[str]:
+        """Return the paths of the media and captions of a part."""
+        return [f"{self.dir}/{path}" for row in part["rows"] for path in row["files"]]
 
     def _read(self, part: Mapping[str, Any]) -> Iterator[Row]:
         for top, rows in groupby(part["rows"], key=lambda row: row.get("below", "")):
@@ -209,9 +216,14 @@ def _decoded(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _size_and_time(entry: Entry) -> list[int]:
+def _stamp(entry: Entry) -> list[int | str]:
     try:
         info = entry.stat()
     except OSError:  # a link that leads nowhere: reading it says so
         return [0, 0]
-    return [info.st_size, info.st_mtime_ns]
+    tag = entry.tag if isinstance(entry, RemoteEntry) else ""
+    return [info.st_size, tag or info.st_mtime_ns]
+
+
+def _size_or_tag(entry: Entry) -> list[int | str]:
+    return _stamp(entry) if isinstance(entry, RemoteEntry) else _stamp(entry)[:1]

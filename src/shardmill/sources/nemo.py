@@ -31,7 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.model.codec import digest
+from shardmill.model.codec import PlaceName, RootName, digest
 from shardmill.model.rng import GOLDEN, stir_array
 from shardmill.model.sample import kept_fields
 from shardmill.sources.allowed import Allowed
@@ -42,7 +42,7 @@ from shardmill.sources.source import (
     SourcePart,
     check_link,
     name_from_path,
-    size_and_time,
+    stamp,
     unique,
 )
 from shardmill.sources.tables import TableSource
@@ -62,11 +62,11 @@ class NemoSource:
 
     shape: ClassVar[str] = "messages"
 
-    meta: str
+    meta: PlaceName
     datasets: tuple[str, ...] = ()
     seed: int = 42
     max_row_bytes: int = 64 << 20
-    allow: tuple[str, ...] = ()
+    allow: tuple[RootName, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return (self.meta,)
@@ -91,7 +91,7 @@ class NemoSource:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the meta file and of each table."""
-        found = {self.meta: size_and_time(Path(self.meta))}
+        found = {self.meta: stamp(Path(self.meta))}
         for dataset in self._datasets():
             found.update(dataset.table.inputs())
         return found
@@ -126,6 +126,7 @@ class NemoSource:
         return _Dataset(
             name=name,
             table=table,
+            media_dir=media_dir,
             columns=entry.get("columns") or {},
             tags=entry.get("tags") or {},
             ratio=float(entry.get("sample_ratio", 1.0)),
@@ -136,6 +137,7 @@ class NemoSource:
 class _Dataset:
     name: str
     table: TableSource
+    media_dir: str | None
     columns: Mapping[str, str]
     tags: Mapping[str, str]
     ratio: float
@@ -143,7 +145,7 @@ class _Dataset:
     @property
     def digest(self) -> str:
         """The identity of what the meta file says about reading a row."""
-        return digest([self.table.media_root, self.columns, self.tags])
+        return digest([self.media_dir, self.columns, self.tags])
 
     def canonical(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields under the names that all data sets share."""

@@ -1,7 +1,9 @@
 """The contract of a source: it lists its parts without reading the data, and reads one part.
 
 A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
-identifies the slice (a file, a range, a checksum or size and time). A row is one sample as the
+identifies the slice: the name of a file, a range, a checksum ("xxh3") or a size. Where its file is
+stands under "raw", which identifies nothing; workers take the checksum of one whose part has
+none. A row is one sample as the
 source stores it, before a shape makes a document of it. Memory is bounded by a part.
 
 Keys of rows are made from paths or columns: no dot, no climbing, nothing that a tar cannot hold.
@@ -32,7 +34,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin, SegmentKind
 from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
 from shardmill.sources.allowed import Allowed
-from shardmill.storage.objects import ObjectInfo, list_all
+from shardmill.storage.objects import ObjectInfo, list_all, look
 from shardmill.storage.path import UrlPath, as_path, expand, is_remote, near_path
 
 ROWS_PER_PART = 1000
@@ -83,7 +85,15 @@ class Source(Protocol):
         """Open what reading needs, once a process, and yield `read(part.input)`."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return a cheap fingerprint of the input: path -> [size, mtime_ns]."""
+        """Return a cheap fingerprint of the input: path -> `stamp`."""
+
+
+@runtime_checkable
+class FileParts(Protocol):
+    """A source whose parts name files below a folder that the source has."""
+
+    def files_of(self, part: Mapping[str, Any]) -> list[str]:
+        """Return the paths of all files that a part reads."""
 
 
 MEDIA_KINDS: dict[str, SegmentKind] = {
@@ -164,9 +174,16 @@ class Entry(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
+class RemoteEntry:
+    """An object of a store that is walked."""
+
     name: str
     info: ObjectInfo
+
+    @property
+    def tag(self) -> str:
+        """What changes with its content, "" if the store does not say."""
+        return self.info.tag
 
     def stat(self) -> os.stat_result:
         return self.info.stat()
@@ -224,7 +241,7 @@ def _walk_remote(root: Path) -> Iterator[tuple[str, list[Entry]]]:
     for info in list_all(str(root)):
         *above, name = info.path.split("/")
         if not any(part.startswith(".") for part in above):
-            folders.setdefault(tuple(above), []).append(_Object(name, info))
+            folders.setdefault(tuple(above), []).append(RemoteEntry(name, info))
     for folder in sorted(folders):
         yield "/".join(folder), sorted(folders[folder], key=lambda entry: entry.name)
 
@@ -256,23 +273,35 @@ def check_link(path: str, allowed: Allowed) -> None:
         raise FormatError(error.detail, path=path) from None
 
 
-def fingerprint(paths: Iterable[Path]) -> dict[str, list[int]]:
-    """Return path -> [size, mtime_ns] of each file."""
-    return {str(path): size_and_time(path) for path in paths}
+def fingerprint(paths: Iterable[Path]) -> dict[str, list[int | str]]:
+    """Return path -> stamp of each file."""
+    return {str(path): stamp(path) for path in paths}
 
 
-def size_and_time(path: Path) -> list[int]:
-    """Return [size, mtime_ns] of a file."""
+def stamp(path: Path) -> list[int | str]:
+    """Return what tells that a file is the one of before: [size, mtime_ns], or [size, tag].
+
+    An object of a store has a tag, which follows its content; one of a web server may.
+    """
     try:
+        if isinstance(path, UrlPath):
+            found = look(str(path))
+            return [found.num_bytes, found.tag or found.mtime_ns]
         info = path.stat()
     except OSError as error:
         raise FormatError(f"cannot be looked at: {error.strerror}", path=path) from error
     return [info.st_size, info.st_mtime_ns]
 
 
-def check_unchanged(path: Path, size_and_mtime: list[int]) -> None:
-    """Raise `FormatError` unless a file has the size and time that it was listed with."""
-    if size_and_time(path) != size_and_mtime:
+def size_or_tag(path: Path) -> list[int | str]:
+    """Return what a unit says of a file: its size, and the tag of an object of a store."""
+    found = stamp(path)
+    return found if isinstance(path, UrlPath) else found[:1]
+
+
+def check_unchanged(path: Path, listed: list[int | str]) -> None:
+    """Raise `FormatError` unless a file has the size or tag that it was listed with."""
+    if size_or_tag(path) != listed:
         raise FormatError("was changed after it was listed", path=path)
 
 

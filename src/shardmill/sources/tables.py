@@ -2,8 +2,8 @@
 
 Text tables may be compressed (.gz, .zst). Listing streams each text table once and stores, for
 every slice, its bytes and their checksum; parquet and Arrow files (the IPC file and the IPC stream
-format, of which Hugging Face writes the latter) are cut by row numbers and identified by size and
-time. Whoever reads parts in order decodes each page once.
+format, of which Hugging Face writes the latter) are cut by row numbers and identified by the
+checksum of the file. Whoever reads parts in order decodes each page once.
 
 `NestedSource` is for tables whose rows hold lists of rows, `ColumnsSource` for JSON files that are
 objects of columns.
@@ -43,7 +43,7 @@ from shardmill.machine import (
     python_module,
     write_notes,
 )
-from shardmill.model.codec import Plain
+from shardmill.model.codec import PlaceName, Plain, RootName
 from shardmill.model.sample import Origin
 from shardmill.sources.source import (
     ROWS_PER_PART,
@@ -54,7 +54,7 @@ from shardmill.sources.source import (
     check_unchanged,
     fingerprint,
     list_files,
-    size_and_time,
+    size_or_tag,
 )
 from shardmill.sources.stream import COMPRESSIONS, Span, Streams, TableSlice, open_stream
 from shardmill.sources.text import HEAD_BYTES, Cell, Elements, TextTable, open_table
@@ -90,10 +90,10 @@ class TableFiles:
     the table; rows read below it, and below what the user wants to `allow`.
     """
 
-    files: tuple[str, ...]
+    files: tuple[PlaceName, ...]
     name: str = "table"
-    media_root: str | None = None
-    allow: tuple[str, ...] = ()
+    media_root: RootName | None = None
+    allow: tuple[RootName, ...] = ()
 
     def places(self) -> tuple[str, ...]:
         return self.files
@@ -110,7 +110,7 @@ class TableFiles:
 
     def _rows(self, part: Mapping[str, Any], found: Iterable[tuple[int, Any]]) -> Iterator[Row]:
         """Yield a row for each (number, fields), or for the `SampleError` in place of fields."""
-        media_dir = self.media_root or str(as_path(part["path"]).parent)
+        media_dir = self.media_root or str(as_path(part["raw"]).parent)
         for number, content in found:
             is_problem = isinstance(content, SampleError)
             yield Row(
@@ -167,7 +167,7 @@ class TableSource(TableFiles):
 
     def _text(self, streams: Streams, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         """Yield (number, fields or problem) of each record, and check that none was changed."""
-        path, number, offset = as_path(part["path"]), part["number"], part["offset"]
+        path, number, offset = as_path(part["raw"]), part["number"], part["offset"]
         table = TextTable(
             path=path,
             format=part["format"],
@@ -251,10 +251,10 @@ class ColumnsSource(TableFiles):
     def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
         """Yield slices of `per_shard` rows of each file in turn."""
         for listed in self._listed():
-            stamp = _stamp(listed.path)
+            size: dict[str, Plain] = {"size": [*size_or_tag(listed.path)]}
             for number, count, spans in self._slices(listed.path, per_shard or ROWS_PER_PART):
                 place = _place(listed, number, count)
-                yield SourcePart(input={**place, **stamp, "spans": spans}, num_rows=count)
+                yield SourcePart(input={**place, **size, "spans": spans}, num_rows=count)
 
     @contextmanager
     def open(self) -> Iterator[Read]:
@@ -325,15 +325,16 @@ def _text_parts(listed: Listed, table: TextTable, per_part: int) -> Iterator[Sou
 
 
 def _columnar_parts(listed: Listed, per_part: int, counter: RowCounter) -> Iterator[SourcePart]:
-    stamp = _stamp(listed.path)
-    num_rows = counter.count(listed.path, int(str(stamp["size"])))
-    if num_rows > max(MANY_ROWS, MAX_ROWS_PER_BYTE * int(str(stamp["size"]))):
-        problem = f"claims {num_rows:,} rows in {stamp['size']:,} bytes"
+    size = size_or_tag(listed.path)
+    num_rows = counter.count(listed.path, int(size[0]))
+    if num_rows > max(MANY_ROWS, MAX_ROWS_PER_BYTE * int(size[0])):
+        problem = f"claims {num_rows:,} rows in {size[0]:,} bytes"
         raise FormatError(problem, path=listed.path)
     for first in range(0, num_rows, per_part):
         count = min(per_part, num_rows - first)
         place = _place(listed, first, count)
-        yield SourcePart(input={**place, **stamp, "format": "columnar"}, num_rows=count)
+        input: dict[str, Plain] = {**place, "size": [*size], "format": "columnar"}
+        yield SourcePart(input=input, num_rows=count)
 
 
 def _columnar(cursors: Cursors, part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -343,7 +344,7 @@ def _columnar(cursors: Cursors, part: Mapping[str, Any]) -> Iterator[tuple[int, 
 
 def _place(listed: Listed, number: int, num_rows: int) -> dict[str, Plain]:
     return {
-        "path": str(listed.path),
+        "raw": str(listed.path),
         "relative": listed.relative,
         "name": listed.name,
         "number": number,
@@ -351,15 +352,10 @@ def _place(listed: Listed, number: int, num_rows: int) -> dict[str, Plain]:
     }
 
 
-def _stamp(path: Path) -> dict[str, Plain]:
-    size, mtime_ns = size_and_time(path)
-    return {"size": size, "mtime_ns": mtime_ns}
-
-
 def _unchanged(part: Mapping[str, Any]) -> Path:
     """Return the path of a part whose file is still the one that was listed."""
-    path = as_path(part["path"])
-    check_unchanged(path, [part["size"], part["mtime_ns"]])
+    path = as_path(part["raw"])
+    check_unchanged(path, part["size"])
     return path
 
 

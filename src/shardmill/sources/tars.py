@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardmill.errors import SampleError
-from shardmill.model.codec import Plain
+from shardmill.model.codec import PlaceName, Plain, RootName
 from shardmill.model.sample import Origin
 from shardmill.shards.samples import SampleShard, open_foreign
 from shardmill.sources.source import (
@@ -36,7 +36,7 @@ from shardmill.sources.source import (
     list_files,
     media_kind,
     name_from_path,
-    size_and_time,
+    size_or_tag,
 )
 from shardmill.sources.text import decode_text, json_object
 from shardmill.storage.path import as_path
@@ -57,10 +57,10 @@ class TarSource:
     below what the user wants to `allow`.
     """
 
-    tars: tuple[str, ...]
+    tars: tuple[PlaceName, ...]
     name: str = "tars"
-    media_root: str | None = None
-    allow: tuple[str, ...] = ()
+    media_root: RootName | None = None
+    allow: tuple[RootName, ...] = ()
     interleaved: bool = True
     max_sample_bytes: int = MAX_SAMPLE_BYTES
 
@@ -71,10 +71,10 @@ class TarSource:
         """Yield a part for each tar; with `per_shard` their headers are walked and they are cut."""
         for tar in self._listed():
             whole: dict[str, Plain] = {
-                "url": str(tar.path),
+                "raw": str(tar.path),
                 "relative": tar.relative,
                 "name": tar.name,
-                "stamp": [*size_and_time(tar.path)],
+                "size": [*size_or_tag(tar.path)],
             }
             if per_shard is None:
                 yield SourcePart(input=whole, num_rows=None)
@@ -93,7 +93,7 @@ class TarSource:
             yield reader.read
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return size and time of each tar, the size alone of a remote one."""
+        """Return size and time of each tar, size and tag of a remote one."""
         return fingerprint(tar.path for tar in self._listed())
 
     def apart(self) -> Iterator[TarSource]:
@@ -120,8 +120,8 @@ class _Reader:
     bad: list[tuple[str, SampleError]] | None = None
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
-        shard, bad = self._open(part["url"])
-        check_unchanged(as_path(part["url"]), part["stamp"])
+        shard, bad = self._open(part["raw"])
+        check_unchanged(as_path(part["raw"]), part["size"])
         first = part.get("first", 0)
         num_rows = part.get("num_rows", len(shard) + len(bad))
         for number in range(first, first + num_rows):
@@ -166,7 +166,7 @@ class _Reader:
         return self._row(key, part, fields=fields, media=media)
 
     def _row(self, key: str, part: Mapping[str, Any], **content: Any) -> Row:
-        folder = str(as_path(part["url"]).parent)
+        folder = str(as_path(part["raw"]).parent)
         return Row(
             key=name_from_path(f"{part['name']}/{key}"),
             origin=Origin(source=self.source.name, path=part["relative"], row=key),

@@ -80,6 +80,10 @@ class AdoptTokens:
         """Yield the work on one part."""
         yield self._work
 
+    def units_name_content(self) -> bool:
+        """Say that units do: they name files, of which their receipts have checksums."""
+        return True
+
     def inputs(self) -> Mapping[str, Any]:
         """Return the fingerprint of the foreign files."""
         return self.reader.inputs()

@@ -27,7 +27,7 @@ from shardmill.formats.sharedfiles import write_rest
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.stages.inputs import check_numbers, fingerprint_of, sample_inputs
+from shardmill.stages.inputs import check_numbers, identities_of
 
 NUM_LOOKED_AT = 1000  # samples, before any work
 
@@ -103,9 +103,9 @@ class ExportShards:
         yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprints of the manifests of the input."""
-        codes = [] if self.codes_dir is None else [self.codes_dir / "manifest.json"]
-        return {**sample_inputs(self.input_dir), **fingerprint_of(codes)}
+        """Return the identities of the folders that are read."""
+        others = (self.codes_dir, getattr(self.format, "samples", None))
+        return identities_of(self.input_dir, *(folder for folder in others if folder is not None))
 
     def shared_files(self, units: Sequence[Unit]) -> Mapping[str, int]:
         """Return the files that all units write together."""

@@ -7,21 +7,27 @@ and is counted; a sample that cannot be addressed is a reject.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import xxhash
+
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.header import probe
-from shardmill.model.codec import Plain
+from shardmill.model.codec import PlaceName, Plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.shards.arrays import Arrays, write_arrays
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
-from shardmill.sources.source import media_kind
+from shardmill.sources.source import fingerprint, media_kind, size_or_tag, stamp
 from shardmill.storage.blob import Blob, open_blob
-from shardmill.storage.path import expand, is_remote
+from shardmill.storage.path import as_path, expand, is_remote
 
 REMOTE_HEAD_BYTES = 256 << 10  # holds the headers of all but odd files, for one request each
 
@@ -36,7 +42,7 @@ class IndexTars:
     version: ClassVar[int] = 1
     content: ClassVar[str] = "samples"
 
-    tars: tuple[str, ...]
+    tars: tuple[PlaceName, ...]
     interleaved: bool = True
     media_sizes: bool = False
 
@@ -46,8 +52,11 @@ class IndexTars:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each tar, in the order given."""
-        for number, (url, stamp) in enumerate(self.inputs().items()):
-            yield Unit(name=f"{number:06d}", input={"url": url, "stamp": stamp})
+        for number, url in enumerate(dict.fromkeys(self._urls())):
+            path = as_path(url)
+            size: list[Plain] = [*size_or_tag(path)]
+            input: dict[str, Plain] = {"raw": url, "name": path.name, "size": size}
+            yield Unit(name=f"{number:06d}", input=input)
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -55,12 +64,22 @@ class IndexTars:
         yield self._index
 
     def units_name_content(self) -> bool:
-        """Say that units do: they hold size and time of a tar, of a remote one the size alone."""
-        return not any(map(is_remote, self._urls()))
+        """Say that units do: they hold the tag of a remote tar, and receipts what they read."""
+        return True
+
+    def checksum_read(self, unit: Unit) -> str:
+        """Return the checksum of what is read of a local tar: its headers, and no more."""
+        (url,) = unit.places
+        if is_remote(url):
+            return ""
+        arrays, state = self._walked(url).arrays, xxhash.xxh3_64()
+        for name in sorted(arrays.arrays):
+            state.update(np.ascontiguousarray(arrays[name]).view(np.uint8).data)
+        return state.hexdigest()
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return [size, mtime_ns] of each tar, [size] of a remote one."""
-        return {url: _stamp(url) for url in dict.fromkeys(self._urls())}
+        """Return size and time of each tar, size and tag of a remote one."""
+        return fingerprint(map(as_path, self._urls()))
 
     def _urls(self) -> Iterator[str]:
         for pattern in self.tars:
@@ -71,21 +90,42 @@ class IndexTars:
                     yield from _local_tars(Path(url.removeprefix("file://")).absolute())
 
     def _index(self, unit: Unit, draft: Draft, tally: Tally) -> None:
-        url = str(unit.input["url"])
-        blob = open_blob(url)
-        try:
-            walk = walk_tar(blob)
-            grouped = group_members(walk, interleaved=self.interleaved)
-            rows = IndexRows.of(grouped)
-            tally.num_kept += len(rows)
-            _count(grouped, tally)
-            if self.media_sizes:
-                _read_sizes(blob, rows, tally)
-            path = draft.file(unit.name, "idx")
-            rows.write(path, end=walk.end, num_bytes=blob.num_bytes, url=url)
-            draft.finish(unit.name, num_samples=len(rows))
-        finally:
-            blob.close()
+        walked = self._walked(*unit.places)
+        tally.num_kept += walked.num_rows
+        _count(walked.grouped, tally)
+        for reason, count in walked.unknown.items():
+            tally.count(f"unknown size|{reason}", count)
+        with draft.file(unit.name, "idx").open("wb") as file:
+            write_arrays(file, walked.arrays.format, walked.arrays.arrays, walked.arrays.meta)
+        draft.finish(unit.name, num_samples=walked.num_rows)
+
+    def _walked(self, url: str) -> Walked:
+        return walk(url, *stamp(as_path(url)), self.interleaved, self.media_sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walked:
+    """What the headers of a tar say: its samples, its index, and why media have no sizes."""
+
+    grouped: Grouped
+    num_rows: int
+    arrays: Arrays
+    unknown: Counter[str]
+
+
+# The last one is kept: who asks for its checksum works on it next.
+@lru_cache(maxsize=1)
+def walk(
+    url: str, _size: int | str, _time: int | str, interleaved: bool, media_sizes: bool
+) -> Walked:
+    """Walk a tar."""
+    with closing(open_blob(url)) as blob:
+        found = walk_tar(blob)
+        grouped = group_members(found, interleaved=interleaved)
+        rows = IndexRows.of(grouped)
+        unknown = _read_sizes(blob, rows) if media_sizes else Counter[str]()
+        arrays = rows.arrays(as_path(url), end=found.end, num_bytes=blob.num_bytes)
+        return Walked(grouped, len(rows), arrays, unknown)
 
 
 def _local_tars(path: Path) -> list[str]:
@@ -97,13 +137,6 @@ def _local_tars(path: Path) -> list[str]:
     return found
 
 
-def _stamp(url: str) -> list[Plain]:
-    # A web server need not tell a time, and stores tell that of the upload: there the size decides.
-    blob = open_blob(url)
-    blob.close()
-    return [blob.num_bytes] if is_remote(url) else [blob.num_bytes, Path(url).stat().st_mtime_ns]
-
-
 def _count(grouped: Grouped, tally: Tally) -> None:
     tally.num_in += grouped.num_samples
     for key, problem in grouped.bad:
@@ -112,7 +145,9 @@ def _count(grouped: Grouped, tally: Tally) -> None:
         tally.count(f"passed over|{kind}", count)
 
 
-def _read_sizes(blob: Blob, rows: IndexRows, tally: Tally) -> None:
+def _read_sizes(blob: Blob, rows: IndexRows) -> Counter[str]:
+    """Put the sizes of media into the rows; return how many have none, by reason."""
+    unknown: Counter[str] = Counter()
     kinds = [media_kind(ext) for ext in rows.exts]
     # A mapped file is read only where a header is looked at.
     limit = blob.num_bytes if blob.mapped() is not None else REMOTE_HEAD_BYTES
@@ -122,4 +157,5 @@ def _read_sizes(blob: Blob, rows: IndexRows, tally: Tally) -> None:
         try:
             rows.media[number] = probe(str(kinds[rows.ext[number]]), head).size
         except SampleError as problem:
-            tally.count(f"unknown size|{problem.reason}")
+            unknown[problem.reason] += 1
+    return unknown

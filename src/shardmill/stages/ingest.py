@@ -28,6 +28,7 @@ from shardmill.model.codec import Plain
 from shardmill.model.manifest import group_stats
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.shards.commit import checksum_files, checksum_places
 from shardmill.shards.samples import SampleWriter, content_hash, open_shard, parse_sample
 from shardmill.shards.tar.header import Layout
 from shardmill.sources.columns import check_row
@@ -43,7 +44,14 @@ from shardmill.sources.filters import Filter
 from shardmill.sources.folder import WITHOUT_MEDIUM
 from shardmill.sources.guess import Head, why
 from shardmill.sources.shapes.shape import RowDocument, RowSegment, Shape, unused
-from shardmill.sources.source import ROWS_PER_PART, Row, Source, SourcePart, key_from_value
+from shardmill.sources.source import (
+    ROWS_PER_PART,
+    FileParts,
+    Row,
+    Source,
+    SourcePart,
+    key_from_value,
+)
 from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
 from shardmill.storage.path import check_name
 
@@ -147,6 +155,12 @@ class Ingest:
     def units_name_content(self) -> bool:
         """Say that units do: they hold what identifies a part of the source."""
         return True
+
+    def checksum_read(self, unit: Unit) -> str:
+        """Return the checksum of the files that a unit reads; not of media that rows name."""
+        if isinstance(self.source, FileParts):
+            return checksum_files(self.source.files_of(unit.input))
+        return checksum_places(unit)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the source's fingerprint."""

@@ -18,25 +18,24 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.model.codec import Plain
-from shardmill.model.manifest import Manifest, ShardEntry
+from shardmill.model.manifest import Manifest, ShardEntry, manifest_digest
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Tally, Unit
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, ImageCodes, open_codes
 from shardmill.shards.ledger import open_manifest
-from shardmill.shards.samples import SampleShard
+from shardmill.shards.samples import SampleShard, foreign_tar
 from shardmill.shards.tar.index import TarIndex, open_tar_index
 from shardmill.shards.tokens.shard import ROLES as TOKEN_ROLES
 from shardmill.shards.tokens.shard import TokenShard, open_token_shard, open_tokens
 from shardmill.sources.source import media_kind
 from shardmill.storage.blob import open_blob
-from shardmill.storage.path import as_path
+from shardmill.storage.path import UrlPath, as_path, split_url
 from shardmill.tokens.text.tokenizer import files_checksum
 
 MANIFEST_NAME = "manifest.json"
@@ -112,11 +111,18 @@ def shards_hold_bytes(folder: Path) -> bool:
 
 
 def sample_inputs(folder: Path, used: Iterable[Path] = ()) -> dict[str, Any]:
-    """Return the fingerprint of a folder's manifest, and the contents of files that are used."""
-    manifest = folder / MANIFEST_NAME
-    if not manifest.exists():
-        open_manifest(folder)  # says what is missing and what to do
-    return {**fingerprint_of([manifest]), **contents_of(used)}
+    """Return the identity of a finished folder, and the contents of files that are used."""
+    return {**identities_of(folder), **contents_of(used)}
+
+
+def identities_of(*folders: Path) -> dict[str, list[str]]:
+    """Return path -> identity of the manifests of finished folders.
+
+    A folder that was repaired, moved or made again in another place is the same.
+    """
+    return {
+        str(folder / MANIFEST_NAME): [manifest_digest(open_manifest(folder))] for folder in folders
+    }
 
 
 def contents_of(paths: Iterable[Path]) -> dict[str, list[str]]:
@@ -130,35 +136,12 @@ def contents_of(paths: Iterable[Path]) -> dict[str, list[str]]:
     return found
 
 
-def fingerprint_of(paths: Iterable[Path]) -> dict[str, list[int | str]]:
-    """Return path -> [size, mtime_ns] of files that must be there.
-
-    Of a manifest it is [size, checksum]: a folder that was repaired has the manifest that it had,
-    written again, and what was made from it is as fresh as before.
-    """
-    try:
-        return {str(path): _stamp(path) for path in paths}
-    except OSError as error:
-        raise ConfigError(f"cannot read what decides the result: {error}") from error
-
-
-def _stamp(path: Path) -> list[int | str]:
-    # Read whole, which is cheap beside reading what it lists.
-    if path.name == MANIFEST_NAME:
-        content = path.read_bytes()
-        return [len(content), xxhash.xxh3_64_hexdigest(content)]
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]
-
-
 def open_unit(folder: Path, unit: Unit) -> SampleShard:
     """Open the shard of a unit; a tar may lie elsewhere, its index says where."""
     files: Any = unit.input["files"]
     paths = {role: folder / path for role, (path, _) in files.items()}
     index = open_tar_index(paths["idx"])
-    url = str(paths["tar"]) if "tar" in paths else index.url
-    if url is None:
-        raise FormatError("names no tar, and none lies beside it", path=paths["idx"])
+    url = str(paths["tar"]) if "tar" in paths else foreign_tar(folder, unit.name)
     return SampleShard(open_blob(url), index)
 
 
@@ -206,16 +189,16 @@ def open_content(files: Mapping[str, Path]) -> ContentShard:
 def tokens_behind(folder: Path, manifest: Manifest) -> tuple[Path, Manifest]:
     """Return the folder of tokens behind packs and exports; any other folder is its own."""
     for _ in range(MAX_STEPS):
-        place = _made_from(manifest, "input", "tokens")
+        place = _made_from(folder, manifest, "input", "tokens")
         if place is None:
             break
         folder, manifest = place, open_manifest(place)
     return folder, manifest
 
 
-def samples_behind(manifest: Manifest) -> Path | None:
+def samples_behind(folder: Path, manifest: Manifest) -> Path | None:
     """Return the folder of samples that tokens were made from, None if it is not known or gone."""
-    return _made_from(manifest, "samples") if manifest.content == "tokens" else None
+    return _made_from(folder, manifest, "samples") if manifest.content == "tokens" else None
 
 
 def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
@@ -232,9 +215,15 @@ def space_of(folder: Path, manifest: Manifest) -> TokenSpace | None:
         return None
 
 
-def _made_from(manifest: Manifest, *roles: str) -> Path | None:
-    """Return the finished folder that a folder was made from, by the first role that has one."""
-    places = [as_path(place) for role in roles for place in manifest.reads.get(role, ())]
+def _made_from(folder: Path, manifest: Manifest, *roles: str) -> Path | None:
+    """Return the finished folder that a folder was made from, by the first role that has one.
+
+    Manifests are data: what they name is looked at on the disk or in the bucket of the folder, and
+    no other server is asked.
+    """
+    named = (place for role in roles for place in manifest.reads.get(role, ()))
+    near = split_url(str(folder)).root if isinstance(folder, UrlPath) else ""
+    places = (as_path(p) for p in named if p.startswith(f"{near}/"))
     return next((place for place in places if (place / MANIFEST_NAME).exists()), None)
 
 

@@ -23,7 +23,8 @@ import numpy as np
 import orjson
 import xxhash
 
-from shardmill.errors import ConfigError, UnitFailed
+from shardmill import humanize
+from shardmill.errors import ConfigError, StaleError, UnitFailed
 from shardmill.model.codec import Plain
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.space import TokenSpace
@@ -38,7 +39,8 @@ from shardmill.shards.tar.index import IndexedTar
 from shardmill.shards.tar.write import Content
 from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens, token_lengths
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.stages.inputs import check_numbers, fingerprint_of
+from shardmill.stages.inputs import check_numbers, identities_of
+from shardmill.tokens.text.tokenizer import files_checksum
 
 # A pack is named by its position in the epoch: "000000041".
 NamedPacks: TypeAlias = Iterable[tuple[str, list[TokenRow]]]
@@ -78,7 +80,10 @@ class Materialize:
         """Yield a unit for each range of packs; it names plan and tokens by their content."""
         plan = open_plan(self.plan_path)
         tokens = open_manifest(self.tokens_dir)
-        check_plan(plan, open_tokens(self.tokens_dir, tokens))
+        try:
+            check_plan(plan, open_tokens(self.tokens_dir, tokens))
+        except StaleError as error:
+            raise StaleError(f"{humanize.place(self.plan_path)}: {error}") from None
         # Not of the plan's file: the same plan written again makes the same packs.
         state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
         for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
@@ -114,11 +119,10 @@ class Materialize:
         yield work
 
     def inputs(self) -> Mapping[str, Any]:
-        """Return the fingerprints of the plan and of the manifests."""
-        paths = [self.plan_path, self.tokens_dir / "manifest.json"]
-        if self.samples_dir is not None:
-            paths.append(self.samples_dir / "manifest.json")
-        return fingerprint_of(paths)
+        """Return the contents of the plan and the identities of the folders."""
+        samples = [] if self.samples_dir is None else [self.samples_dir]
+        plan = {str(self.plan_path): [files_checksum([self.plan_path])]}
+        return {**plan, **identities_of(self.tokens_dir, *samples)}
 
 
 def _rows(plan: PackPlan, table: LengthTable, tokens: TokenDataset, pack: int) -> list[TokenRow]:

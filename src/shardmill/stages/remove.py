@@ -180,7 +180,7 @@ def _rewrite_codes(shard: CodeShard, rows: set[int], new_path: Path) -> None:
 def read_keys(path: Path) -> set[str]:
     """Return the keys of a file; one without any is a `ConfigError`."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the keys in {path}: {error}") from error
     keys = {line.partition("\t")[0].strip().replace(".", "_") for line in lines} - {""}

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError
-from shardmill.model.codec import Named, Plain
+from shardmill.errors import ConfigError, FormatError, SampleError
+from shardmill.model.codec import Named, PlaceName, Plain
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
@@ -33,9 +33,8 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import Overlong, TokenRow
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
-from shardmill.sources.source import Listed, list_files, size_and_time
+from shardmill.sources.source import Listed, fingerprint, list_files, size_or_tag
 from shardmill.sources.stream import (
-    ByteReader,
     Span,
     Streams,
     TableRecord,
@@ -49,7 +48,6 @@ from shardmill.stages.inputs import (
     OverSamples,
     check_numbers,
     contents_of,
-    fingerprint_of,
     media_sizes,
     num_wanted,
     open_unit,
@@ -308,7 +306,7 @@ class TokenizeText:
     version: ClassVar[int] = 1
     content: ClassVar[str] = "tokens"
 
-    files: tuple[str, ...]
+    files: tuple[PlaceName, ...]
     tokenizer: TextSpec
     space: TokenSpace
     template: PlainText = field(default_factory=PlainText)
@@ -328,19 +326,21 @@ class TokenizeText:
         return {"raw": self.files}
 
     def units(self) -> Iterator[Unit]:
-        """Yield a unit for each file or slice of one, identified by the file's size and time."""
+        """Yield a unit for each file or slice of one, identified by the checksum of either."""
         digest = files_checksum(self.tokenizer.files())
         for number, (listed, piece) in enumerate(self._pieces()):
             input: dict[str, Plain] = {
-                "path": str(listed.path),
+                "raw": str(listed.path),
                 "relative": listed.relative,
                 "name": listed.name,
-                "size_and_time": [*size_and_time(listed.path)],
                 "files_used": digest,
             }
-            if piece is not None:
+            if piece is None:
+                input["size"] = [*size_or_tag(listed.path)]
+            else:
                 num_bytes = piece.end - piece.offset
                 input["slice"] = [piece.number, piece.offset, num_bytes]
+                input["xxh3"] = piece.checksum.hexdigest()
             num_rows = None if piece is None else piece.num_rows
             yield Unit(name=f"{number:06d}", input=input, num_samples=num_rows)
 
@@ -407,13 +407,13 @@ class TokenizeText:
             streams.close()
 
     def units_name_content(self) -> bool:
-        """Say that units do: they hold size and time of a table."""
+        """Say that units do: they, or their receipts, hold the checksum of a table."""
         return True
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the tables, and the content of the tokenizer's files."""
         tables = [listed.path for listed in self._tables()]
-        return {**fingerprint_of(tables), **contents_of(self.tokenizer.files())}
+        return {**fingerprint(tables), **contents_of(self.tokenizer.files())}
 
     def _batches(
         self, table: Mapping[str, Any], streams: Streams, tally: Tally
@@ -440,10 +440,17 @@ class TokenizeText:
         number, offset, num_bytes = table.get("slice", (0, 0, None))
         if num_bytes is None:
             streams.close()  # a whole file is read from its beginning
-        path = as_path(table["path"])
+        path = as_path(table["raw"])
         file = streams.at(path, offset)
-        span: ByteReader = file if num_bytes is None else Span(file, num_bytes)
-        return line_records(span, number, offset, self.max_row_bytes, path)
+        if num_bytes is None:
+            yield from line_records(file, number, offset, self.max_row_bytes, path)
+            return
+        found = TableSlice(number, offset)
+        for record in line_records(Span(file, num_bytes), number, offset, self.max_row_bytes, path):
+            found.add(record)
+            yield record
+        if found.checksum.hexdigest() != table["xxh3"]:
+            raise FormatError("was changed after it was listed", path=path, offset=offset)
 
     def _text(self, record: TableRecord) -> str:
         if record.problem is not None:

@@ -4,6 +4,9 @@ Code that takes a `Path` takes a `UrlPath` as well: names, joining and comparing
 and looking, listing and reading go to the store. Whatever is not defined here (renaming, linking,
 opening to write) ends in `__fspath__`, which refuses, so no url is ever taken for a local file.
 
+A folder stores the places that it refers to as seen from itself, by `Home`, so that it may be moved
+or copied together with them.
+
 The url of a place never carries a credential, neither a password nor a signature: those come from
 the environment, so that no job file, log, manifest or message can hold one.
 
@@ -20,16 +23,18 @@ from __future__ import annotations
 import glob
 import io
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from shardmill.errors import SECRET, ConfigError, mask, near
+from shardmill.errors import SECRET, ConfigError, FormatError, mask, near
 
 STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "oss", "tos")
 WEB_SCHEMES = ("http", "https")
@@ -122,7 +127,7 @@ def check_name(name: str) -> str:
 
 
 def as_path(name: AnyPath) -> Path:
-    """Return a path, a `UrlPath` if the name is a url; "file://" is taken off."""
+    """Return a path, a `UrlPath` if the name is a url; "file://" is taken off, "~" spelled out."""
     if isinstance(name, Path):
         return name
     name = os.fspath(name)
@@ -130,7 +135,7 @@ def as_path(name: AnyPath) -> Path:
         split_url(name)
         refuse_secret(name)
         return UrlPath(name)
-    return Path(name.removeprefix("file://"))
+    return Path(os.path.expanduser(name.removeprefix("file://")))  # noqa: PTH111 (may be no user)
 
 
 def near_path(name: str) -> str:
@@ -226,6 +231,108 @@ class UrlPath(PosixPath):
     def _check_listable(self) -> None:
         if self.is_web:
             raise ConfigError(f"{self}: a web server does not list its files, so name each file")
+
+
+def absolute(place: str) -> str:
+    """Return a place as every process finds it, in whatever folder it works; "~" is one's own.
+
+    Links stay as they were typed, unless ".." climbs over them.
+    """
+    if is_remote(place):
+        return place.rstrip("/")
+    path = os.path.join(os.getcwd(), os.path.expanduser(place.removeprefix("file://")))  # noqa: PTH109, PTH111, PTH118
+    return os.path.realpath(path) if ".." in path.split("/") else os.path.normpath(path)
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Say whether two absolute places are one, however they are written."""
+    return first == second or (
+        "://" not in first + second and os.path.realpath(first) == os.path.realpath(second)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A folder as the point from which the places it names are seen.
+
+    `relative` gives what is stored: "../raw/rows.jsonl". A url stays whole unless it is of the same
+    bucket, and so does a path that has nothing in common with the folder but the root of the disk.
+    `locate` gives it back, from where the folder is by then.
+    """
+
+    folder: Path
+    known: dict[str, str] = field(default_factory=dict)
+
+    def relative(self, place: str) -> str:
+        """Return an absolute place as the folder stores it."""
+        if isinstance(self.folder, UrlPath):
+            return self._relative_url(place)
+        if is_remote(place):
+            return place
+        parent, _, name = place.rpartition("/")
+        if parent not in self.known:
+            self.known[parent] = self._relative_folder(parent or "/")
+        return os.path.normpath(f"{self.known[parent]}/{name}")
+
+    def locate(self, stored: str) -> str:
+        """Return the absolute place that a stored one means."""
+        if stored.startswith("/") or "://" in stored:
+            return stored
+        if not isinstance(self.folder, UrlPath):
+            return os.path.normpath(f"{self._real()}/{stored}")
+        root, path = split_url(str(self.folder))
+        found = posixpath.normpath(f"{path}/{stored}")
+        if found.startswith(".."):
+            raise FormatError(
+                f"names {stored!r:.200}, which is outside of {root}", path=self.folder
+            )
+        return f"{root}/{found}"
+
+    def seen(self, text: str) -> str:
+        """Return a text with the paths in it that are below the folders above this one, as seen.
+
+        From /data/project/raw, "/data/project/a.jpg" is "../a.jpg", and "/etc/a.jpg" what it is.
+        """
+        for top, way in self._tops():
+            if top in text:
+                # A whole folder of a whole path: "/old/data/x" and "/data-2/x" are not in "/data".
+                path = rf"(?<![^\s'\"(=:,]){re.escape(top)}(?=[/'\"),:\s]|$)"
+                text = re.sub(path, lambda _, way=way: way, text)  # type: ignore[misc]
+        return re.sub(r"(?<![^\s'\"(=:,])\./", "", text)
+
+    def _tops(self) -> Iterator[tuple[str, str]]:
+        """Yield the folders above, as given and as they really are, each with the way to it."""
+        if isinstance(self.folder, UrlPath):
+            return
+        for start in dict.fromkeys((os.path.abspath(self.folder), self._real())):  # noqa: PTH100
+            tops = [start, *(str(parent) for parent in Path(start).parents)]
+            yield from ((top, os.path.relpath(top, start)) for top in tops[:-1])
+
+    def _real(self) -> str:
+        if "" not in self.known:
+            self.known[""] = os.path.realpath(self.folder)
+        return self.known[""]
+
+    def _relative_url(self, place: str) -> str:
+        if "://" not in place:
+            return place
+        (root, path), (own_root, own_path) = split_url(place), split_url(str(self.folder))
+        return posixpath.relpath(path, own_path) if root == own_root else place
+
+    def _relative_folder(self, folder: str) -> str:
+        """Return the shortest way to a folder that leads there from where we really are.
+
+        Over links as they were typed if that is shorter: they may lead elsewhere after a move.
+        """
+        real, given = self._real(), os.path.abspath(self.folder)  # noqa: PTH100
+        there = os.path.realpath(folder)
+        ways = [
+            way
+            for target, start in ((folder, given), (folder, real), (there, real))
+            if not (way := os.path.relpath(target, start)).startswith("../" * start.count("/"))
+            and os.path.realpath(f"{real}/{way}") == there
+        ]
+        return min(ways, key=len, default=folder)
 
 
 def expand(pattern: str) -> list[str]:

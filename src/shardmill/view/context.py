@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from os.path import normpath
-from pathlib import Path, PurePath
+from os.path import realpath
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from shardmill.errors import ConfigError, FormatError, NotFound, ShardmillError
@@ -31,7 +31,7 @@ from shardmill.shards.arrays import MAGIC
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import FOLDERS, Ledger
 from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
-from shardmill.shards.samples import SampleDataset, SampleShard, entry_index
+from shardmill.shards.samples import SampleDataset, SampleShard, entry_index, foreign_tar
 from shardmill.shards.tokens.shard import TokenDataset, lengths_digest, open_tokens, token_lengths
 from shardmill.storage.objects import list_here
 from shardmill.storage.path import UrlPath, is_remote
@@ -205,29 +205,13 @@ def _detect_kind(path: Path) -> Kind | None:
     return None
 
 
-def find_item(typed: str, near: Path, items: Mapping[str, Item]) -> Item | None:
-    """Return the item that a path which the stage in `near` reads means, or None.
-
-    An absolute path that is gone, because the pipeline was moved or uploaded, is looked for by its
-    last parts.
-    """
-    by_path = {str(item.path): item for item in items.values()}
-    if is_remote(typed) or isinstance(near, UrlPath):
-        tried = [typed.rstrip("/"), *(f"{base}/{typed}" for base in near.parents)]
-    else:
-        tried = [normpath(base / typed) for base in (Path("/"), *near.parents)]
-    whole = PurePath(typed)
-    if whole.is_absolute() and (isinstance(near, UrlPath) or not Path(typed).exists()):
-        tails = ["/".join(whole.parts[start:]) for start in range(1, len(whole.parts))]
-        tried += [f"{base}/{tail}" for tail in tails for base in near.parents]
-    return next((by_path[path] for path in tried if path in by_path), None)
-
-
 def inputs_of(
     reads: Mapping[str, Sequence[str]], near: Path, items: Mapping[str, Item]
 ) -> list[Item]:
     """Return the items among the places that the stage in `near` reads, each once."""
-    found = (find_item(path, near, items) for paths in reads.values() for path in paths)
+    by_path = {str(item.path): item for item in items.values()}
+    places = (place.rstrip("/") for some in reads.values() for place in some)
+    found = (by_path.get(p) or by_path.get(p if "://" in p else realpath(p)) for p in places)
     return list({item.id: item for item in found if item and item.path != near}.values())
 
 
@@ -271,7 +255,7 @@ class Folder:
 
     @property
     def reads(self) -> Mapping[str, Sequence[str]]:
-        """The places that the stage reads, by role, as they were given; raw inputs are "raw"."""
+        """The places that the stage reads, by role; raw inputs are "raw"."""
         record = self.record or self.manifest
         return {} if record is None else record.reads
 
@@ -354,9 +338,8 @@ class Folder:
         checked = self._cached("checked", id(self.entries()), set[int])
         if number not in checked:
             entry = samples.entries[number]
-            url = None if "tar" in entry.files else entry_index(self.path, entry).url
-            if url is not None:
-                self.policy.check_url(url)
+            if "tar" not in entry.files:
+                self.policy.check_url(foreign_tar(self.path, entry.name))
             checked.add(number)
         return samples.shard(number)
 

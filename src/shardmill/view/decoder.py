@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import ConfigError, ShardmillError
-from shardmill.model.codec import from_plain
+from shardmill.model.codec import from_plain, places_of, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import TokenRow, mask_of
 from shardmill.plugins import TEXT_TOKENIZERS
@@ -23,7 +23,6 @@ from shardmill.tokens.text.tokenizer import TextSpec, TextTokenizer, load_once
 MAX_TOKENS = 16_384  # more elements make a browser slow
 PIECE_CONTEXT = 3  # a character of UTF-8 has at most four bytes, so at most four tokens
 REPLACEMENT = "\ufffd"
-BUNDLED = "bundled"
 
 Decode = Callable[[list[int]], str]
 
@@ -102,13 +101,14 @@ class Decoder:
             raise ConfigError("this folder does not say which tokenizer made it")
         if str(tokenizer.get("kind")).removeprefix("text/") not in TEXT_TOKENIZERS:
             raise ConfigError(f"the page does not load the tokenizer {tokenizer.get('kind')!r}")
-        if tokenizer.get("path") != BUNDLED:
-            self._check_url(str(tokenizer.get("path")))
-        names = from_plain(space, TokenSpace).names
-        self._names = {number: f"<{name}>" for name, number in names.items()}
         # Only decoding is wanted, so the fast engines and their self-test stay out.
         plain = {**tokenizer, "engine": "reference"}
-        loaded = load_once(from_plain(plain, TextSpec, where="tokenizer"))
+        wanted = from_plain(plain, TextSpec, where="tokenizer")
+        for place in places_of(to_plain(wanted)):
+            self._check_url(place)
+        names = from_plain(space, TokenSpace).names
+        self._names = {number: f"<{name}>" for name, number in names.items()}
+        loaded = load_once(wanted)
         self._tokenizer = loaded
         self._names |= {special.id: text for text, special in loaded.specials.items()}
 

@@ -95,7 +95,7 @@ def test_a_part_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     part = write_interleaved(tmp_path / "train_0", [0, 1])
     reader = UnidiscReader(dir=str(tmp_path))
     listed = list(reader.parts())
-    (part / "modality.memmap").write_bytes(bytes((part / "modality.memmap").stat().st_size))
+    (part / "modality.memmap").write_bytes(bytes(2 * (part / "modality.memmap").stat().st_size))
     for look in (lambda at: list(reader.read(at)), reader.ids_file):
         with pytest.raises(FormatError, match="changed after it was listed"):
             look(listed[0].input)

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
 from shardmill.formats.format import Aspect, Block, Part, Record, guarded, stamp, with_codes
+from shardmill.model.codec import PlaceName
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MEDIA_COLUMNS, MODALITIES, MediaColumns
@@ -82,7 +83,7 @@ class UnidiscReader:
     that shardmill wrote it, whose rows have keys elsewhere; otherwise a key is made of `idx`.
     """
 
-    dir: str
+    dir: PlaceName
     split: str = "train"
     ids: Ids | None = None
     skip_broken: bool = False
@@ -122,8 +123,9 @@ class UnidiscReader:
         for chosen in choose_rows(self._parts, self.ids, self.convert):
             yield Part(
                 input={
+                    "raw": [str(path) for path in _files(chosen.part.folder)],
                     "part": chosen.part.name,
-                    "stamps": _stamps(chosen.part.folder),
+                    "sizes": _sizes(chosen.part.folder),
                     "rows": xxhash.xxh3_64_hexdigest(chosen.rows.tobytes()),
                 },
                 num_records=len(chosen.rows),
@@ -159,7 +161,7 @@ class UnidiscReader:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each part's files."""
-        return {str(part.folder): _stamps(part.folder) for part in self._parts}
+        return {str(path): stamp(path) for part in self._parts for path in _files(part.folder)}
 
     @cached_property
     def _parts(self) -> list[UnidiscPart]:
@@ -175,7 +177,7 @@ class UnidiscReader:
         """Return the rows of a part, which is what it was when it was listed."""
         chosen = self._chosen[input["part"]]
         digest = xxhash.xxh3_64_hexdigest(chosen.rows.tobytes())
-        if digest != input["rows"] or _stamps(chosen.part.folder) != input["stamps"]:
+        if digest != input["rows"] or _sizes(chosen.part.folder) != input["sizes"]:
             raise FormatError("was changed after it was listed", path=chosen.part.folder)
         return chosen
 
@@ -388,8 +390,12 @@ def _width(part: UnidiscPart) -> int:
     return sum(column.shape[1] for column in columns.values())
 
 
-def _stamps(part: Path) -> Any:
-    return [[p.name, *stamp(p)] for p in sorted([part / META_NAME, *part.glob(f"*{SUFFIX}")])]
+def _files(part: Path) -> list[Path]:
+    return sorted([part / META_NAME, *part.glob(f"*{SUFFIX}")])
+
+
+def _sizes(part: Path) -> Any:
+    return [[path.name, stamp(path)[0]] for path in _files(part)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

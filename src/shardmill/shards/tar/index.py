@@ -15,8 +15,8 @@ An array file (`shards.arrays`) of format "tar-index". For N samples with M memb
 
 Columns, 0 where unknown, not stored where 0 throughout: width, height, num_frames u32[M], fps,
 duration_s f64[M] from media headers; text_chars u32[N]; source u16[N] in the table of sources;
-content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` holds "url" (of a
-tar that lies elsewhere, else null) and "num_bytes" of the tar.
+content u64[N, 2], the xxh3-128 of a sample's content, high half first. `meta` holds "num_bytes"
+of the tar; where one is that lies elsewhere, the units of the folder say.
 
 `IndexRows` collects the rows while a tar is written (`IndexedTar`) or walked, and writes them at
 the end.
@@ -99,7 +99,6 @@ class TarIndex:
     exts: tuple[str, ...]
     sources: tuple[str, ...]
     keys: Strings
-    url: str | None
     num_bytes: int
     # Plain ints come out of a memoryview three times faster than out of an array.
     first: memoryview
@@ -165,9 +164,9 @@ def open_tar_index(path: Path) -> TarIndex:
 def index_of(arrays: Arrays) -> TarIndex:
     """Return the index in these arrays, checked."""
     keys, exts, sources = (open_strings(arrays, name) for name in ("key", "ext", "source"))
-    num_bytes, url = arrays.meta.get("num_bytes"), arrays.meta.get("url")
-    if not isinstance(num_bytes, int) or num_bytes < 0 or not isinstance(url, str | None):
-        raise FormatError("its meta lacks num_bytes or url", path=arrays.path)
+    num_bytes = arrays.meta.get("num_bytes")
+    if not isinstance(num_bytes, int) or num_bytes < 0:
+        raise FormatError("its meta lacks num_bytes", path=arrays.path)
     _check_samples(arrays, len(keys))
     _check_members(arrays, len(exts), num_bytes)
     first, offset, size, ext = (arrays[n].data for n in ("first", "offset", "size", "ext"))
@@ -175,7 +174,7 @@ def index_of(arrays: Arrays) -> TarIndex:
     made = PlainMemberTable if _members is None else _members.MemberTable
     table: MemberTable = made(first, offset, size, ext, names)
     index = TarIndex(
-        arrays, names, tuple(sources), keys, url, num_bytes, first, offset, size, ext, table
+        arrays, names, tuple(sources), keys, num_bytes, first, offset, size, ext, table
     )
     _check_columns(index)
     return index
@@ -285,22 +284,23 @@ class IndexRows:
         self.content.append(content)
         self.source.append(self.sources.setdefault(source, len(self.sources)))
 
-    def write(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> None:
+    def write(self, path: Path, *, end: int, num_bytes: int) -> None:
         """Write the index; the last sample ends at `end`, the tar at `num_bytes`."""
-        arrays = self.arrays(path, end=end, num_bytes=num_bytes, url=url)
+        arrays = self.arrays(path, end=end, num_bytes=num_bytes)
         with path.open("wb") as file:
             write_arrays(file, FORMAT, arrays.arrays, arrays.meta)
 
-    def arrays(self, path: Path, *, end: int, num_bytes: int, url: str | None = None) -> Arrays:
+    def arrays(self, path: Path, *, end: int, num_bytes: int) -> Arrays:
         """Return what `write` writes; `path` is for messages."""
         if len(self.exts) > MAX_TABLE or len(self.sources) > MAX_TABLE:
             raise FormatError(
                 f"has {len(self.exts)} different extensions and {len(self.sources)} sources, more "
                 f"than {MAX_TABLE}: are there dots in the keys?",
-                path=url or path,
+                path=path,
             )
-        meta = {"url": url, "num_bytes": num_bytes}
-        return Arrays(path, FORMAT, meta, {**self._places(end), **self._columns()})
+        return Arrays(
+            path, FORMAT, {"num_bytes": num_bytes}, {**self._places(end), **self._columns()}
+        )
 
     def _places(self, end: int) -> dict[str, NDArray[Any]]:
         return {

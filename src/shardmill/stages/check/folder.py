@@ -30,7 +30,6 @@ from shardmill.formats.sharedfiles import (
     read_rest,
     rest_names,
 )
-from shardmill.model.codec import digest
 from shardmill.model.manifest import (
     FileEntry,
     Receipt,
@@ -40,6 +39,7 @@ from shardmill.model.manifest import (
     manifest_to_plain,
     receipt_digest,
     receipt_to_plain,
+    record_digest,
     record_to_plain,
 )
 from shardmill.model.stage import Unit, unit_to_plain
@@ -99,11 +99,12 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     Units without a receipt are counted as missing: the folder may not be finished yet.
     """
     ledger = Ledger(as_path(out))
-    record = ledger.read_stage()
+    # As they are stored: places are no part of what can be wrong with the data.
+    record = ledger.read_stage(as_stored=True)
     if record is None:
         raise ShardmillError(f"{out} is not a folder of shardmill: it has no stage.json")
     try:
-        units = ledger.read_units()
+        units = ledger.read_units(as_stored=True)
     except FileNotFoundError as error:
         what = "is missing: run the command that makes the folder again"
         raise FormatError(what, path=ledger.out_dir / "units.jsonl") from error
@@ -193,7 +194,7 @@ def _check_manifest(
 ) -> Iterator[Problem]:
     again = "run the stage again, after a repair"
     try:
-        manifest = ledger.read_manifest()
+        manifest = ledger.read_manifest(as_stored=True)
         if manifest is None:
             yield Problem("", "manifest.json", f"is missing, though all units are done: {again}")
         elif len(receipts) < len(units):
@@ -211,8 +212,7 @@ def _check_manifest(
 
 def _check_records(ledger: Ledger, record: StageRecord, units: Sequence[Unit]) -> Iterator[Problem]:
     """Yield which of the records that say what was done are not as they were written."""
-    stage = {"stage": record.stage, "version": record.version}
-    if record.digest != digest(stage):
+    if record.digest != record_digest(record.stage, record.version):
         yield Problem("", "stage.json", "does not have the digest of its own spec")
     lines = b"".join(dump_line(unit_to_plain(unit)) for unit in units)
     for name, content in (

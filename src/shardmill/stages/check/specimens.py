@@ -129,7 +129,7 @@ class Collection:
 def open_collection(folder: Path, space: TokenSpace) -> Iterator[Collection]:
     """Open a finished folder, and the samples that it was made from if they are still there."""
     manifest = open_manifest(folder)
-    place = samples_behind(tokens_behind(folder, manifest)[1])
+    place = samples_behind(*tokens_behind(folder, manifest))
     samples = None if place is None else open_samples(place)
     try:
         yield Collection(folder, manifest, samples, space)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardmill.errors import ConfigError
-from shardmill.model.codec import from_plain
+from shardmill.model.codec import from_plain, places_of, to_plain
 from shardmill.model.manifest import Manifest
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, mask_of
@@ -52,7 +52,10 @@ def open_readable(manifest: Manifest) -> Callable[[TokenRow], list[Run]]:
     space = from_plain(stored, TokenSpace, where="space")
     if stage["tokenizer"] is None:
         return lambda row: readable_runs(row, Numbers(), space)
-    tokenizer = load_once(from_plain(stage["tokenizer"], TextSpec, where="tokenizer"))
+    spec = from_plain(stage["tokenizer"], TextSpec, where="tokenizer")
+    if any("://" in place for place in places_of(to_plain(spec))):  # data may not say whom to ask
+        raise ConfigError("this folder names a tokenizer that is no local file")
+    tokenizer = load_once(spec)
     return lambda row: readable_runs(row, tokenizer, space)
 
 

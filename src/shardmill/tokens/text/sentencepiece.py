@@ -27,8 +27,12 @@ class SentencePieceText:
     Control pieces (`<s>`, `[INST]`) are never made from text; sentencepiece itself sees to that.
     """
 
-    path: Path
+    path: Literal["bundled"] | Path
     engine: Literal["fast", "reference"] = "fast"
+
+    def __post_init__(self) -> None:
+        if str(self.path) == "bundled":  # is a name, and no place that begins where one works
+            object.__setattr__(self, "path", "bundled")
 
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
@@ -74,7 +78,7 @@ class SentencePieceText:
         return [path, template] if template.is_file() else [path]
 
     def _file(self) -> Path:
-        return BUNDLED / "mistral-v3.model" if self.path == Path("bundled") else self.path
+        return BUNDLED / "mistral-v3.model" if self.path == "bundled" else Path(self.path)
 
 
 def _open(path: Path) -> Any:

@@ -10,6 +10,7 @@ import orjson
 import torch
 
 from shardmill.errors import ConfigError, need
+from shardmill.model.codec import PlaceName
 from shardmill.tokens.vq.network import exact_fp32, to_bytes
 from shardmill.tokens.vq.tokenizer import LiveTokenizer, check_fingerprint
 from shardmill.tokens.vq.weights import fingerprint
@@ -29,7 +30,7 @@ Tensor = Any
 class HuggingFaceVq:
     """A vision tokenizer saved by transformers: Emu3's, Janus's, or one of its kind, in fp32."""
 
-    weights: str
+    weights: PlaceName
     fingerprint: str = ""
     factor: int = 0
     num_codes: int = 0

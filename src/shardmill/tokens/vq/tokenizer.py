@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from shardmill.errors import ConfigError
+from shardmill.model.codec import PlaceName
 
 if TYPE_CHECKING:
     from shardmill.tokens.vq.weights import VqWeights
@@ -60,7 +61,7 @@ class CheckpointVq:
 
     family: ClassVar[str]
 
-    weights: str
+    weights: PlaceName
     fingerprint: str = ""
     factor: int = 0
     num_codes: int = 0
