@@ -61,7 +61,7 @@ def test_folders_and_foreign_tokens_are_told_apart(tmp_path: Path, tokens: Path)
     lent = open_reader(str(tmp_path / "in"), space=SPACE)
     assert isinstance(lent, UnidiscReader)
     assert lent.token_space() == SPACE
-    with pytest.raises(ConfigError, match="nothing'? does not exist"):
+    with pytest.raises(ConfigError, match=r"nothing'? does not exist"):
         open_reader(str(tmp_path / "nothing"))
 
 
