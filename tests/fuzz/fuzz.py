@@ -14,6 +14,7 @@ run once more, with that code under the address and undefined-behaviour sanitize
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import resource
@@ -47,6 +48,7 @@ LIMIT_S = (
 )
 START_S = 180.0  # for a child to load its libraries and write its seeds
 EXTRA_BYTES = 2 << 30  # what a reader may take beyond what its libraries hold already
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 C_FILES = ("_tarscan", "_members")
 SANITIZERS = "address,undefined"
 
@@ -80,8 +82,10 @@ def read_input(target: Target, folder: Path, changed: Path) -> str:
     except ShardmillError:
         return ""
     except OSError as error:
-        # What the system says of a file is said as it is; Arrow and others raise it without number.
-        return "" if error.errno is not None else describe(error)
+        # That a file is not there, or no file, is said as the system says it, with its name. Arrow
+        # and others raise errors without a number, and any other number is of a call that we made.
+        is_absent = error.errno in ABSENT and error.filename is not None
+        return "" if is_absent else describe(error)
     except Exception as error:  # what else there is, is what we look for
         return describe(error)
     return ""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from shardmill.errors import FormatError
+from shardmill.errors import FormatError, SampleError
 from shardmill.shards.arrays import (
     ALIGN,
     DTYPES,
@@ -20,6 +20,7 @@ from shardmill.shards.arrays import (
     KeyList,
     NumberedKeys,
     bounds_between,
+    load_npy,
     narrow_bounds,
     narrow_column,
     open_arrays,
@@ -225,3 +226,40 @@ def test_numbers_are_stored_like_the_keys_they_make(
     assert len(grown) == len(texts) + 2
     for name, column in wanted.arrays().items():
         assert np.array_equal(grown.arrays()[name], column)
+
+
+def npy(header: str, body: bytes = bytes(8), version: bytes = b"\x01\x00") -> bytes:
+    text = header.encode("latin-1").ljust(117) + b"\n"
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + body
+
+
+@given(hnp.arrays(st.sampled_from(["<i2", ">u4", "<f8", "|b1"]), hnp.array_shapes(min_side=0)))
+def test_numbers_of_others_are_read_as_numpy_reads_them(values: NDArray[np.int64]) -> None:
+    for order in (values, np.asfortranarray(values)):
+        file = io.BytesIO()
+        np.save(file, order)
+        found = load_npy(file.getvalue(), "bad", "x.npy")
+        assert found.tobytes() == values.tobytes() and found.shape == values.shape
+        assert found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}")[:-1],
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}", bytes(9)),
+        # These raise MemoryError, SyntaxError, RecursionError, TypeError in numpy.
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000,)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': ("),
+        npy("(" * 110),
+        npy("{'descr': 7, 'fortran_order': False, 'shape': (1,)}"),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}", version=b"\x09\x00"),
+    ],
+)
+def test_numbers_that_are_none_are_a_reject(content: bytes) -> None:
+    with pytest.raises(SampleError, match=r"^bad: "):
+        load_npy(memoryview(content), "bad", "x.npy")

@@ -15,14 +15,12 @@ has the key `{tar's name}/{K}`, as everywhere.
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import xxhash
 from numpy.typing import NDArray
@@ -58,6 +56,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally
+from shardmill.shards.arrays import load_npy
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import Members, open_foreign
 from shardmill.shards.tar.header import Layout
@@ -287,15 +286,9 @@ def _fields(raw: Members, key: str) -> dict[str, Any]:
     fields = parse_packed(raw.get("json", b""), key)
     for name in ARRAYS:
         if f"{name}.npy" in raw:
-            fields[name] = _array(raw[f"{name}.npy"], f"{key}.{name}.npy")
+            member = f"{key}.{name}.npy"
+            fields[name] = load_npy(raw[f"{name}.npy"], "not a packed sample", member)
     return fields
-
-
-def _array(content: memoryview, name: str) -> Any:
-    try:
-        return np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise SampleError("not a packed sample", f"{name}: {error}") from error
 
 
 def _checksums(raw: Members) -> tuple[str, ...]:

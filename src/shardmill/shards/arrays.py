@@ -30,6 +30,7 @@ are for tracing, not for training: this makes them small, and still each can be 
 
 from __future__ import annotations
 
+import io
 import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ import orjson
 import xxhash
 from numpy.typing import DTypeLike, NDArray
 
-from shardmill.errors import FormatError
+from shardmill.errors import FormatError, foreign
 from shardmill.storage.cache import local_copy
 from shardmill.storage.files import made_file
 
@@ -55,6 +56,10 @@ ALIGN = 64
 # The header is parsed before anything is known to be right, so it must not be huge.
 MAX_HEADER = 16 << 20
 DTYPES = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"})
+NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 DIGITS = "0123456789"
 # They fit into 64 bits; a longer number keeps its head in the prefix.
 MAX_DIGITS = 18
@@ -225,6 +230,24 @@ def _view(data: mmap.mmap, entry: Any, size: int, name: str, path: Path) -> NDAr
 
 def _checksum(raw: bytes) -> bytes:
     return int(xxhash.xxh3_64_intdigest(raw)).to_bytes(8, "little")
+
+
+def load_npy(content: bytes | memoryview, reason: str, name: str) -> NDArray[Any]:
+    """Return the numbers of a `.npy` that somebody stored, otherwise a `SampleError`.
+
+    The header is compared with the bytes before anything is allocated: it may claim any shape.
+    """
+    with foreign(reason, ValueError):
+        file = io.BytesIO(content)
+        version = np.lib.format.read_magic(file)
+        if version not in NPY_HEADERS:
+            raise ValueError(f"{name} is .npy of version {version}")
+        shape, is_fortran, dtype = NPY_HEADERS[version](file)
+        if dtype.kind not in "biuf" or prod(shape) * dtype.itemsize != len(content) - file.tell():
+            left = len(content) - file.tell()
+            raise ValueError(f"{name} claims the shape {shape} of {dtype} in {left} bytes")
+        flat = np.frombuffer(content, dtype, prod(shape), file.tell())
+        return flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
 def narrow_column(values: NDArray[Any]) -> NDArray[Any]:

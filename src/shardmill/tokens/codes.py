@@ -8,7 +8,6 @@ are tokenized.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.shards.arrays import load_npy
 from shardmill.shards.codes import CodeJoin, join_codes
 
 ABSENT: tuple[Any, ...] = (None, "", "no", [], {})
@@ -129,10 +129,7 @@ def _parsed(value: str | bytes, field: str) -> Any:
 def _member(name: str, content: bytes) -> Any:
     if not name.endswith("npy"):
         return _parsed(content, name)
-    try:
-        return np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise SampleError("bad image codes", f"member {name!r} is not .npy: {error}") from error
+    return load_npy(content, "bad image codes", f"member {name!r}")
 
 
 def _as_array(value: Any, field: str) -> NDArray[Any]:

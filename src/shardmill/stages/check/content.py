@@ -13,7 +13,6 @@ loaders that forgive it show grey instead. `check_decoding` finds it.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -35,6 +34,7 @@ from shardmill.media.image import decode_image
 from shardmill.model.manifest import Manifest, ShardEntry
 from shardmill.model.sample import Origin, sample_from_plain
 from shardmill.model.tokenrow import TokenRow
+from shardmill.shards.arrays import load_npy
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import Members, entry_index, open_entry
@@ -245,14 +245,12 @@ def fields_of(members: Members) -> dict[str, Any] | None:
     try:
         plain = orjson.loads(members["json"]) if "json" in members else None
         arrays = {
-            name: np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
+            name: load_npy(members[f"{name}.npy"], "not an array", f"{name}.npy")
             for name in ARRAYS
             if f"{name}.npy" in members
         }
     except orjson.JSONDecodeError as error:
         raise SampleError("not JSON", str(error)) from error
-    except (ValueError, OSError, EOFError) as error:
-        raise SampleError("not an array", str(error)) from error
     return {**plain, **arrays} if isinstance(plain, dict) else None
 
 
