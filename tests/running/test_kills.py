@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from drivers import children_of, signal_quietly, snapshot, start_driver
 from stages_for_tests import Lines, Noise
 
@@ -85,8 +86,16 @@ def test_files_of_different_tries_are_never_mixed(tmp_path: Path) -> None:
     assert check_folder(out).sound
 
 
-def test_a_finished_folder_is_clean_wherever_after_the_last_receipt_a_run_was_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("last", "stride"),
+    [
+        pytest.param("00001", 1, id="a run, after the last receipt"),
+        pytest.param("", 9, id="a task, at some steps"),
+        pytest.param("", 1, id="a task, at every step", marks=pytest.mark.cluster),
+    ],
+)
+def test_a_finished_folder_is_clean_wherever_a_run_was_killed(
+    tmp_path: Path, last: str, stride: int
 ) -> None:
     stage = Lines(num_units=2)
     run_stage(stage, tmp_path / "calm", workers=0)
@@ -95,7 +104,9 @@ def test_a_finished_folder_is_clean_wherever_after_the_last_receipt_a_run_was_ki
         "stage": to_plain(stage),
         "out": str(tmp_path / "out"),
         "planned": str(tmp_path / "calm"),
-        "last": "00001",
+        "last": last,
+        "first": SEED % stride,
+        "stride": stride,
     }
     script = Path(__file__).parents[1] / "support" / "die_after.py"
     done = subprocess.run(
@@ -103,7 +114,7 @@ def test_a_finished_folder_is_clean_wherever_after_the_last_receipt_a_run_was_ki
     )
     assert done.returncode == 0, done.stderr
     folders = sorted((tmp_path / "out").iterdir())
-    assert len(folders) > 20
+    assert len(folders) > 20 // stride
     for out in folders:
         assert snapshot(out) == calm, out
         assert not any(path for name in ("locks", ".draft") for path in (out / name).iterdir()), out
