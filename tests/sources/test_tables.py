@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+import tracemalloc
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -289,7 +290,7 @@ def test_rows_come_from_any_row_on(path: Path) -> None:
 def test_parts_in_order_open_a_file_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     monkeypatch.setattr(
-        arrow, "rows_from", lambda p, first: opened.append(first) or rows_from(p, first)
+        arrow, "rows_from", lambda p, first, _: opened.append(first) or rows_from(p, first)
     )
     cursors = Cursors()
     found = [row for first in range(0, 250, 50) for row in cursors.at(path, first, 50)]
@@ -412,6 +413,30 @@ def test_only_processes_that_may_die_map_arrow_files(
     assert not mapped and count_rows(path) == len(rows)
     monkeypatch.setattr(arrow, "may_die", lambda: True)
     assert list(rows_from(path, 0)) == rows and mapped == [str(path)]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_text_that_all_rows_repeat_takes_no_more_than_a_row(tmp_path: Path, name: str) -> None:
+    texts = pa.array(["short", "x" * (4 << 20), "y" * (2 << 20)])
+    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, 2] * 50, pa.int32()), texts)
+    table, path = pa.table({"text": column}), tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=8 << 20)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+    rows = Cursors(max_row_bytes=3 << 20).at(path, 0, 150)
+    tracemalloc.start()
+    pa.default_memory_pool().release_unused()
+    begun = pa.total_allocated_bytes()
+    most, found = 0, []
+    for row in rows:
+        most = max(most, pa.total_allocated_bytes() - begun)
+        found.append(row.reason if isinstance(row, SampleError) else len(row["text"]))
+    python = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == ["row too long", 5, 2 << 20] * 50
+    assert most < 200 << 20 and python < 40 << 20
 
 
 def test_a_file_that_claims_absurdly_many_rows_is_refused_before_they_are_cut(

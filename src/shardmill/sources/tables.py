@@ -21,7 +21,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
@@ -76,6 +77,7 @@ SUFFIXES = {
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 MAPPED_BYTES = 256 << 20  # a smaller file is read in less time than a process takes to start
+MAX_ROW_BYTES, MAX_BATCH_BYTES = 64 << 20, 256 << 20
 BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
 # Rows that are all alike take hardly a byte, but a file may not claim them without end.
 MANY_ROWS, MAX_ROWS_PER_BYTE = 1 << 24, 64
@@ -133,7 +135,7 @@ class TableSource(TableFiles):
 
     format: str | None = None
     columns: tuple[str, ...] = ()
-    max_row_bytes: int = 64 << 20
+    max_row_bytes: int = MAX_ROW_BYTES
 
     def __post_init__(self) -> None:
         if self.format not in (None, *FORMATS):
@@ -156,7 +158,7 @@ class TableSource(TableFiles):
     @contextmanager
     def open(self) -> Iterator[Read]:
         """Yield the reader of one part; it keeps the file of the last part open."""
-        with closing(Streams()) as streams, closing(Cursors()) as cursors:
+        with closing(Streams()) as streams, closing(Cursors(self.max_row_bytes)) as cursors:
 
             def read(part: Mapping[str, Any]) -> Iterator[Row]:
                 is_columnar = part["format"] == "columnar"
@@ -444,7 +446,7 @@ class RowCounter:
         return f"({signal.Signals(-code).name})" if code < 0 else f"(status {code})"
 
 
-def rows_from(path: Path, first: int) -> Rows:
+def rows_from(path: Path, first: int, max_row_bytes: int = MAX_ROW_BYTES) -> Rows:
     """Yield the rows of a file beginning with row `first`; for a bad one its `SampleError`."""
     batches, start = _parquet_batches(path, first) if _is_parquet(path) else (_ipc_batches(path), 0)
     with _arrow_errors(path):
@@ -452,32 +454,42 @@ def rows_from(path: Path, first: int) -> Rows:
             skip = min(max(first - start, 0), batch.num_rows)
             start += batch.num_rows
             for at in range(skip, batch.num_rows, BATCH_ROWS):
-                yield from checked_rows(batch.slice(at, BATCH_ROWS))
+                yield from checked_rows(batch.slice(at, BATCH_ROWS), max_row_bytes)
 
 
-def checked_rows(batch: Any) -> Rows:
+def checked_rows(batch: Any, max_row_bytes: int) -> Rows:
     """Yield the rows of a batch; one whose values cannot be read is a `SampleError` in its place.
 
     Nothing is read before it is checked: Arrow believes the offsets in a file, and one that leads
     elsewhere would end the process.
     """
     try:
-        yield from _python_rows(batch)
+        yield from _python_rows(batch, max_row_bytes)
     except SampleError as problem:
         if batch.num_rows == 1:
             yield problem
         else:
             for number in range(batch.num_rows):
-                yield from checked_rows(batch.slice(number, 1))
+                yield from checked_rows(batch.slice(number, 1), max_row_bytes)
 
 
-def _python_rows(batch: Any) -> list[dict[str, Any]]:
+def _python_rows(batch: Any, max_bytes: int) -> list[dict[str, Any]]:
     with foreign("broken row"):
         batch.validate()
         for column in batch.columns:
             _check_values(column, need("pyarrow", extra="tables"))
+        # What is too much for one row is too much at a time: then each row is tried alone. A
+        # dictionary of one long text is small, but each of its rows is as long as that text.
+        if batch.nbytes > max_bytes:
+            num_bytes = sum(_plain(column).nbytes for column in batch.slice(0, 1).columns)
+            if batch.num_rows > 1 or num_bytes > max_bytes:
+                raise SampleError("row too long", f"{num_bytes} bytes, at most {max_bytes}")
         rows: list[dict[str, Any]] = batch.to_pylist()
         return rows
+
+
+def _plain(array: Any) -> Any:
+    return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
 
 
 def _check_values(array: Any, pa: Any) -> None:
@@ -510,6 +522,7 @@ def _check_values(array: Any, pa: Any) -> None:
 class Cursors:
     """The rows of one file, kept where the last part ended."""
 
+    max_row_bytes: int = MAX_ROW_BYTES
     path: Path | None = None
     next_row: int = 0
     rows: Rows | None = None
@@ -519,7 +532,8 @@ class Cursors:
         note(f"{path}, row {first}")
         if self.rows is None or path != self.path or self.next_row != first:
             self.close()
-            self.path, self.next_row, self.rows = path, first, rows_from(path, first)
+            self.path, self.next_row = path, first
+            self.rows = rows_from(path, first, self.max_row_bytes)
         for row in islice(self.rows, num_rows):
             self.next_row += 1
             yield row
@@ -541,8 +555,21 @@ def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
         if start + num_rows > first:
             break
         start, group = start + num_rows, group + 1
-    groups = list(range(group, file.num_row_groups))
-    return file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False), start
+    groups = range(group, file.num_row_groups)
+    return chain.from_iterable(map(partial(_group_batches, file), groups)), start
+
+
+def _group_batches(file: Any, group: int) -> Iterator[Any]:
+    """Yield the batches of a row group; few rows at a time if each may be as long as all of it."""
+    chunks = file.metadata.row_group(group)
+    repeated = [
+        chunk.total_uncompressed_size
+        for chunk in map(chunks.column, range(chunks.num_columns))
+        if chunk.has_dictionary_page
+    ]
+    # Writers give up a dictionary of more than a megabyte or so.
+    count = min(BATCH_ROWS, 1 + MAX_BATCH_BYTES // max([1, *repeated]))
+    return iter(file.iter_batches(count, row_groups=[group], use_threads=False))
 
 
 def _ipc_batches(path: Path) -> Iterator[Any]:
