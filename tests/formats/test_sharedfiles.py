@@ -18,7 +18,7 @@ from token_folder import write_token_folder
 from shardmill.errors import FormatError
 from shardmill.formats.adapters.tensordict import TensorDictFormat
 from shardmill.formats.megatron import MegatronFormat
-from shardmill.formats.sharedfiles import RangeWriter, read_ranges
+from shardmill.formats.sharedfiles import RangeWriter, read_ranges, read_rest
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Draft, Tally, Unit
 from shardmill.model.tokenrow import TokenRow
@@ -126,3 +126,27 @@ def test_a_broken_list_of_ranges_is_an_error(tmp_path: Path, content: object) ->
         return
     with pytest.raises(FormatError, match="not a list of ranges"):
         read_ranges(tmp_path / "u.ranges")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"path": "../other/secret"},
+        {"path": "/dev/zero"},
+        {"path": "a\0b"},
+        {"path": 7},
+        {"num_bytes": -1},
+        {"num_bytes": 10**30},
+        {"num_bytes": "many"},
+    ],
+)
+def test_lists_name_files_and_places_of_their_folder(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    good = {"path": "a/b.bin", "num_bytes": 3, "checksum": "aa"}
+    for name, read, extra in (("files.json", read_rest, {}), ("x", read_ranges, {"offset": 1})):
+        entry = {**good, **extra, **changed}
+        entry["file"] = entry["path"]
+        (tmp_path / name).write_text(json.dumps([entry]))
+        with pytest.raises(FormatError, match="is not a list of"):
+            read(tmp_path if name == "files.json" else tmp_path / name)

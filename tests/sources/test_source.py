@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import load_class
+from shardmill.model.sample import Origin
 from shardmill.plugins import SOURCES
 from shardmill.shards.tar.header import check_key
+from shardmill.sources import source
 from shardmill.sources.source import (
+    Row,
     Source,
     fingerprint,
+    few_rows,
     key_from_value,
     list_files,
     media_kind,
@@ -26,6 +30,16 @@ from shardmill.sources.source import (
 @pytest.mark.parametrize("kind", sorted(SOURCES))
 def test_every_source_of_the_table_keeps_the_contract(kind: str) -> None:
     assert issubclass(load_class(SOURCES[kind]), Source)
+
+
+def test_a_look_at_the_few_rows_takes_no_more_memory_than_one_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "MAX_LOOK_BYTES", 100)
+    origin = Origin(source="s", path="p", row=0)
+    rows = [Row(key=f"{n}", origin=origin, fields={"text": "x" * 40, "n": n}) for n in range(9)]
+    assert [row.key for row in few_rows(iter(rows), 9)] == ["0", "1", "2"]
+    assert len(few_rows(iter(rows), 2)) == 2 and few_rows([], 2) == []
 
 
 def test_the_last_suffix_counts() -> None:

@@ -31,6 +31,7 @@ ROLE = "ranges"
 REST_NAME = "files.json"
 RECORDS = ("stage.json", "units.jsonl", "inputs.json", "manifest.json", REST_NAME)
 CHUNK_BYTES = 1 << 20
+MAX_OFFSET = 1 << 62
 IN_PLACE = "bytes in place"
 
 
@@ -108,11 +109,24 @@ def read_ranges(path: Path) -> list[Range]:
     """Return the ranges that a unit wrote."""
     try:
         return [
-            Range(str(p["file"]), int(p["offset"]), int(p["num_bytes"]), str(p["checksum"]))
+            Range(_inside(p["file"]), _count(p["offset"]), _count(p["num_bytes"]), p["checksum"])
             for p in read_json(path)
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a list of ranges: {error}", path=path) from error
+
+
+def _inside(name: str) -> str:
+    """Return the path of a file that lies in its folder; whoever wrote it could name any."""
+    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r:.100} is no file of this folder")
+    return name
+
+
+def _count(value: int) -> int:
+    if not 0 <= value <= MAX_OFFSET:
+        raise ValueError(f"{value!r:.40} is no place in a file")
+    return int(value)
 
 
 def rest_names(out_dir: Path) -> Iterator[str]:
@@ -149,10 +163,10 @@ def read_rest(out_dir: Path) -> list[FileEntry]:
     content = path.read_bytes()
     try:
         entries = [
-            FileEntry(str(p["path"]), int(p["num_bytes"]), str(p["checksum"]))
+            FileEntry(_inside(p["path"]), _count(p["num_bytes"]), str(p["checksum"]))
             for p in parse_page(content, path)
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"is not a list of files: {error}", path=path) from error
     if dump_page([asdict(entry) for entry in entries]) != content:
         raise FormatError("is not as it was written", path=path)

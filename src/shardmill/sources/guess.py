@@ -32,7 +32,16 @@ from shardmill.sources.shapes.general import (
     TextShape,
 )
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
-from shardmill.sources.source import WILD, Row, Source, media_kind, name_from_path, not_there, walk
+from shardmill.sources.source import (
+    WILD,
+    Row,
+    Source,
+    few_rows,
+    media_kind,
+    name_from_path,
+    not_there,
+    walk,
+)
 from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.tars import tar_stem
 from shardmill.storage.path import as_path, expand, expand_braces, is_remote
@@ -88,7 +97,7 @@ def _head(source: Source) -> Head:
     try:
         with source.open() as read:
             for part in source.parts(LOOK_AT_ROWS):
-                rows = list(islice(read(part.input), LOOK_AT_ROWS))
+                rows = few_rows(read(part.input), LOOK_AT_ROWS)
                 if not all(row.problem for row in rows):
                     break
     except FormatError as error:  # its unit will say so, the others can be done

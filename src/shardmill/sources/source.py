@@ -23,7 +23,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -38,6 +38,7 @@ from shardmill.storage.objects import ObjectInfo, list_all, look
 from shardmill.storage.path import UrlPath, as_path, expand, is_remote, near_path
 
 ROWS_PER_PART = 1000
+MAX_LOOK_BYTES = 16 << 20
 WILD = frozenset("*?[{")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -160,6 +161,19 @@ class Listed:
     path: Path
     relative: str
     name: str
+
+
+def few_rows(rows: Iterable[Row], count: int) -> list[Row]:
+    """Return the first rows, so many or as many as hold so many bytes of text or media."""
+    found: list[Row] = []
+    num_bytes = 0
+    for row in islice(rows, count):
+        found.append(row)
+        values = (value for value in row.fields.values() if isinstance(value, str | bytes))
+        num_bytes += sum(map(len, values))
+        if num_bytes > MAX_LOOK_BYTES:
+            break
+    return found
 
 
 class Entry(Protocol):
