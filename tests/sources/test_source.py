@@ -16,8 +16,8 @@ from shardmill.sources import source
 from shardmill.sources.source import (
     Row,
     Source,
-    fingerprint,
     few_rows,
+    fingerprint,
     key_from_value,
     list_files,
     media_kind,
