@@ -111,10 +111,12 @@ def test_tokens_without_some_are_still_decoded(place: Path) -> None:
 
 
 def test_a_text_cannot_command_the_terminal(tmp_path: Path) -> None:
-    text = "\x1b]0;owned\x07\x1b[2Jred\x9b31m\x1b[31mcolour"
+    text = "\x1b]0;owned\x07\x1b[2Jred\x9b31m\u202egpj\x1b[31mcolour"
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text}))
     ingest = ["ingest", str(tmp_path / "rows.jsonl"), str(tmp_path / "out"), "--workers", "0"]
     assert CliRunner().invoke(cli, ingest).exit_code == 0
     shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out")], color=True).output
-    assert r"\x1b]0;owned\x07\x1b[2Jred\x9b31m" in shown
+    assert r"\u001b]0;owned\u0007\u001b[2Jred\u009b31m\u202egpj" in shown
     assert "\x1b[31mcolour" in shown
+    plain = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "--json"]).output
+    assert json.dumps(text)[1:-1] in json.dumps(json.loads(plain))

@@ -95,6 +95,12 @@ def test_a_plan_is_a_function_of_lengths_spec_and_epoch(made: Made, plans: Epoch
     assert plans.find(7)[0] is plans.first
 
 
+def test_another_plan_in_the_place_of_an_epochs_is_refused(made: Made, plans: EpochPlans) -> None:
+    write_plan(plans.path(2), plan_packs(made.table, replace(made.plan.spec, epoch=1)))
+    with pytest.raises(StaleError, match=r"-2\.plan is not the plan of epoch 2 of .*remove it"):
+        plans.size(2)
+
+
 def test_documents_meet_others_each_epoch(plans: EpochPlans) -> None:
     zero, one, two = (neighbours(plans.find(epoch << 32)[0]) for epoch in range(3))
     for former, later in ((zero, one), (one, two)):

@@ -19,7 +19,10 @@ from shardmill.errors import mask
 from shardmill.model.manifest import group_stats, power_bars
 
 # All but tab, line feed and the sequences that set a colour; 80 to 9f are controls of eight bits.
-CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# The others end lines, or make text run the other way, so that it reads as something else.
+CONTROL = re.compile(
+    r"(?!\x1b\[[0-9;]*m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 GOOD, BAD, HINT = "green", "red", "cyan"
 
 
@@ -28,7 +31,8 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
     A terminal obeys others: they move the cursor, rename the window, or hide what was printed.
     """
-    click.echo(CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(text)), err=err, nl=nl)
+    # Written as JSON writes them, whose lines pass here as well.
+    click.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -56,10 +56,8 @@ ALIGN = 64
 # The header is parsed before anything is known to be right, so it must not be huge.
 MAX_HEADER = 16 << 20
 DTYPES = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"})
-NPY_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+NPY: Any = np.lib.format
+NPY_HEADERS = {(1, 0): NPY.read_array_header_1_0, (2, 0): NPY.read_array_header_2_0}
 DIGITS = "0123456789"
 # They fit into 64 bits; a longer number keeps its head in the prefix.
 MAX_DIGITS = 18
@@ -239,7 +237,7 @@ def load_npy(content: bytes | memoryview, reason: str, name: str) -> NDArray[Any
     """
     with foreign(reason, ValueError):
         file = io.BytesIO(content)
-        version = np.lib.format.read_magic(file)
+        version = NPY.read_magic(file)
         if version not in NPY_HEADERS:
             raise ValueError(f"{name} is .npy of version {version}")
         shape, is_fortran, dtype = NPY_HEADERS[version](file)

@@ -33,7 +33,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shardmill.errors import ConfigError
+from shardmill.errors import ConfigError, StaleError
 from shardmill.machine import python_environ, python_module
 from shardmill.model.codec import code_path, digest, named_in, to_plain, trust
 from shardmill.model.manifest import ShardEntry, shards_digest
@@ -157,7 +157,14 @@ class EpochPlans:
             with self._locked(epoch, fcntl.LOCK_EX):
                 if not path.exists():
                     make_plan(self.like, self.lengths, epoch, path)
-        return open_plan(path)
+        plan, first = open_plan(path), self.first
+        # The folder may be shared, and a name is no proof.
+        if (plan.spec, plan.lengths_digest) != (
+            replace(first.spec, epoch=epoch),
+            first.lengths_digest,
+        ):
+            raise StaleError(f"{path} is not the plan of epoch {epoch} of {self.like}: remove it")
+        return plan
 
     def _plan_in_background(self, epoch: int) -> None:
         with suppress(BlockingIOError), self._locked(epoch, fcntl.LOCK_EX | fcntl.LOCK_NB) as lock:
