@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shardmill import humanize as wording
@@ -34,3 +36,12 @@ def test_plural_and_shares() -> None:
     assert wording.plural(1, "sample") == "1 sample"
     assert wording.plural(12345, "sample") == "12,345 samples"
     assert wording.percent(0.9634) == "96.3 %"
+
+
+def test_a_message_has_paths_as_one_would_type_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = f"error: {tmp_path}/out: see '{tmp_path}/a b', {tmp_path}-2/x, /x{tmp_path}/y"
+    left = f"error: out: see 'a b', {tmp_path}-2/x, /x{tmp_path}/y"
+    assert wording.typed(said) == left

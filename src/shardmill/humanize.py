@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -47,3 +48,12 @@ def place(path: Path) -> str:
     """Return a path as one would type it: relative to the current folder if it lies below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path != here and path.is_relative_to(here) else str(path)
+
+
+def typed(text: str) -> str:
+    """Return a text with the paths in it as one would type them."""
+    try:
+        here = re.escape(f"{Path.cwd()}".rstrip("/"))
+    except FileNotFoundError:  # somebody removed it
+        return text
+    return re.sub(rf"(?<![^\s'\"(=:,]){here}/(?=[^\s/])", "", text)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from shardmill import __version__
+from shardmill import __version__, humanize
 from shardmill.errors import ShardmillError, mask, near
 
 # verb -> (module:command, one line of help), in the order of the pipeline
@@ -190,7 +190,7 @@ def _tell(error: Exception) -> int:
     if "--json" in sys.argv:
         output.print_json({"error": output.error_to_plain(told, message)})
     else:
-        output.echo(mask(shown), err=True)
+        output.echo(mask(humanize.typed(shown)), err=True)
     return code
 
 
