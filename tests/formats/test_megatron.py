@@ -191,7 +191,7 @@ def test_documents_and_their_sequences_come_back(tmp_path: Path) -> None:
     (part,) = reader.parts()
     first, second = reader.read(part.input)
     assert [row.ids.tolist() for row in first.rows] == [[1, 2], [3]]
-    assert [row.key for row in first.rows] == ["a_b-00000000", "a_b-00000000~1"]
+    assert [row.key for row in first.rows] == ["a_b-00000000", "a_b-00000000~+1"]
     assert [row.continues for row in first.rows] == [False, True]
     assert second.ids().tolist() == [4, 5, 6]
     assert part.num_records == 2

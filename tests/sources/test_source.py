@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import load_class
 from shardmill.model.sample import Origin
+from shardmill.model.tokenrow import sample_key
 from shardmill.plugins import SOURCES
 from shardmill.shards.tar.header import check_key
 from shardmill.sources import source
@@ -50,7 +51,7 @@ def test_the_last_suffix_counts() -> None:
     assert media_kind("README") is None
 
 
-PATHS = st.lists(st.text("_.~x-\\" + "é\ud800\n\x85") | st.text()).map("/".join)
+PATHS = st.lists(st.text("_.~+1x-\\" + "é\ud800\n\x85") | st.text()).map("/".join)
 
 
 @given(PATHS)
@@ -64,6 +65,7 @@ def test_any_path_gives_a_name_that_is_a_key_with_and_without_a_number(path: str
     taken = {name}
     for key in (name, unique(name, taken), f"{unique(name, taken)}-00000001-001-x12"):
         check_key(key)
+        assert sample_key(key) == key  # no row of tokens has this name
     check_key(name_from_path(f"{name}/{name}"))
 
 
@@ -86,7 +88,9 @@ def test_a_users_key_changes_in_its_dots_only() -> None:
     assert key_from_value(17) == "17"
 
 
-@pytest.mark.parametrize("value", ["", "/a", "a//b", "a\n", "x" * 201, None, True, 1.5, ["a"]])
+@pytest.mark.parametrize(
+    "value", ["", "a~+1", "/a", "a//b", "a\n", "x" * 201, None, True, 1.5, ["a"]]
+)
 def test_a_bad_key_is_a_reject(value: object) -> None:
     with pytest.raises(SampleError):
         key_from_value(value)

@@ -180,7 +180,7 @@ def test_tar_counts_packs(tmp_path: Path) -> None:
 
 
 def test_rows_get_the_images_of_their_own_samples(tmp_path: Path) -> None:
-    """A source tells equal names apart as "cat" and "cat~2"; "dog~1" is a block of a long "dog"."""
+    """A source names equal files "cat" and "cat~2"; "dog~+1" is a block of a long "dog"."""
     document = Document((Segment(kind="image", media="jpg"),))
     samples = [
         (Sample(key=key, document=document, media={"jpg": key.encode()}), {})
@@ -189,7 +189,7 @@ def test_rows_get_the_images_of_their_own_samples(tmp_path: Path) -> None:
     folder = write_sample_folder(tmp_path / "samples", [samples])
     rows = [
         TokenRow(key=key, ids=np.arange(8), loss=np.zeros((0, 2), np.int64), media=(IMAGE,))
-        for key in ("cat", "cat~2", "dog~1")
+        for key in ("cat", "cat~2", "dog~+1")
     ]
     write_tar([("000000040", rows)], open_samples(folder), UNIT, Draft(tmp_path), Tally())
     with tarfile.open(tmp_path / "00007.tar") as tar:

@@ -91,7 +91,7 @@ def test_the_statistics_are_those_of_the_samples_that_stay(tmp_path: Path) -> No
 
 
 def test_tokens_lose_all_blocks_of_a_document(tmp_path: Path) -> None:
-    names = ["a", "b", "b~1", "b~2", "c"]
+    names = ["a", "b", "b~+1", "b~+2", "c"]
     rows = [
         TokenRow(key=name, ids=np.arange(n + 1), loss=np.array([[0, 1]]), continues="~" in name)
         for n, name in enumerate(names)
@@ -161,14 +161,21 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("a", "a"), ("a~1", "a"), ("a~12", "a"), ("a~x", None), ("b", None), ("b~2", "b~2")],
+    [("a", "a"), ("a~+1", "a"), ("a~+12", "a"), ("a~+x", None), ("b", None), ("b~2", "b~2")],
 )
 def test_a_key_means_its_blocks_too(name: str, key: str | None) -> None:
     assert whole_key(name, {"a", "b~2"}) == key
 
 
+def test_a_sample_of_an_equal_name_is_another_one(tmp_path: Path) -> None:
+    """Two files named "cat" become the samples "cat" and "cat~2"; only one of them opts out."""
+    rows = [TokenRow(key=key, ids=np.arange(2)) for key in ("cat", "cat~2", "cat~2~+1")]
+    manifest = remove(write_token_folder(tmp_path / "in", [rows]), ["cat"], tmp_path / "out")
+    assert [row.key for row in open_tokens(tmp_path / "out", manifest)] == ["cat~2", "cat~2~+1"]
+
+
 def test_rows_of_tokens_are_found_with_their_blocks(tmp_path: Path) -> None:
-    names = ["x-1", "x-2", "x-2~1", "x-3"]
+    names = ["x-1", "x-2", "x-2~+1", "x-3"]
     rows = [TokenRow(key=name, ids=np.arange(2)) for name in names]
     folder = write_token_folder(tmp_path / "t", [rows])
     (shard,) = open_manifest(folder).shards

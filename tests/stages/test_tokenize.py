@@ -178,7 +178,7 @@ def test_lengths_limits_and_policies(tmp_path: Path) -> None:
     manifest, blocks = tokenize(replace(plain, block_size=4), tmp_path / "blocks")
     assert manifest.num_in == manifest.num_kept == len(blocks)
     assert [i for row in blocks for i in row.ids] == [i for row in whole for i in row.ids]
-    assert blocks[len(blocks) - 1].key.startswith("pair-0008~")
+    assert blocks[len(blocks) - 1].key.startswith("pair-0008~+")
     _, first = tokenize(replace(plain, limit=4), tmp_path / "first")
     assert [row.key for row in first] == [f"pair-{n:04d}" for n in range(1, 5)]
 

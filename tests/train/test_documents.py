@@ -44,7 +44,7 @@ def grey(level: int, width: int = 20, height: int = 10) -> bytes:
 
 def test_images_come_in_the_order_of_their_placeholders(tmp_path: Path) -> None:
     members = {f"{n}.png": grey(level) for n, level in enumerate(GREY)}
-    rows = [row("k", span("2.png", 1), span("0.png", 4)), row("k~1", span("1.png", 1)), row("x")]
+    rows = [row("k", span("2.png", 1), span("0.png", 4)), row("k~+1", span("1.png", 1)), row("x")]
     reader = reader_of(tmp_path, rows, members)
     values = reader.read(0).tensors["pixel_values"]
     assert tuple(values.shape) == (2, 3, 8, 8)

@@ -118,7 +118,7 @@ def test_packs_are_listed_page_by_page(context: Context) -> None:
 def test_a_row_that_was_split_off_leads_to_its_sample(context: Context) -> None:
     samples = context.upstream("packs", "samples")
     assert samples is not None
-    assert sample_place(samples, "chats-00000002~3", None) == {"id": "chats", "number": 2}
+    assert sample_place(samples, "chats-00000002~+3", None) == {"id": "chats", "number": 2}
 
 
 def test_packs_alone_are_shown_without_ways(pipeline: Path) -> None:
@@ -136,7 +136,8 @@ def test_records_of_an_export_are_shown_through_its_reader(
 ) -> None:
     for name in ("chats", "tokens"):
         (tmp_path / name).symlink_to(pipeline / name)
-    run_in(tmp_path, f"export tokens out --format {format} --workers 0")
+    drop = " --drop loss,modality,spans" if format == "megatron" else ""
+    run_in(tmp_path, f"export tokens out --format {format} --workers 0{drop}")
     context = Context(tmp_path, (str(pipeline),))
     records, rows = open_packs(context, "out"), context.folder("tokens").tokens()
     assert isinstance(records, RecordPacks) and len(records) == len(rows)

@@ -59,6 +59,7 @@ from shardmill.model.tokenrow import (
     MediaColumns,
     MediaSpan,
     TokenRow,
+    block_key,
     mask_of,
     modality_of,
 )
@@ -178,7 +179,7 @@ class Block:
             origin = replace(self.origin, row=number)
             rows = tuple(
                 TokenRow(
-                    key=f"{key}~{at}" if at else key,
+                    key=block_key(key, at),
                     ids=ids,
                     loss=np.array([[0, len(ids)]], np.int64)[: len(ids)],
                     media=media,

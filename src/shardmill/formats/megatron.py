@@ -31,7 +31,7 @@ from shardmill.model.manifest import Manifest
 from shardmill.model.sample import Origin
 from shardmill.model.space import UINT16_SIZE, TokenSpace
 from shardmill.model.stage import Draft, Tally
-from shardmill.model.tokenrow import TokenRow
+from shardmill.model.tokenrow import TokenRow, block_key
 from shardmill.shards.tokens.ids import (
     CODES,
     HEADER,
@@ -252,10 +252,7 @@ class MegatronReader:
         for number, (first, last) in enumerate(opened.documents):
             key = f"{prefix.name.replace('.', '_')}-{number:08d}"
             origin = Origin(source=self.name, path=prefix.name, row=number)
-            rows = tuple(
-                _row(key, at - first, opened.ids(at), origin, is_more=at > first)
-                for at in range(first, last)
-            )
+            rows = tuple(_row(key, at - first, opened.ids(at), origin) for at in range(first, last))
             yield Record(key=key, rows=rows)
 
     def ids_file(self, input: Mapping[str, Any]) -> Path | None:
@@ -344,10 +341,9 @@ def paths_of(prefix: Path) -> tuple[Path, Path]:
     return prefix.with_name(prefix.name + ".bin"), prefix.with_name(prefix.name + ".idx")
 
 
-def _row(key: str, at: int, ids: NDArray[Any], origin: Origin, *, is_more: bool) -> TokenRow:
+def _row(key: str, at: int, ids: NDArray[Any], origin: Origin) -> TokenRow:
     loss = np.array([[0, len(ids)]] if len(ids) else np.empty((0, 2)), np.int64)
-    name = f"{key}~{at}" if is_more else key
-    return TokenRow(key=name, ids=ids, loss=loss, origin=origin, continues=is_more)
+    return TokenRow(key=block_key(key, at), ids=ids, loss=loss, origin=origin, continues=at > 0)
 
 
 def _is_prefix(given: str) -> bool:

@@ -4,6 +4,9 @@ Masks are spans: `loss` has a row (start, length) for each run of tokens that is
 order and not touching. Modality needs no spans of its own: a token inside a `MediaSpan` has that
 medium's modality, every other token is text.
 
+A long sample K may be cut into rows: the first is named K, the others K~+1, K~+2. No source names a
+sample so, though it may be called K~2.
+
 A row that is too long meets one policy (`Overlong`), in tokenizing and in packing:
 
     fail   nothing is made: someone must choose
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 from shardmill.errors import SampleError
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 
+BLOCK_MARK = "~+"
 MODALITIES = {kind: number for number, kind in enumerate(SEGMENT_KINDS)}
 MEDIA_COLUMNS = ("position", "length", "before", "after", "kind", "name")
 Overlong: TypeAlias = Literal["fail", "drop", "cut"]
@@ -53,6 +57,17 @@ class MediaSpan:
     def end(self) -> int:
         """The first token after the medium and its delimiters."""
         return self.position + self.num_tokens + self.after
+
+
+def block_key(key: str, number: int) -> str:
+    """Return the name of the row with this number of a sample that was cut into rows."""
+    return f"{key}{BLOCK_MARK}{number}" if number else key
+
+
+def sample_key(row_key: str) -> str:
+    """Return the key of the sample that a row was made from: that of K~+2 is K."""
+    key, _, number = row_key.rpartition(BLOCK_MARK)
+    return key if key and number.isdecimal() else row_key
 
 
 def no_spans() -> NDArray[np.int64]:

@@ -38,6 +38,7 @@ from shardmill.model.sample import (
     sample_to_plain,
 )
 from shardmill.model.stage import Draft
+from shardmill.model.tokenrow import sample_key
 from shardmill.shards.arrays import encoded, find_keys
 from shardmill.shards.commit import REPAIR, verify_file
 from shardmill.shards.ledger import Ledger, open_manifest
@@ -317,16 +318,8 @@ class SampleDataset:
         return find_keys(keys, hashes, numbers, lambda number: encoded(self.key(number)))
 
     def find_behind(self, row_keys: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of the samples that rows of tokens were made from, -1 without one.
-
-        A row that was split off a longer sample has its key with ~1, ~2 added. Sources tell equal
-        names apart in the same way, so a sample with the very key of the row comes first.
-        """
-        found = self.find_all(row_keys)
-        missing = np.flatnonzero(found < 0)
-        if len(missing):
-            found[missing] = self.find_all([row_keys[n].rpartition("~")[0] for n in missing])
-        return found
+        """Return the numbers of the samples that rows of tokens were made from, -1 without one."""
+        return self.find_all([sample_key(key) for key in row_keys])
 
     def shard(self, number: int) -> SampleShard:
         """Return an open shard."""

@@ -32,6 +32,7 @@ import xxhash
 from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.model.codec import Plain
 from shardmill.model.sample import Origin, SegmentKind
+from shardmill.model.tokenrow import sample_key
 from shardmill.shards.tar.header import MAX_KEY_BYTES, check_key, is_note
 from shardmill.sources.allowed import Allowed
 from shardmill.storage.objects import ObjectInfo, list_all, look
@@ -111,7 +112,8 @@ def media_kind(name: str) -> SegmentKind | None:
     return MEDIA_KINDS.get(name.rpartition(".")[2].lower())
 
 
-UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# A plus behind "~" too: K~+1 is a row of tokens that was cut off a sample K.
+UNSAFE = re.compile(r"[.\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|(?<=~)\+")
 # A row number, a number of copies or "~2" may follow a name.
 MAX_NAME_BYTES = MAX_KEY_BYTES - 24
 
@@ -151,6 +153,8 @@ def key_from_value(value: object) -> str:
         raise SampleError("bad key", f"a key must be text or a whole number, got {value!r:.100}")
     key = str(value).replace(".", "_")
     check_key(key)
+    if sample_key(key) != key:
+        raise SampleError("bad key", f"{key!r} looks like a row that was cut off a longer sample")
     return key
 
 

@@ -8,7 +8,8 @@ and the checksums show which shards are the very files of before. OUT/removal.js
 
 The list is a text file with one key a line; empty lines and what follows a tab are passed over. A
 dot means `_`, because no key has one and `ingest --key` stores "cat.jpg" as "cat_jpg". A key also
-means the rows that a long sample was cut into: `K` means `K~1`, `K~2`, ... too.
+means the rows that a long sample was cut into: `K` means `K~+1`, `K~+2`, ... too. `K~2` is another
+sample.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shardmill.errors import ConfigError, Filtered, FormatError
 from shardmill.formats.sharedfiles import write_rest
 from shardmill.model.manifest import Manifest
 from shardmill.model.stage import Draft, Tally, Unit, Work
+from shardmill.model.tokenrow import sample_key
 from shardmill.shards.arrays import hash_keys
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, write_codes
@@ -203,8 +205,8 @@ def whole_key(name: str, keys: set[str]) -> str | None:
     """Return the key that a row's name means, None if it is none of these."""
     if name in keys:
         return name
-    head, mark, number = name.rpartition("~")
-    return head if mark and number.isdecimal() and head in keys else None
+    key = sample_key(name)
+    return key if key in keys else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.model.tokenrow import Overlong, TokenRow
+from shardmill.model.tokenrow import Overlong, TokenRow, block_key
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.sources.source import Listed, fingerprint, list_files, size_or_tag
@@ -482,7 +482,7 @@ class TokenizeText:
             tokens, rows = tokens[np.repeat(is_good, lengths)], rows[is_good]
         sizes, rows, block = cut_blocks(lengths[is_good], rows, self.block_size)
         keys = [
-            f"{_key(table, row)}~{number}" if number else _key(table, row)
+            block_key(_key(table, row), number)
             for row, number in zip(rows.tolist(), block.tolist())
         ]
         origin = Origin(source=self.name, path=table["relative"], row=0)

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError, UnitFailed
 from shardmill.model.codec import load_named
 from shardmill.model.sample import Sample
-from shardmill.model.tokenrow import MediaSpan, Overlong, TokenRow, cut_row, mask_of, spans_of
+from shardmill.model.tokenrow import (
+    MediaSpan,
+    Overlong,
+    TokenRow,
+    block_key,
+    cut_row,
+    mask_of,
+    spans_of,
+)
 from shardmill.tokens.layout import MediaBlock
 from shardmill.tokens.templates.template import Medium, Piece, Text, Token
 from shardmill.tokens.text.tokenizer import TextTokenizer, check_text, encode_texts, tokenizing
@@ -214,7 +222,7 @@ def fit(assembled: AssembledRow, max_length: int | None, overlong: Overlong) -> 
 def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
     """Return rows of at most `block_size` tokens that hold every token once, in order.
 
-    The first keeps the key, the others add ~1, ~2. A block ends before an image that does not
+    The first keeps the key, the others add ~+1, ~+2. A block ends before an image that does not
     fit into what is left of it.
     """
     bounds = [0]
@@ -226,7 +234,7 @@ def split_blocks(row: TokenRow, block_size: int) -> list[TokenRow]:
     return [
         replace(
             row,
-            key=row.key if number == 0 else f"{row.key}~{number}",
+            key=block_key(row.key, number),
             ids=row.ids[start:end],
             loss=spans_of(mask[start:end]),
             media=tuple(

@@ -26,6 +26,7 @@ from shardmill.errors import ConfigError, FormatError, NotFound, ShardmillError
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, StageRecord, receipt_digest
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.stage import Unit
+from shardmill.model.tokenrow import sample_key
 from shardmill.running.status import Status, read_status
 from shardmill.shards.arrays import MAGIC
 from shardmill.shards.codes import CodeShard, open_codes
@@ -601,14 +602,9 @@ class Context:
 def sample_place(
     samples: tuple[Item, Folder] | None, key: str, shard: str | None
 ) -> dict[str, Any] | None:
-    """Return id and number of the sample that a row or an image was made from, None if not here.
-
-    A row that was split off a longer one has its key with ~1, ~2 added, unless a sample has that.
-    """
+    """Return id and number of the sample that a row or an image was made from, None if not here."""
     if samples is None:
         return None
     item, folder = samples
-    number = folder.find_sample(key, shard)
-    if number is None and "~" in key:
-        number = folder.find_sample(key.rpartition("~")[0], shard)
+    number = folder.find_sample(sample_key(key), shard)
     return None if number is None else {"id": item.id, "number": number}
