@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from invoked import invoke, invoke_json
 
 import shardmill as sm
-from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
+from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Project, Samples, Tokens
 from shardmill.errors import ConfigError, ShardmillError
 from shardmill.model.sample import Sample
 
@@ -57,6 +59,49 @@ CONTENTS: dict[str, type[Data[Any]]] = {
     "megatron/shards": Export,
     "webdataset": Samples,
 }
+
+
+STAGES = {*CONTENTS} - {"lengths/lengths.bin", "megatron/shards"}
+
+
+def test_a_folder_of_several_is_opened_by_their_names(place: Path) -> None:
+    project = sm.open(place)
+    assert isinstance(project, Project) and project.complete
+    assert {*project.keys()} == STAGES and len(project) == len(STAGES)
+    assert type(project["tokens"]) is Tokens and "packs.plan" in repr(project)
+    with pytest.raises(KeyError, match=r"holds no 'nobody', but codes, lengths"):
+        project["nobody"]
+
+
+@pytest.mark.parametrize("name", [".", *CONTENTS])
+def test_every_command_that_looks_takes_every_place(place: Path, name: str) -> None:
+    for words in (("status",), ("check", "--workers", 0), ("show",)):
+        found = invoke(*words, place / name)
+        assert found.output
+        if name == ".":
+            assert all(stage in found.output for stage in STAGES)
+    for words in (("status",), ("check", "--workers", 0)):
+        found = invoke_json(*words, place / name)
+        assert Path(found["path"]) == place / name
+        assert ("stages" in found) == (name == ".")
+
+
+def test_a_check_of_several_finds_what_is_broken_in_one(place: Path, tmp_path: Path) -> None:
+    for name in ("tokens", "samples"):
+        shutil.copytree(place / name, tmp_path / name)
+    plan = (place / "packs.plan").read_bytes()
+    (tmp_path / "packs.plan").write_bytes(plan[:-8])
+    tar = tmp_path / "samples" / "shards" / "000000.tar"
+    tar.write_bytes(tar.read_bytes()[:-512])
+    found = sm.check(tmp_path, workers=0)
+    assert found.parts is not None and not found.sound
+    assert {part.path.name: part.sound for part in found.parts} == {
+        "tokens": True,
+        "samples": False,
+        "packs.plan": False,
+    }
+    with pytest.raises(ConfigError, match="no folder of one stage, which --repair needs"):
+        sm.check(tmp_path, repair=True)
 
 
 def told(item: Any) -> str:

@@ -84,7 +84,7 @@ MISTAKES = {
     ),
     "show rows.jsonl/x": (2, "UsageError", "does not exist"),
     "run cut.toml": (2, "ConfigError", "cut.toml"),
-    "status .": (2, "ShardmillError", "no stage.json"),
+    "status .": (2, "ShardmillError", "cannot tell what"),
     "ingest rows.jsonl rows.jsonl": (2, "ConfigError", "is a file"),
     "ingest bad.jsonl out --workers 0 --max-skip-rate 0": (1, "RunFailed", "1 unit"),
     "report . -o no/such/page.html": (2, "FileNotFoundError", "No such file"),

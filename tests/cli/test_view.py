@@ -40,6 +40,14 @@ def test_the_page_is_served_until_a_signal(folder: Path) -> None:
     assert told["address"].startswith("http://127.0.0.1:")
 
 
+def test_a_file_that_is_no_plan_is_a_message(folder: Path) -> None:
+    words = ["view", str(folder / "stage" / "units.jsonl"), "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "shardmill", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "is no plan and no table of lengths" in done.stderr
+
+
 def test_a_folder_that_is_not_there_is_a_message(tmp_path: Path) -> None:
     words = ["view", str(tmp_path / "nothing")]
     done = subprocess.run(

@@ -264,8 +264,8 @@ OPENED = [
         uses="texts.jsonl",
     ),
     said(
-        "python: opening a folder of several stages",
-        "sm.open('.')",
+        "python: an item of a folder of several stages",
+        "sm.open('.')['packs']",
         "texts",
         "tokens",
         uses="texts tokens",

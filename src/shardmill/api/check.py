@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from shardmill.api import data
 from shardmill.api.running import RunOptions, run_report
 from shardmill.api.values import WRITTEN, Place, many, to_path, to_spec, to_texts
-from shardmill.errors import ConfigError, ShardmillError
+from shardmill.errors import ConfigError, FormatError, ShardmillError
 from shardmill.machine import count_cpus
 from shardmill.model.codec import from_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Stage
 from shardmill.shards.ledger import Ledger, open_manifest
+from shardmill.shards.places import is_stage
 from shardmill.stages.diff import FolderDiff, diff_folders
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class CheckReport:
     `verdict` compares bytes, or with `quick` only sizes, with the receipts. `content` says what
     documents, tokens and masks say, `codes` and `decoding` speak of images, `comparison` of the
     `other` place. `dumped` and `lists` are the files that were written, `repaired` is the run that
-    made broken units again.
+    made broken units again. `parts` are the reports of all that a folder of several holds; what has
+    no receipts (a plan, tokens of others) is read whole, and `problems` says what cannot be.
     """
 
     path: Path
@@ -62,10 +64,16 @@ class CheckReport:
     dumped: tuple[Path, ...] | None = None
     lists: tuple[Path, ...] | None = None
     repaired: RunReport | None = None
+    parts: tuple[CheckReport, ...] | None = None
+    problems: tuple[str, ...] | None = None
 
     @property
     def sound(self) -> bool:
         """Whether all bytes are as they were and say what they must, or are so again."""
+        if self.parts is not None:
+            return all(part.sound for part in self.parts)
+        if self.problems is not None:
+            return not self.problems
         if self.comparison is not None:
             return self.comparison.same
         if self.repaired is not None:
@@ -109,6 +117,14 @@ def check(
     if same is not None:
         comparison = _compare(same, src, codes, many(ignore))
         return CheckReport(path=path, other=to_path(same), comparison=comparison)
+    if not is_stage(path):
+        options = {"repair": repair, "dump": dump is not None, "list_tars": list_tars}
+        for name in (name for name, is_given in options.items() if is_given):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{path} is no folder of one stage, which {flag} needs: name one")
+        settings = {"quick": quick, "decode": decode, "content": content, "pairs": pairs, **run}
+        limits_of = {"max_tokens": max_tokens, "num_patches": num_patches, "space": space}
+        return _check_other(path, {**settings, **limits_of})
     from shardmill.stages.check.folder import check_folder
     from shardmill.stages.check.tokens import Limits
 
@@ -151,6 +167,38 @@ def check(
     elif repair:
         found["repaired"] = _repair(path, verdict, run)
     return CheckReport(**found)
+
+
+def _check_other(path: Path, options: Mapping[str, Any]) -> CheckReport:
+    """Check all that a folder holds, or read what has no receipts from first byte to last."""
+    problems: tuple[str, ...]
+    try:
+        opened = data.open(path)
+        if isinstance(opened, data.Project):
+            parts = tuple(_check_part(place, options) for place in opened.places.values())
+            return CheckReport(path=path, quick=options["quick"], parts=parts)
+        problems = tuple(_unreadable(opened))
+    except FormatError as error:
+        problems = (str(error),)
+    return CheckReport(path=path, quick=options["quick"], problems=problems)
+
+
+def _check_part(path: Path, options: Mapping[str, Any]) -> CheckReport:
+    """Check one of several; what stops its check is its problem, and the others are checked."""
+    try:
+        return check(path, **options)
+    except ShardmillError as error:
+        return CheckReport(path=path, quick=options["quick"], problems=(str(error),))
+
+
+def _unreadable(opened: data.Data[Any]) -> Iterator[str]:
+    """Yield what of a plan, a table or the tokens of others cannot be read."""
+    if not isinstance(opened, data.Export):
+        repr(opened)  # which opens it, and that checks it
+        return
+    for number, record in enumerate(opened):
+        if record.problem is not None:
+            yield f"record {number}, {record.key!r}: {record.problem}"
 
 
 def diff(before: Place, after: Place) -> FolderDiff:
@@ -207,8 +255,8 @@ def _open_both(places: Sequence[str], codes: Place | None) -> list[Reader]:
 
 def _holds_tars(path: Path) -> bool:
     """Say whether a finished folder holds tars, or indexes of tars elsewhere."""
-    roles = [shard.files.keys() for shard in open_manifest(path).shards]
-    return all("tar" in files or ("idx" in files and "spans" not in files) for files in roles)
+    manifest = open_manifest(path)
+    return manifest.content == "samples" or all("tar" in s.files for s in manifest.shards)
 
 
 def _report_codes(path: Path, num_decoded: int) -> CodesReport:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -39,6 +40,7 @@ from shardmill.shards.ledger import (
     read_rejects,
     reject_lists,
 )
+from shardmill.shards.places import find_data
 from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
 from shardmill.shards.samples import SampleDataset, entry_index
 from shardmill.shards.tokens.shard import TokenDataset
@@ -122,6 +124,9 @@ class Data(Generic[Item]):
         """Return the number of the item with this key, None if there is none."""
         return next((number for number, name in enumerate(self.keys()) if name == key), None)
 
+    def _missing(self, key: str) -> str:
+        return f"{self._name} has no {self.item} with the key {key!r}"
+
     def __len__(self) -> int:
         raise self._unreadable()
 
@@ -144,7 +149,7 @@ class Data(Generic[Item]):
         if isinstance(which, str):
             number = self.find(which)
             if number is None:
-                raise KeyError(f"{self._name} has no {self.item} with the key {which!r}")
+                raise KeyError(self._missing(which))
             return self._item(number)
         size = len(self)
         if not -size <= which < size:
@@ -346,7 +351,7 @@ class Export(Data["Record"]):
 
     def _facts(self) -> Iterator[str]:
         yield humanize.plural(len(self), self.item)
-        yield f"with {', '.join(sorted(self.reader.holds()))}"
+        yield f"with {', '.join(sorted(self.reader.holds() - {'words', 'idx'}))}"
 
 
 class Packs(Export):
@@ -470,6 +475,47 @@ class Plan(Data[Any]):
             yield f"{len(self.plan.dropped):,} left out"
 
 
+class Project(Data[Data[Any]]):
+    """A folder of several: stage folders, plans and length tables, by their names in it.
+
+    sm.open(".")["tokens"][0]
+    """
+
+    item = "stage"
+
+    @cached_property
+    def places(self) -> dict[str, Path]:
+        """The place of each by its name, the path from this folder."""
+        found = (path for path, _ in find_data(self.path))
+        return {path.relative_to(self.path).as_posix(): path for path in found}
+
+    @property
+    def complete(self) -> bool:
+        """Whether each of them is finished."""
+        return all(p.is_file() or Ledger(p).manifest_path.exists() for p in self.places.values())
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Nothing: each stage has its own."""
+        return {}
+
+    def keys(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self.places)
+
+    def _missing(self, key: str) -> str:
+        return f"{self._name} holds no {key!r}, but {', '.join(self.places)}"
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def _item(self, number: int) -> Data[Any]:
+        return open([*self.places.values()][number])
+
+    def __repr__(self) -> str:
+        return f"{self._name}: {', '.join(self.places)}"
+
+
 CONTENTS: Mapping[str, type[Data[Any]]] = {
     "samples": Samples,
     "codes": Codes,
@@ -485,7 +531,7 @@ def open(place: Place) -> Data[Any]:
 
     A folder of shardmill must be finished; otherwise the message says what is missing and which
     command goes on. Files and folders of other programs (Megatron's prefixes, tars of packed
-    samples, UniDisc's memory maps) open as an `Export`.
+    samples, UniDisc's memory maps) open as an `Export`, a folder of several as a `Project`.
     """
     path = to_path(place)
     format = read_format(path) if path.is_file() else None
@@ -499,7 +545,12 @@ def open(place: Place) -> Data[Any]:
         # A stage from outside may name a content of its own: counts and rejects are known of it.
         found = CONTENTS.get(manifest.content, Data)(path)
         return Samples(path) if isinstance(found, Export) and found.holds_samples else found
-    if ledger.read_stage() is not None or isinstance(path, UrlPath):
+    if ledger.read_stage() is not None:
+        raise ShardmillError(describe_unfinished(ledger))
+    project = Project(path)
+    if project.places:
+        return project
+    if isinstance(path, UrlPath):
         raise ShardmillError(describe_unfinished(ledger))
     foreign = Export(path)
     _ = foreign.reader  # which says what it cannot read, and what it could

@@ -17,7 +17,7 @@ import shardmill as sm
 from shardmill import humanize
 from shardmill.api.check import CheckReport, CodesReport
 from shardmill.cli import output
-from shardmill.cli.options import FOLDER, Option, all_of, folder_argument, run_options
+from shardmill.cli.options import FOLDER, Option, all_of, place_argument, run_options
 from shardmill.cli.report import call, defaults_of, print_run
 from shardmill.stages.same import ORDER, Comparison
 
@@ -56,7 +56,7 @@ content_options: Option = all_of(
 
 
 @click.command(context_settings=defaults_of(sm.check))
-@folder_argument("src", metavar="FOLDER")
+@place_argument("src")
 @click.option("--quick", is_flag=True, help="Compare sizes only, not every byte.")
 @click.option("--repair", is_flag=True, help="Do the broken units again.")
 @click.option(
@@ -82,6 +82,9 @@ content_options: Option = all_of(
 def check(src: Path, **flags: Any) -> None:
     """Compare every byte with the receipts; repair.
 
+    PLACE is a folder of ours, one that holds several, which are all checked, a plan, an export, or
+    tokens of another program, which have no receipts and are read whole.
+
     \b
         shardmill check tokens
         shardmill check shards --decode 1000
@@ -100,6 +103,9 @@ def print_check(found: CheckReport, as_json: bool) -> None:
         output.print_json(_to_plain(found))
     elif found.comparison is not None:
         _print_comparison(found, found.comparison)
+    elif found.parts is not None:
+        for part in found.parts:
+            print_check(part, as_json)
     else:
         _print_findings(found)
         if found.repaired is not None:
@@ -110,6 +116,11 @@ def print_check(found: CheckReport, as_json: bool) -> None:
 def _to_plain(found: CheckReport) -> dict[str, Any]:
     if found.comparison is not None:
         return {**asdict(found.comparison), "same": found.comparison.same}
+    if found.parts is not None:
+        stages = [_to_plain(part) for part in found.parts]
+        return {"path": str(found.path), "sound": found.sound, "stages": stages}
+    if found.problems is not None:
+        return {"path": str(found.path), "sound": found.sound, "problems": list(found.problems)}
     assert found.verdict is not None
     plain: dict[str, Any] = {**output.to_plain(found.verdict), "sound": found.sound}
     if found.codes is not None:
@@ -151,6 +162,9 @@ def _content_to_plain(report: ContentReport) -> dict[str, Any]:
 
 
 def _print_findings(found: CheckReport) -> None:
+    if found.problems is not None:
+        _print_problems(humanize.place(found.path), found.problems)
+        return
     assert found.verdict is not None
     _print_verdict(humanize.place(found.path), found.verdict, "sizes" if found.quick else "bytes")
     if found.codes is not None:
@@ -165,6 +179,14 @@ def _print_findings(found: CheckReport) -> None:
         output.say("✓", f"{num_made}{where}")
     for path in found.lists or ():
         output.say("✓", humanize.place(path))
+
+
+def _print_problems(place: str, problems: Sequence[str]) -> None:
+    if not problems:
+        output.say("✓", f"{place} can be read from its first byte to its last")
+        return
+    output.say("✗", f"{place}: {humanize.plural(len(problems), 'problem')}", colour=output.BAD)
+    output.listed(problems, MAX_LISTED)
 
 
 def _print_verdict(folder: str, verdict: Verdict, compared: str) -> None:

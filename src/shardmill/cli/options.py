@@ -38,6 +38,7 @@ class PlaceType(click.Path):
 
 FILE = PlaceType(exists=True, dir_okay=False)
 FOLDER = PlaceType(exists=True, file_okay=False)
+PLACE = PlaceType(exists=True)
 
 
 def all_of(*options: Option) -> Option:
@@ -55,6 +56,11 @@ def all_of(*options: Option) -> Option:
 def folder_argument(name: str, metavar: str | None = None) -> Option:
     """Add the argument of an existing folder of ours."""
     return click.argument(name, type=FOLDER, metavar=metavar)
+
+
+def place_argument(name: str, metavar: str = "PLACE") -> Option:
+    """Add the argument of whatever `sm.open` takes: a folder, one of several, a plan, an export."""
+    return click.argument(name, type=PLACE, metavar=metavar)
 
 
 json_option: Option = click.option(

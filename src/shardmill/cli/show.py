@@ -1,4 +1,4 @@
-"""`shardmill show FOLDER`: what a folder holds, as a person reads it.
+"""`shardmill show PLACE`: what a folder, a plan or an export holds, as a person reads it.
 
 Samples are shown with their origin, media and turns; tokens decoded, with what is learned in green;
 codes as grids, or as the images that they decode to; records of other formats as far as the format
@@ -16,9 +16,20 @@ import click
 
 import shardmill as sm
 from shardmill import humanize
-from shardmill.api.data import Codes, Data, Export, Packs, Samples, Tokens
+from shardmill.api.data import (
+    Codes,
+    Data,
+    Export,
+    Length,
+    Lengths,
+    Packs,
+    Plan,
+    Project,
+    Samples,
+    Tokens,
+)
 from shardmill.cli import output
-from shardmill.cli.options import folder_argument, json_lines_option
+from shardmill.cli.options import json_lines_option, place_argument
 from shardmill.errors import ConfigError, ShardmillError, need
 from shardmill.formats.format import Reader, Record, is_code
 from shardmill.model.sample import Document, Sample, sample_to_plain
@@ -36,10 +47,11 @@ NO_SPACE = TokenSpace(text_size=1)
 MAX_CHARS = 2000
 MAX_ROW_CHARS = 4000
 MAX_LISTED = 8
+MAX_ROWS = 32
 
 
 @click.command()
-@folder_argument("folder")
+@place_argument("folder")
 @click.option("--sample", "-s", "wanted", multiple=True, help="A sample's number or key.")
 @click.option(
     "--count",
@@ -61,13 +73,16 @@ def show(
 ) -> None:
     """Print samples, codes or tokens as a person reads them.
 
-    FOLDER is any folder of ours, an export, or tokens of another program (Megatron's prefixes,
-    tars of packed samples, UniDisc's memory maps).
+    PLACE is any folder of ours, one that holds several, which are listed, a plan, an export, or
+    tokens of another program (Megatron's prefixes, tars of packed samples, UniDisc's memory maps).
     """
     if to_dir is not None:
         _show_reconstructions(folder, wanted, count, to_dir, as_json)
         return
     data = sm.open(folder)
+    if isinstance(data, Project):
+        _show_project(data, wanted, as_json)
+        return
     if isinstance(data, Packs) and data.spec.format == "megatron":
         data = Tokens(folder)  # a document of a pack is found by its own key
     if not len(data):
@@ -76,9 +91,30 @@ def show(
         return
     if isinstance(data, Codes) and not wanted:
         wanted = tuple(spread_keys(folder, count))
+    if isinstance(data, Plan | Lengths) and not as_json:
+        output.echo(repr(data))
     show_item = _printer(data, as_json)
     for number, item in _chosen(data, wanted, count):
         show_item(number, item)
+
+
+def _show_project(project: Project, wanted: Sequence[str], as_json: bool) -> None:
+    """Print what each of several holds, in a line."""
+    if wanted:
+        raise ConfigError(
+            f"{project.path} holds several: name the one of {', '.join(project.places)}"
+        )
+    for name, path in project.places.items():
+        try:
+            told = repr(sm.open(path))
+        except ShardmillError as error:
+            told = str(error)
+        if as_json:
+            output.print_json({"name": name, "path": path, "what": told})
+        else:
+            output.echo(told)
+    if not as_json:
+        output.hint(f"shardmill show {humanize.place(next(iter(project.places.values())))}")
 
 
 def _chosen(data: Data[Any], wanted: Sequence[str], count: int) -> Iterable[tuple[int, Any]]:
@@ -120,7 +156,29 @@ def _printer(data: Data[Any], as_json: bool) -> Callable[[int, Any], None]:
         return lambda number, images: _show_codes(keys[number], images, as_json)
     if isinstance(data, Samples):
         return lambda number, sample: _show_sample(number, len(data), sample, as_json)
+    if isinstance(data, Plan):
+        return lambda number, rows: _show_pack(number, len(data), rows.tolist(), as_json)
+    if isinstance(data, Lengths):
+        return lambda number, length: _show_length(number, len(data), length, as_json)
     raise ConfigError(f"{data!r} has nothing to show: see shardmill status")
+
+
+def _show_pack(number: int, total: int, rows: Sequence[int], as_json: bool) -> None:
+    """Print which rows of the tokens stand together; a plan knows them by their numbers."""
+    if as_json:
+        output.print_json({"number": number, "rows": rows})
+        return
+    listed = ", ".join(map(str, rows[:MAX_ROWS])) + (" …" if len(rows) > MAX_ROWS else "")
+    output.facts([(f"pack {number:,} of {total:,}", f"rows {listed}")])
+
+
+def _show_length(number: int, total: int, length: Length, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"number": number, **length._asdict()})
+        return
+    told = f"{length.num_tokens:,} tokens, {length.num_visual:,} visual, from {length.source}"
+    told += f", left out: {length.reject}" if length.reject else ""
+    output.facts([(f"sample {number:,} of {total:,}", told)])
 
 
 def _show_sample(number: int, total: int, sample: Sample, as_json: bool) -> None:

@@ -1,20 +1,27 @@
-"""`shardmill status FOLDER`: what is done, what failed, what was skipped and why."""
+"""`shardmill status PLACE`: what is done, what failed, what was skipped and why.
+
+Of a folder that holds several, a line each; of a plan or a table, what it says.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+import shardmill as sm
 from shardmill import humanize
+from shardmill.api.data import Data, Project
 from shardmill.api.values import to_engine
 from shardmill.cli import output
-from shardmill.cli.options import folder_argument, json_option
+from shardmill.cli.options import json_option, place_argument
 from shardmill.cli.output import print_statistics
 from shardmill.running.engine import Engine, QueueState, find_queue
 from shardmill.running.status import Status, UnitTime, read_status
+from shardmill.shards.places import is_stage
 from shardmill.stages.ingest import taken_as
 
 MAX_FAILURES = 3
@@ -23,7 +30,7 @@ MAX_UNITS = 12
 
 
 @click.command()
-@folder_argument("folder")
+@place_argument("folder")
 @click.option(
     "--on",
     metavar="ENGINE",
@@ -32,7 +39,20 @@ MAX_UNITS = 12
 )
 @json_option
 def status(folder: Path, on: Engine | None, as_json: bool) -> None:
-    """Tell what is done, failed, skipped and why."""
+    """Tell what is done, failed, skipped and why.
+
+    PLACE is a folder of ours, one that holds several, a plan, an export, or tokens of another
+    program.
+    """
+    if not is_stage(folder):
+        opened = sm.open(folder)
+        if isinstance(opened, Project):
+            _print_project(opened, as_json)
+        elif as_json:
+            output.print_json(_data_to_plain(opened))
+        else:
+            _print_data(opened)
+        return
     found = read_status(folder)
     queue = None if found.complete else find_queue(folder, on)
     if as_json:
@@ -50,8 +70,63 @@ def status(folder: Path, on: Engine | None, as_json: bool) -> None:
     _print_failures(found)
 
 
+def _print_project(project: Project, as_json: bool) -> None:
+    """Print a line for each stage, plan and table."""
+    found = {
+        name: read_status(path) if is_stage(path) else sm.open(path)
+        for name, path in project.places.items()
+    }
+    if as_json:
+        stages = [
+            {"name": name, **(output.to_plain(s) if isinstance(s, Status) else _data_to_plain(s))}
+            for name, s in found.items()
+        ]
+        output.print_json(
+            {"path": str(project.path), "complete": project.complete, "stages": stages}
+        )
+        return
+    for name, one in found.items():
+        if isinstance(one, Status):
+            _print_stage(name, one)
+        else:
+            output.say("✓", repr(one))
+
+
+def _print_stage(name: str, found: Status) -> None:
+    samples = f"{humanize.count(found.num_kept)} of {humanize.plural(found.num_in, 'sample')}"
+    kept = f"{_kind(found)}, {samples}"
+    if found.complete:
+        output.say("✓", f"{name}: {kept}, {humanize.size(found.num_bytes)}")
+        return
+    units = f"{found.num_done:,} of {found.num_units:,} units done"
+    failed = f", {found.num_failed:,} failed" if found.failures else ""
+    mark, colour = ("✗", output.BAD) if found.failures else ("…", output.HINT)
+    output.say(mark, f"{name}: {kept}, {units}{failed}", colour=colour)
+
+
+def _print_data(opened: Data[Any]) -> None:
+    output.say("✓", repr(opened))
+    output.facts([("skipped", f"{n:,} x {reason}") for reason, n in opened.skipped.items()])
+
+
+def _data_to_plain(opened: Data[Any]) -> dict[str, Any]:
+    counts = opened.counts
+    return {
+        "path": str(opened.path),
+        "complete": opened.complete,
+        "num_in": counts.num_in,
+        "num_kept": counts.num_kept,
+        "skipped": opened.skipped,
+        "what": type(opened).__name__.lower(),
+    }
+
+
+def _kind(found: Status) -> str:
+    return found.stage_kind.removeprefix("stage/").rpartition(":")[2]
+
+
 def _print_summary(folder: Path, found: Status) -> None:
-    kind = found.stage_kind.removeprefix("stage/").rpartition(":")[2]
+    kind = _kind(found)
     if found.complete:
         output.say("✓", f"{folder} is complete, made by {kind}")
     elif found.failures:

@@ -10,20 +10,21 @@ import secrets
 import sys
 import webbrowser
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
 from shardmill import humanize
 from shardmill.cli import output
-from shardmill.cli.options import allow_option, folder_argument, json_option
-from shardmill.errors import need
+from shardmill.cli.options import allow_option, folder_argument, json_option, place_argument
+from shardmill.errors import ConfigError, need
 from shardmill.storage.files import write_file
 
 DEFAULT_PORT = 8642
 
 
 @click.command()
-@folder_argument("folder")
+@place_argument("folder")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -47,9 +48,9 @@ def view(
 ) -> None:
     """Open a page that shows samples, tokens, packs and progress.
 
-    FOLDER is a shardmill folder, or one that holds several: then the page starts with a map of the
-    pipeline, which is updated while stages run. The page only reads, answers only this machine, and
-    needs the token in its address.
+    PLACE is a shardmill folder, or one that holds several: then the page starts with a map of the
+    pipeline, which is updated while stages run. A plan is shown with what lies beside it. The page
+    only reads, answers only this machine, and needs the token in its address.
 
     \b
         shardmill view .                 all stages under this folder
@@ -65,7 +66,13 @@ def view(
     number = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)
     address = f"http://127.0.0.1:{number}/?token={token}"
-    context = Context(folder, allowed, decodes=reconstruct)
+    root = folder
+    if folder.is_file():
+        # A plan is drawn with the lengths and tokens that it was made from.
+        root, address = folder.parent, f"{address}#/item/{quote(folder.name, safe='')}"
+    context = Context(root, allowed, decodes=reconstruct)
+    if root != folder and folder.name not in context.items():
+        raise ConfigError(f"{folder} is no plan and no table of lengths: name one, or a folder")
     if as_json:
         output.print_json({"address": address, "port": number, "path": str(folder)})
     else:

@@ -109,7 +109,8 @@ def _open_foreign(place: str, space: TokenSpace | None) -> Reader:
             raise ConfigError(f"{place!r} does not exist{near_path(place)}")
         raise ConfigError(
             f"cannot tell what {place} holds: give a folder of shardmill, an export, or one of "
-            f"{', '.join(READERS)}"
+            f"{', '.join(READERS)}; raw images, tables and tars become samples by: shardmill "
+            f"ingest {place} OUT (sm.ingest)"
         )
     plain = {"kind": kind} if space is None else {"kind": kind, "space": to_plain(space)}
     reader = build_reader(plain, [place], where=kind)

@@ -82,6 +82,10 @@ class ExportShards:
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of the input, or for each even part of its rows."""
         source = self._source()
+        if self.codes_dir is not None and source.has_tokens:
+            raise ConfigError(
+                f"{self.input_dir} holds tokens, and codes are for samples: leave out --codes"
+            )
         ranges = source.ranges(self.num_shards)
         codes: dict[str, Plain] = {} if source.codes is None else {"codes": source.codes.identity}
         places = list(self.format.plan(source, ranges))

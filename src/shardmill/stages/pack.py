@@ -32,6 +32,7 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import TokenRow, cut_row
 from shardmill.packing.build import BuildSpec, Pack, as_pack, build_pack
 from shardmill.packing.order import EpochOrder
+from shardmill.shards.arrays import read_format
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.plans import open_plan
 from shardmill.shards.samples import SampleDataset, open_samples
@@ -78,12 +79,18 @@ class Materialize:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each range of packs; it names plan and tokens by their content."""
+        make = f"shardmill plan {self.tokens_dir} packs.plan --capacity N"
+        if read_format(self.plan_path) != "plan":
+            raise ConfigError(f"{self.plan_path} is no plan: make one by {make}")
         plan = open_plan(self.plan_path)
         tokens = open_manifest(self.tokens_dir)
+        opened = open_tokens(self.tokens_dir, tokens)
         try:
-            check_plan(plan, open_tokens(self.tokens_dir, tokens))
+            check_plan(plan, opened)
         except StaleError as error:
             raise StaleError(f"{humanize.place(self.plan_path)}: {error}") from None
+        if self.format == "tar" and self.samples_dir is None:
+            _refuse_media(opened)
         # Not of the plan's file: the same plan written again makes the same packs.
         state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
         for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
@@ -123,6 +130,23 @@ class Materialize:
         samples = [] if self.samples_dir is None else [self.samples_dir]
         plan = {str(self.plan_path): [files_checksum([self.plan_path])]}
         return {**plan, **identities_of(self.tokens_dir, *samples)}
+
+
+def _refuse_media(tokens: TokenDataset) -> None:
+    """Raise `ConfigError` if rows have places for images that no tar would hold.
+
+    Codes are the image; only placeholders need its bytes.
+    """
+    if tokens.space is not None and tokens.space.num_codes:
+        return
+    for number in range(len(tokens.entries)):
+        shard = tokens.shard(number)
+        has_media = shard.num_visual > 0
+        if has_media.any():
+            raise ConfigError(
+                f"{shard.path}: {shard.keys[int(np.argmax(has_media))]!r} has images or videos, "
+                "which a tar of packs holds: say with --samples where they are"
+            )
 
 
 def _rows(plan: PackPlan, table: LengthTable, tokens: TokenDataset, pack: int) -> list[TokenRow]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from os.path import realpath
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from shardmill.errors import ConfigError, FormatError, NotFound, ShardmillError
 from shardmill.model.manifest import Manifest, Receipt, ShardEntry, StageRecord, receipt_digest
@@ -31,18 +31,15 @@ from shardmill.running.status import Status, read_status
 from shardmill.shards.arrays import MAGIC
 from shardmill.shards.codes import CodeShard, open_codes
 from shardmill.shards.ledger import FOLDERS, Ledger
+from shardmill.shards.places import Kind, find_data
 from shardmill.shards.plans import TABLE_NAME, open_lengths, open_plan
 from shardmill.shards.samples import SampleDataset, SampleShard, entry_index, foreign_tar
 from shardmill.shards.tokens.shard import TokenDataset, lengths_digest, open_tokens, token_lengths
-from shardmill.storage.objects import list_here
 from shardmill.storage.path import UrlPath, is_remote
 
 T = TypeVar("T")
-Kind = Literal["stage", "plan", "lengths"]
 Stamp: TypeAlias = tuple[int, int]
 VERBS = {"tokenize-text": "tokenize", "adopt-tokens": "tokenize", "adopt-codes": "codes"}
-SCAN_DEPTH = 3
-MAX_ENTRIES = 2000  # of one folder: a root with a million raw files must not stop the page
 # Each listing of a store is a request, so it is listed again less often.
 RESCAN_S, RESCAN_STORE_S = 2.0, 30.0
 STORE_AGE_S = 30.0
@@ -148,23 +145,13 @@ class ItemList:
         if time.monotonic() - self._scanned_s > age_s:
             found = sorted(
                 (path.relative_to(self.root).as_posix(), path, kind)
-                for path, kind in self._scan(self.root, 0)
+                for path, kind in find_data(
+                    self.root, allows=self.policy.allows, kind_of=self._kind_of_file
+                )
             )
             self._items = {id: Item(id, path, kind) for id, path, kind in found}
             self._scanned_s = time.monotonic()
         return self._items
-
-    def _scan(self, folder: Path, depth: int) -> Iterator[tuple[Path, Kind]]:
-        if (folder / "stage.json").is_file() or (folder / "manifest.json").is_file():
-            yield folder, "stage"
-            return
-        for path, is_folder in _entries(folder):
-            if path.name.startswith(".") or not self.policy.allows(path):
-                continue
-            if is_folder and depth < SCAN_DEPTH:
-                yield from self._scan(path, depth + 1)
-            elif not is_folder and (kind := self._kind_of_file(path)) is not None:
-                yield path, kind
 
     def _kind_of_file(self, path: Path) -> Kind | None:
         try:
@@ -175,21 +162,6 @@ class ItemList:
             return known[1]
         except OSError:
             return None
-
-
-def _entries(folder: Path) -> list[tuple[Path, bool]]:
-    """Return (path, whether it is a folder) of what lies in a folder; nothing if unreadable."""
-    if isinstance(folder, UrlPath):
-        folders, files = list_here(str(folder))
-        found: list[tuple[Path, bool]] = [(folder / name, True) for name in folders]
-        found += [(folder / info.path, False) for info in files]
-        return sorted(found)[:MAX_ENTRIES]
-    try:
-        with os.scandir(folder) as entries:
-            some = [entry for _, entry in zip(range(MAX_ENTRIES), entries)]
-            return sorted((Path(entry.path), entry.is_dir()) for entry in some)
-    except OSError:
-        return []
 
 
 def _detect_kind(path: Path) -> Kind | None:

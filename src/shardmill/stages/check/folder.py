@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+from shardmill import humanize
 from shardmill.errors import FormatError, ShardmillError
 from shardmill.formats.sharedfiles import (
     REST_NAME,
@@ -52,6 +53,7 @@ from shardmill.storage.path import as_path
 from shardmill.storage.prefetch import map_ahead
 from shardmill.storage.text import dump_line, dump_page
 
+UNITS_NAME = "units.jsonl"
 CHUNK_BYTES = 1 << 20
 PLACES = ("start", "first", "offset", "size")
 CHECKED_FOLDERS = ("shards", "rejects", "receipts")
@@ -115,7 +117,8 @@ def check_folder(out: Path | str, *, deep: bool = True) -> Verdict:
     problems = [problem for result in results for problem in result.problems]
     if ledger.manifest_path.exists() or len(receipts) == len(units):
         problems += _check_manifest(ledger, record, units, receipts)
-        problems += _find_strangers(ledger, units, receipts)
+        if not any(problem.path == UNITS_NAME for problem in problems):  # or all are strangers
+            problems += _find_strangers(ledger, units, receipts)
         problems += _check_records(ledger, record, units)
         problems += _check_rest(ledger, record, receipts, deep)
     if deep and not problems:  # a damaged index has no keys to compare
@@ -200,9 +203,14 @@ def _check_manifest(
         elif len(receipts) < len(units):
             what = f"is there, though only {len(receipts)} of {len(units)} units are done: {again}"
             yield Problem("", "manifest.json", what)
-        elif manifest != (
-            expected := build_manifest(record, units, receipts)
-        ) or ledger.manifest_path.read_bytes() != dump_page(manifest_to_plain(expected)):
+        elif (expected := build_manifest(record, units, receipts)).units_digest != (
+            manifest.units_digest
+        ):
+            what = f"lists {humanize.plural(len(units), 'unit')}, not those of the manifest"
+            yield Problem("", UNITS_NAME, f"{what}: put it back, or make the folder again")
+        elif manifest != expected or ledger.manifest_path.read_bytes() != dump_page(
+            manifest_to_plain(expected)
+        ):
             yield Problem("", "manifest.json", f"does not list what the receipts say: {again}")
     except FormatError as error:
         yield Problem("", "manifest.json", f"{error.problem}: {again}")
