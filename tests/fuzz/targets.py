@@ -106,6 +106,18 @@ def read_tar(folder: Path, changed: Path) -> None:
         some(attempt(shard.iter_raw) or ())
 
 
+def read_scan(folder: Path, changed: Path) -> None:
+    """Run only what is C code of ours, so that sanitizers see many inputs."""
+    from shardmill.shards.samples import open_shard
+
+    if changed.suffix == ".tar":
+        walk_both_ways(changed)
+    with open_shard(str(folder / "ours.tar"), folder / "ours.idx") as shard:
+        for number in range(min(len(shard), MAX_ITEMS)):
+            attempt(shard.raw, number)
+            attempt(shard.copies, number)
+
+
 def walk_both_ways(path: Path) -> None:
     """Walk a tar by the compiled scanner and by the one in Python, which must agree."""
     from shardmill.shards.tar import read
@@ -233,12 +245,20 @@ def make_ledger(folder: Path) -> None:
     import json
 
     import shardmill as sm
+    from shardmill.running.lock import owner_page, this_process
 
-    (folder / "rows.jsonl").write_text('{"text": "a"}\n{"image": "no.jpg", "text": "b"}\n{]\n' * 3)
+    (folder / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n{]\n' * 3)
     sm.ingest(folder / "rows.jsonl", folder / "out", per_shard=3, max_skip_rate=1.0, workers=0)
     failure = {"unit": "x", "message": "m", "traceback": "t"}
     (folder / "out/failures").mkdir(exist_ok=True)
     (folder / "out/failures/x.json").write_text(json.dumps(failure))
+    owner = this_process("0123456789abcdef")
+    (folder / "out/locks/part-1-of-1.json").write_bytes(owner_page(owner))
+    (folder / "out/claims").mkdir()
+    (folder / "out/claims/000000.1").write_text("0123456789abcdef")
+    (folder / "out/earlier").mkdir(exist_ok=True)
+    for receipt in (folder / "out/receipts").iterdir():
+        shutil.copy(receipt, folder / "out/earlier")
 
 
 def read_ledger(folder: Path, changed: Path) -> None:
@@ -653,9 +673,11 @@ def _export(name: str) -> Target:
 
 
 LEDGER = tuple(f"out/{name}" for name in ("*.json*", *(f"{d}/*" for d in ("receipts", "rejects"))))
+LEFT = ("failures", "events", "locks", "claims", "earlier")
 PAGE = ("samples/**/*", "tokens/**/*", "codes/**/*", "plan")
 TARGETS: dict[str, Target] = {
     "tar": Target("tars of ours and of others, and their index", make_tars, read_tar, runs_c=True),
+    "scan": Target("the walk and the members of tars alone", make_tars, read_scan, runs_c=True),
     "samples": _folder("samples", "a folder of samples", runs_c=True),
     "codes": _folder("codes", "a folder of codes"),
     "tokens": Target(
@@ -675,7 +697,7 @@ TARGETS: dict[str, Target] = {
         "manifest, stage, units, receipts, rejects, failures, events",
         make_ledger,
         read_ledger,
-        (*LEDGER, "out/failures/*", "out/events/*"),
+        (*LEDGER, *(f"out/{name}/*" for name in LEFT)),
     ),
     **{name: _export(name) for name in EXPORTS},
     "foreign": Target("Megatron files and packed tars of others", make_foreign, read_foreign),

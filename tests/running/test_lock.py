@@ -303,7 +303,12 @@ def test_a_page_reads_back_and_has_one_length() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"{}", b"\xff", owner_page(this_process("t")).replace(b":", b"::")],
+    [
+        *(b"", b"{", b"[]", b"{}", b"\xff", owner_page(this_process("t")).replace(b":", b"::")),
+        owner_page(replace(this_process("t"), pid=1 << 40)),
+        owner_page(replace(this_process("t"), token=["t"])),  # type: ignore[arg-type]
+        owner_page(replace(this_process("t"), place=None)),  # type: ignore[arg-type]
+    ],
 )
 def test_what_is_no_lock_is_nobody(tmp_path: Path, content: bytes) -> None:
     assert parse_owner(content) is None

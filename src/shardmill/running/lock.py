@@ -42,6 +42,7 @@ from shardmill.storage.files import backend_of, list_names
 from shardmill.storage.path import UrlPath
 
 LOCK_BYTES = 1024
+MAX_PID = 1 << 30  # no system has more, and a larger one is no number to ask it about
 PROBABLY_DEAD_S = 30.0  # for who only looks; a lock is taken over by what `LockTiming` says
 RELEASE_TRIES = 3
 PART_NAME = re.compile(r"part-(\d+)-of-(\d+)\.json")
@@ -369,7 +370,9 @@ def parse_owner(content: bytes) -> LockOwner | None:
         owner = LockOwner(**orjson.loads(content))
     except (orjson.JSONDecodeError, TypeError):
         return None
-    return owner if isinstance(owner.pid, int) and owner.pid > 0 else None
+    texts = (owner.token, owner.host, owner.place, owner.started)
+    is_owner = all(isinstance(text, str) for text in texts) and type(owner.beat) is int
+    return owner if is_owner and type(owner.pid) is int and 0 < owner.pid <= MAX_PID else None
 
 
 def owner_page(owner: LockOwner) -> bytes:
