@@ -114,8 +114,12 @@ class Collate:
         if self.trainer not in TRAINERS:
             known = ", ".join(TRAINERS)
             raise ConfigError(f"unknown trainer {self.trainer!r}: batches are made for {known}")
-        if self.multiple_of < 1 or (self.num_chunks is not None and self.num_chunks < 1):
-            raise ConfigError("multiple_of and num_chunks must be at least 1")
+        for name, least in (("length", 1), ("multiple_of", 1), ("num_chunks", 1), ("pad_id", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if not isinstance(self.media_dtype, torch.dtype | None):
+            raise ConfigError(f"media_dtype is a type of torch, got {self.media_dtype!r}")
         if self.num_chunks is not None and TRAINERS[self.trainer].flat:
             raise ConfigError(f"{self.trainer} batches have one row: num_chunks cannot split it")
 
@@ -128,6 +132,8 @@ class Collate:
     def __call__(self, packs: Sequence[TrainPack]) -> Any:
         """Return the batch."""
         trainer = TRAINERS[self.trainer]
+        if not packs or not all(isinstance(pack, TrainPack) for pack in packs):
+            raise ConfigError("a batch is made of packs, and of one at least")
         rows = [_row(pack, trainer) for pack in packs]
         if trainer.flat:
             rows = [_join_rows(rows)]
