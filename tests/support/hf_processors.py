@@ -48,10 +48,11 @@ def transformers() -> Any:
     """Return transformers, after defining what the CPU build of torchvision lacks to load."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    LIBRARIES.append(library)
+    if torch.version.cuda is None:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        LIBRARIES.append(library)
     return pytest.importorskip("transformers")
 
 

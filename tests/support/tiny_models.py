@@ -19,7 +19,7 @@ from shardmill.train.documents import TrainPack, join_tensors
 IMAGE_ID, VIDEO_ID, START_ID, END_ID = 90, 91, 92, 93
 TEXT_IDS = 80
 TEXT: dict[str, Any] = {
-    "hidden_size": 32,
+    "hidden_size": 64,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -35,9 +35,9 @@ QWEN_IDS = {
     "vision_start_token_id": START_ID,
     "vision_end_token_id": END_ID,
 }
-MROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+MROPE = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
 QWEN_TEXT = {**TEXT, "rope_parameters": MROPE, "rope_scaling": MROPE}
-QWEN_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 2, "hidden_size": 32}
+QWEN_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 2}
 SQUARES = {"image_size": 28, "patch_size": 7, "hidden_size": 32, "num_attention_heads": 2}
 SQUARES |= {"intermediate_size": 48, "num_hidden_layers": 2}
 
@@ -141,13 +141,14 @@ FAMILIES = {
     "qwen2": Family("Qwen2", "Qwen2ForCausalLM", TEXT),
     "llama": Family("Llama", "LlamaForCausalLM", TEXT),
     "mistral": Family("Mistral", "MistralForCausalLM", {**TEXT, "sliding_window": 6}),
-    "qwen2_vl": _qwen("Qwen2VL", Qwen2VL(), {"embed_dim": 16}),
+    "qwen2_vl": _qwen("Qwen2VL", Qwen2VL(), {"embed_dim": 32, "hidden_size": 64}),
     "qwen2_5_vl": _qwen(
         "Qwen2_5_VL",
         Qwen25VL(),
         {
             "intermediate_size": 24,
-            "out_hidden_size": 32,
+            "out_hidden_size": 64,
+            "hidden_size": 32,
             "window_size": 8,
             "fullatt_block_indexes": [1],
             "tokens_per_second": 2,
@@ -158,11 +159,12 @@ FAMILIES = {
         Qwen3VL(),
         {
             "intermediate_size": 24,
-            "out_hidden_size": 32,
+            "out_hidden_size": 64,
+            "hidden_size": 32,
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [0],
         },
-        head_dim=8,
+        head_dim=16,
     ),
     "internvl": Family(
         "InternVL",
