@@ -101,7 +101,7 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     assert (batch["input_ids"][0, places] == image_id).all()
     assert (batch["labels"][0, places] == -100).all()
     # They are a document of their own.
-    assert size in batch["cu_seq_lens_q"]
+    assert (batch["seq_idx"][0, places] != batch["seq_idx"][0, size - 1]).all()
     assert torch.equal(batch["mm_token_type_ids"] == 1, batch["input_ids"] == image_id)
     with pytest.raises(ConfigError, match=rf"capacity of at most .*{len(dummy.ids)} places"):
         Collate("nemo", dummy=dummy, length=size)([bare])

@@ -40,6 +40,8 @@ PLAIN = {
 }
 # Kernels take head sizes in steps of 8, up to this.
 HEAD_STEP, MAX_HEAD = 8, 256
+# Tokens from which a mask of blocks is worth its compiling; below, a dense one takes 16 MiB.
+FLEX_FROM = 4096
 # Tokens of each of the two documents on which a model is tried.
 PROBE = 16
 
@@ -78,7 +80,7 @@ def _mask(**given: Any) -> Any:
     if is_whole and _is_plain(given.get("mask_function", masks.causal_mask_function)):
         return None
     device = at.device if at is not None else torch.device(given.get("device", "cpu"))
-    if is_whole and device.type == "cuda":
+    if is_whole and device.type == "cuda" and num_queries >= FLEX_FROM:
         return masks.flex_attention_mask(**given)
     return masks.sdpa_mask(**{**given, "allow_is_causal_skip": False})
 
@@ -133,8 +135,7 @@ def _attend(
         raise ConfigError("attention of documents has no dropout: set attention_dropout to 0")
     batch, heads, size, _ = query.shape
     if cu_seq_lens_q is None:
-        cu_seq_lens_q = _ends(batch, size, position_ids, query.device)
-        max_length_q = None
+        cu_seq_lens_q, max_length_q = _LAST_ENDS.of(position_ids, query)
     longest = int(cu_seq_lens_q.diff().max()) if max_length_q is None else int(max_length_q)
     q, k, v = (
         t.transpose(1, 2).reshape(batch * size, -1, t.shape[-1]) for t in (query, key, value)
@@ -149,16 +150,36 @@ def _is_block_mask(mask: Any) -> bool:
     return type(mask).__name__ == "BlockMask"
 
 
-def _ends(
-    batch: int, size: int, position_ids: torch.Tensor | None, device: torch.device
-) -> torch.Tensor:
-    # As flash attention of transformers finds documents: each begins at the smallest position.
-    is_first = torch.zeros(batch, size, dtype=torch.bool, device=device)
-    if position_ids is not None and position_ids.shape[-1] == size:
-        is_first |= position_ids.reshape(-1, size) == position_ids.min()
-    is_first[:, 0] = True
-    starts = is_first.flatten().nonzero().flatten()
-    return functional.pad(starts, (0, 1), value=batch * size).to(torch.int32)
+class _Ends:
+    """Where documents end by their positions, kept from layer to layer of a step."""
+
+    def __init__(self) -> None:
+        self._positions: torch.Tensor | None = None
+        self._at: tuple[int, ...] = ()
+        self._found = (torch.empty(0), 0)
+
+    def of(self, positions: torch.Tensor | None, query: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the ends, and the length of the longest document, for queries [B, heads, S, size]."""
+        batch, _, size, _ = query.shape
+        is_kept = positions is not None and not positions.is_inference()
+        # The version tells whether somebody has written into the tensor since.
+        at = (batch, size, positions._version if is_kept else -1)
+        if is_kept and positions is self._positions and at == self._at:
+            return self._found
+        # As flash attention of transformers: each begins at the smallest position.
+        is_first = torch.zeros(batch, size, dtype=torch.bool, device=query.device)
+        if positions is not None and positions.shape[-1] == size:
+            is_first |= positions.reshape(-1, size) == positions.min()
+        is_first[:, 0] = True
+        starts = is_first.flatten().nonzero().flatten()
+        ends = functional.pad(starts, (0, 1), value=batch * size).to(torch.int32)
+        self._positions, self._at = positions, at
+        self._found = (ends, int(ends.diff().max()))
+        return self._found
+
+
+# Finding them waits for the GPU: once a step, not once a layer.
+_LAST_ENDS = _Ends()
 
 
 def attend(
@@ -306,7 +327,7 @@ def check_batch(model: Any, batch: Any) -> None:
     if isinstance(batch, DataLoader):
         packs = getattr(batch.dataset, "packs", batch.dataset)
         batch = getattr(batch.dataset, "collate", batch.collate_fn)([packs[0]])
-    if not isinstance(batch, Mapping) or "cu_seq_lens_q" not in batch:
+    if not isinstance(batch, Mapping) or "seq_idx" not in batch:
         raise ConfigError('this is no batch of collate="transformers", which alone can be tried')
     labels = batch["labels"].flatten()
     ids = batch["input_ids"].flatten()[labels != NO_LABEL]

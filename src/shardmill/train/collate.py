@@ -1,7 +1,8 @@
 """Packs to a batch, in the form that one's trainer takes; `TRAINERS` is the table of them.
 
     name          shape     labels    what tells documents apart
-    transformers  [1, S]    plain     positions that restart, cu_seq_lens_q/k, max_length_q/k
+    transformers  [1, S]    plain     positions that restart, seq_idx, and without pixels
+                                      cu_seq_lens_q/k, max_length_q/k
     torch         [1, S]    shifted   cu_seqlens, max_seqlen, document_ids
     torchtitan    [B, S]    shifted   positions; a batch is ({"input", "positions"}, labels)
     megatron      [1, S]    shifted   cu_seqlens, cu_seqlens_padded, max_seqlen; tokens, loss_mask
@@ -297,15 +298,16 @@ def _document_ids(rows: Sequence[Row]) -> torch.Tensor:
 
 
 def _transformers(rows: Sequence[Row]) -> dict[str, Any]:
-    ends, longest = _ends([row.padded for row in rows]), _longest(rows)
-    return {
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": longest,
-        "max_length_k": longest,
+    made = {
         "seq_idx": _document_ids(rows),  # models with recurrent layers reset their state by it
         "use_cache": False,  # with a cache, models do not look for documents in positions
     }
+    if any(row.tensors for row in rows):
+        # Some versions hand these on to the vision tower, which has its own. Positions say it, too.
+        return made
+    ends, longest = _ends([row.padded for row in rows]), _longest(rows)
+    lengths = {"max_length_q": longest, "max_length_k": longest}
+    return {**made, **lengths, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
 
 
 def _torch(rows: Sequence[Row]) -> dict[str, Any]:
