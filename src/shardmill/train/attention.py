@@ -159,7 +159,7 @@ class _Ends:
         self._found = (torch.empty(0), 0)
 
     def of(self, positions: torch.Tensor | None, query: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return the ends, and the length of the longest document, for queries [B, heads, S, size]."""
+        """Return the ends, and the longest document, for queries [B, heads, S, size]."""
         batch, _, size, _ = query.shape
         is_kept = positions is not None and not positions.is_inference()
         # The version tells whether somebody has written into the tensor since.
