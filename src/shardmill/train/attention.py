@@ -161,10 +161,12 @@ class _Ends:
     def of(self, positions: torch.Tensor | None, query: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Return the ends, and the longest document, for queries [B, heads, S, size]."""
         batch, _, size, _ = query.shape
-        is_kept = positions is not None and not positions.is_inference()
-        # The version tells whether somebody has written into the tensor since.
-        at = (batch, size, positions._version if is_kept else -1)
-        if is_kept and positions is self._positions and at == self._at:
+        if positions is None or positions.is_inference():
+            version = -1
+        else:
+            version = positions._version  # whether somebody has written into the tensor since
+        at = (batch, size, version)
+        if version >= 0 and positions is self._positions and at == self._at:
             return self._found
         # As flash attention of transformers: each begins at the smallest position.
         is_first = torch.zeros(batch, size, dtype=torch.bool, device=query.device)
