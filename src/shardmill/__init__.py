@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardmill.api.recipe import quote, run
     from shardmill.api.running import RunFailed
     from shardmill.api.verbs import (
+        calibrate,
         codes,
         export,
         filter,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_VERBS = "ingest index filter frames codes tokenize measure plan pack export remove"
+_VERBS = "ingest index filter frames codes tokenize measure plan calibrate pack export remove"
 _MASKS = "attention block_mask check_batch dense_mask"
 _MODULES = {
     **dict.fromkeys(_VERBS.split(), "shardmill.api.verbs"),
@@ -83,6 +84,7 @@ __all__ = [
     "__version__",
     "attention",
     "block_mask",
+    "calibrate",
     "check",
     "check_batch",
     "codes",

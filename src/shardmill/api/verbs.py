@@ -10,8 +10,9 @@ raise `RunFailed` if units failed, and `NothingKept` if nothing came of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
 
@@ -58,6 +59,7 @@ from shardmill.storage.text import read_toml
 
 if TYPE_CHECKING:
     from shardmill.model.plan import LengthTable, PackPlan, PackSpec
+    from shardmill.train.calibrate import Calibration
 
 Inputs = Place | Sequence[Place]
 # The columns of lengths that a user may give; shards and rejects are for the stages.
@@ -478,6 +480,50 @@ def plan(
     if found is None:
         write_plan(to_path(out), made)
     return Plan(out, report, table)
+
+
+def calibrate(
+    model: Place,
+    plan: Place,
+    data: Place,
+    out: Place,
+    *,
+    lengths: Place | None = None,
+    steps: int = 24,
+    attn_implementation: str | None = None,
+    checkpointing: bool = True,
+    device: str = "cuda",
+    on_step: Callable[[Any], None] | None = None,
+) -> Calibration:
+    """Measure what packs cost to train on here, and write the prices to a file for `plan`.
+
+    `model` is the folder of a model of transformers: its config.json is enough for tokens, a
+    processor is needed for samples. Weights are random, so nothing is downloaded. `plan` and `data`
+    are what you train on, with `lengths` for samples: as many of its packs as `steps` are run,
+    forward and backward in bf16, with activations recomputed if `checkpointing`. Give the
+    `attn_implementation` that you train with; the default is `sm.attention()`. `on_step` gets each
+    measured step.
+
+        sm.calibrate("Qwen2.5-VL-3B", "packs.plan", "samples", "prices.json", lengths="lengths")
+        sm.plan("lengths", "timed.plan", capacity=16384, prices="prices.json")
+    """
+    from shardmill.storage.files import write_file
+    from shardmill.storage.text import dump_page
+    from shardmill.train.calibrate import measure_prices
+
+    made = measure_prices(
+        to_path(model),
+        to_path(plan),
+        to_path(data),
+        lengths=None if lengths is None else to_path(lengths),
+        steps=steps,
+        attn_implementation=attn_implementation,
+        checkpointing=checkpointing,
+        device=device,
+        on_step=on_step,
+    )
+    write_file(to_path(out), dump_page(asdict(made)))
+    return made
 
 
 def pack(

@@ -38,6 +38,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Count the tokens of samples for a model that takes pixels.",
     ),
     "plan": ("shardmill.cli.plan:plan", "Plan packs from lengths, balanced across ranks."),
+    "calibrate": (
+        "shardmill.cli.plan:calibrate",
+        "Measure on this GPU what packs cost to train on, for plan --prices.",
+    ),
     "pack": ("shardmill.cli.verbs:pack", "Write the packs of a plan to disk."),
     "run": ("shardmill.cli.run:run", "Run all steps of a recipe; --quote tells what they take."),
     "export": (

@@ -1,7 +1,11 @@
-"""`shardmill plan LENGTHS PLAN`: packs from lengths, with the report of what they are worth."""
+"""`shardmill plan LENGTHS PLAN`: packs from lengths, with the report of what they are worth.
+
+`shardmill calibrate` measures what they cost on the GPU at hand.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +94,62 @@ def plan(lengths: Path, out: Path, as_json: bool, **flags: Any) -> None:
     print_plan(sm.plan(lengths, out, **flags), as_json)
     if not as_json and lengths.is_dir() and isinstance(sm.open(lengths), Tokens):
         output.hint(f"shardmill pack {lengths} {out} OUT")
+
+
+@click.command(context_settings=defaults_of(sm.calibrate))
+@click.argument("model", type=PlaceType(exists=True))
+@click.argument("plan", type=PlaceType(exists=True, dir_okay=False))
+@click.argument("data", type=PlaceType(exists=True))
+@click.argument("out", type=PlaceType(dir_okay=False), metavar="PRICES")
+@click.option(
+    "--lengths", type=PlaceType(exists=True), help="What the plan of a folder of samples is of."
+)
+@click.option("--steps", type=click.IntRange(1), help="Packs to train on.")
+@click.option(
+    "--attn-implementation",
+    metavar="NAME",
+    show_default=False,
+    help="The attention that you train with.  [default: that of sm.attention()]",
+)
+@click.option(
+    "--checkpointing/--no-checkpointing", help="Recompute activations in the backward pass."
+)
+@click.option("--device", metavar="NAME", help="Where to train.")
+@json_option
+def calibrate(
+    model: Path, plan: Path, data: Path, out: Path, as_json: bool, steps: int, **flags: Any
+) -> None:
+    """Measure on this GPU what packs cost to train on, for plan --prices.
+
+    MODEL is the folder of a model of transformers; weights are random, its config.json is enough
+    for tokens. PLAN and DATA are what you train on. PRICES is one small JSON file.
+
+    \b
+        shardmill calibrate Qwen2-1.5B packs.plan tokens prices.json
+        shardmill plan tokens timed.plan --capacity 32768 --prices prices.json
+    """
+    with click.progressbar(length=steps, label="steps", file=sys.stderr, hidden=as_json) as bar:
+        made = sm.calibrate(
+            model, plan, data, out, steps=steps, on_step=lambda step: bar.update(1), **flags
+        )
+    if as_json:
+        output.print_json({"out": str(out), **asdict(made)})
+        return
+    prices = made.prices
+    output.say("✓", f"{made.model} on {made.device}, {humanize.plural(steps, 'step')}")
+    output.facts(
+        [
+            ("a token", f"{1e6 * prices.token:.3g} us"),
+            ("a visual token", f"{1e6 * prices.visual:.3g} us more"),
+            ("a square", f"{1e12 * prices.attention:.3g} ps of a length"),
+            ("a step", f"{1e3 * prices.pack:.3g} ms"),
+            (
+                "error",
+                f"{humanize.percent(made.error)} of a step, correlation {made.correlation:.4f}",
+            ),
+        ]
+    )
+    output.hint(f"shardmill plan LENGTHS PLAN --capacity N --prices {out}")
 
 
 def print_plan(made: Plan, as_json: bool) -> None:

@@ -144,7 +144,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         if number == NO_PACK:  # a place of a step that is padded
             return TrainPack(NO_PACK, build_pack([], self.build, samples=[]), {})
         plan, place = self.plans.find(number)
-        members = plan[place]
+        return self.pack_of(number, plan, plan[place])
+
+    def pack_of(self, number: int, plan: PackPlan, members: NDArray[np.uint32]) -> TrainPack:
+        """Return the pack of these rows, which are all or some of those of a pack of the plan."""
         rows = self._read_all(number, plan, members)
         kept = np.array(sorted(rows), np.int64)
         found = [rows[place] for place in kept.tolist()]
