@@ -7,9 +7,11 @@ copied without its times, cut in half and copied, opened from other folders, and
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
-from contextlib import chdir
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,18 @@ from vq_checkpoints import write_original
 
 import shardmill as sm
 from shardmill.errors import ShardmillError, StaleError
+from shardmill.model.codec import to_plain
+from shardmill.running.engine import Job
+from shardmill.running.events import Event
+from shardmill.running.plan import store_plan
+from shardmill.running.runner import run_stage
+from shardmill.running.worker import work_job
 from shardmill.shards.ledger import Ledger
 from shardmill.shards.samples import open_samples
+from shardmill.sources.shapes.general import PairShape
+from shardmill.sources.source import Read, SourcePart
+from shardmill.sources.tars import TarSource
+from shardmill.stages.ingest import Ingest
 from shardmill.storage import objects
 
 # What may hold facts of one place: the fingerprint of the input, and lists for other readers.
@@ -204,6 +216,9 @@ def test_a_moved_project_is_complete(project: Path, tmp_path: Path) -> None:
     project.rename(there)
     check_project(below(there))
     assert files_of(there) == before
+    for name in ("shardlist.json", "shardindex.json"):  # which other readers take as they are
+        content = (there / "index" / name).read_text()
+        assert f"{there}/raw/0.tar" in content and str(tmp_path / "project") not in content
 
 
 def test_a_copy_without_times_is_complete(first: Path, tmp_path: Path) -> None:
@@ -340,3 +355,51 @@ def test_what_is_missing_is_named_and_taken_by_argument(project: Path, tmp_path:
         project / "tokens", apart / "packs.plan", apart / "packs", packs_per_shard=1, workers=0
     )
     assert made.report.num_done == 0
+
+
+def test_a_file_that_changes_after_it_was_listed_fails_its_units(tmp_path: Path) -> None:
+    make_raw(tmp_path)
+    stage = Ingest(source=TarSource(tars=(f"{tmp_path}/raw/*.tar",)), shape=PairShape())
+    ledger = Ledger(tmp_path / "out", "token")
+    ledger.make_folders()
+    ledger.make_drafts()
+    store_plan(ledger, stage, ledger.stored_inputs(stage.inputs()), list(stage.units()))
+    tar = tmp_path / "raw" / "0.tar"
+    tar.write_bytes(tar_of("x"))  # of the same size
+    done: list[Event] = []
+    job = Job(
+        stage=to_plain(stage),
+        out_dir=str(ledger.out_dir),
+        token="token",
+        retries=0,
+        max_skip_rate=0.0,
+    )
+    work_job(job, stage, ledger.read_units(), done.append)
+    failed = [event.message for event in done if event.kind == "failed"]
+    assert failed == [f"{tar}: was changed after it was listed"]
+    assert [event.unit for event in done if event.kind == "done"] == ["000001"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoChecksums(TarSource):
+    """A source of a user whose parts name neither a checksum nor a file."""
+
+    def parts(self, per_shard: int | None) -> Iterator[SourcePart]:
+        for number, part in enumerate(TarSource.parts(self, per_shard)):
+            yield SourcePart(input={"number": number}, num_rows=part.num_rows)
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        parts = [part.input for part in TarSource.parts(self, None)]
+        with TarSource.open(self) as read:
+            yield lambda part: read(parts[part["number"]])
+
+
+def test_where_nothing_has_a_checksum_another_time_is_another_input(tmp_path: Path) -> None:
+    make_raw(tmp_path)
+    stage = Ingest(source=NoChecksums(tars=(f"{tmp_path}/raw/*.tar",)), shape=PairShape())
+    assert run_stage(stage, tmp_path / "out", workers=0).complete
+    assert run_stage(stage, tmp_path / "out", workers=0).num_done == 0
+    os.utime(tmp_path / "raw" / "0.tar", ns=(1, 1))
+    with pytest.raises(StaleError, match=r"changed: .*0\.tar"):
+        run_stage(stage, tmp_path / "out", workers=0)

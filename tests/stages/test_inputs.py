@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,10 @@ from shardmill.stages.inputs import (
     open_unit,
     sample_inputs,
     sample_units,
+    tokens_behind,
 )
 from shardmill.stages.tokenize import count_row
+from shardmill.storage import objects
 
 
 @pytest.fixture
@@ -148,3 +151,16 @@ def test_tokens_and_codes_are_counted_as_their_stages_do(tmp_path: Path) -> None
     for shard in open_manifest(mixed.codes).shards:
         count_shard(codes, {role: mixed.codes / e.path for role, e in shard.files.items()})
     assert codes.stats == {"images": 6, "codes": 6 * 1024, "code grid|32x32": 6}
+
+
+def test_a_manifest_names_no_server_that_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(objects, "look", asked.append)
+    monkeypatch.setattr(objects, "list_all", lambda url, **_: asked.append(url))
+    manifest = open_manifest(folder)
+    for place in ("http://10.0.0.5/tokens", "s3://bucket/tokens", "../../tokens"):
+        hostile = replace(manifest, content="packs", reads={"tokens": (place,)})
+        assert tokens_behind(folder, hostile) == (folder, hostile)
+    assert asked == []

@@ -18,7 +18,9 @@ from shardmill.storage import path as paths
 from shardmill.storage.blob import open_blob
 from shardmill.storage.path import (
     REMOTE_SCHEMES,
+    Home,
     UrlPath,
+    absolute,
     as_path,
     expand,
     expand_braces,
@@ -223,3 +225,71 @@ def test_what_is_no_url_is_refused_and_not_quoted() -> None:
         paths.split_url(broken)
     with pytest.raises(ConfigError, match="cannot be the name"):
         paths.check_name("\udcf9" * 100)
+
+
+NAME = st.text("abc", min_size=1, max_size=3)
+
+
+@given(st.lists(NAME, min_size=1, max_size=4), st.lists(NAME, min_size=1, max_size=4))
+def test_a_place_is_found_again_from_wherever_its_folder_went(
+    folder: list[str], place: list[str]
+) -> None:
+    for top, new in (("/top/old", "/top/new/deep"), ("s3://bucket/old", "s3://bucket/x/y")):
+        home, there = Home(as_path(f"{top}/{'/'.join(folder)}")), f"{top}/{'/'.join(place)}"
+        stored = home.relative(there)
+        assert home.locate(stored) == there and top not in stored
+        moved = Home(as_path(f"{new}/{'/'.join(folder)}"))
+        assert moved.locate(stored) == f"{new}/{'/'.join(place)}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "place"),
+    [
+        ("/data/out", "/other/rows.jsonl"),  # nothing in common but the root
+        ("/out", "/rows.jsonl"),
+        ("/data/out", "s3://bucket/rows.jsonl"),
+        ("s3://bucket/out", "s3://another/rows.jsonl"),
+        ("s3://bucket/out", "/data/rows.jsonl"),
+    ],
+)
+def test_a_place_that_does_not_move_along_stays_whole(folder: str, place: str) -> None:
+    home = Home(as_path(folder))
+    assert home.relative(place) == home.locate(place) == place
+
+
+def test_links_above_a_folder_change_no_stored_place(tmp_path: Path) -> None:
+    for name in ("real/project/raw", "real/project/out", "far"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/project")
+    (tmp_path / "real/project/linked").symlink_to(tmp_path / "far")
+    for top in ("real/project", "link"):
+        home = Home(tmp_path / top / "out")
+        for other in ("real/project", "link"):
+            assert home.relative(f"{tmp_path}/{other}/raw/a.jsonl") == "../raw/a.jsonl"
+            # A link of the project itself stays: it may lead elsewhere after a move.
+            assert home.relative(f"{tmp_path}/{other}/linked/b") == "../linked/b"
+        assert home.locate("../raw/a.jsonl") == f"{tmp_path}/real/project/raw/a.jsonl"
+
+
+def test_no_stored_place_leaves_its_bucket() -> None:
+    with pytest.raises(FormatError, match="outside of s3://bucket"):
+        Home(as_path("s3://bucket/a/out")).locate("../../../secret/x")
+
+
+def test_places_are_typed_in_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    monkeypatch.chdir(tmp_path / "a")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for typed in ("b", "./b", "b/", "../a/b", "~/a/b", f"file://{tmp_path}/a/b", "../link"):
+        assert absolute(typed) == f"{tmp_path}/a/b", typed
+    assert absolute("../link/../x") == f"{tmp_path}/a/x"  # as the system sees it
+    assert absolute("*.jsonl") == f"{tmp_path}/a/*.jsonl"
+    assert absolute("s3://bucket/x/") == "s3://bucket/x"
+
+
+def test_a_text_names_paths_as_seen() -> None:
+    home = Home(Path("/data/project/raw"))
+    said = "/data/project/raw/a.jpg is not below '/data/project': see /data-2/x, /old/data/x, /etc"
+    seen = "a.jpg is not below '..': see /data-2/x, /old/data/x, /etc"
+    assert home.seen(said) == seen

@@ -156,13 +156,13 @@ def index(
     Nothing is copied and only headers are read. Samples of other programs have no documents, so
     that `ingest` comes before filter, tokenize or measure.
     """
-    from shardmill.formats.wids import PICKLE_NAME, write_shard_list, write_wids_index
+    from shardmill.formats.wids import has_lists, write_shard_list, write_wids_index
     from shardmill.stages.index import IndexTars
 
     stage = IndexTars(tars=tuple(to_texts(src)), media_sizes=media_sizes, interleaved=interleaved)
     made = _run(Samples, stage, out, run)
-    # A complete folder never changes, so its lists are made once, unless they are asked for anew.
-    if made.complete and (md5 or name or not (made.path / PICKLE_NAME).exists()):
+    # Made once, unless they are asked for anew or the tars are elsewhere now.
+    if made.complete and (md5 or name or not has_lists(made.path)):
         write_wids_index(made.path, name=name or made.path.name, with_md5=md5)
         write_shard_list(made.path)
     return made

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,16 @@ def _md5(url: str) -> str:
     finally:
         blob.close()
     return digest.hexdigest()
+
+
+def has_lists(folder: Path) -> bool:
+    """Say whether the lists are there and name the tars where they are: they hold whole paths."""
+    try:
+        listed = [shard["url"] for shard in orjson.loads((folder / JSON_NAME).read_bytes())[:1]]
+        places = [place.absolute(folder) for place in islice(tar_places(folder), 1)]
+        return listed == places and (folder / PICKLE_NAME).exists()
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def write_shard_list(folder: Path) -> tuple[Path, Path]:

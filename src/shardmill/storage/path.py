@@ -272,7 +272,7 @@ class Home:
         parent, _, name = place.rpartition("/")
         if parent not in self.known:
             self.known[parent] = self._relative_folder(parent or "/")
-        return os.path.normpath(f"{self.known[parent]}/{name}")
+        return os.path.normpath(f"{self.known[parent].rstrip('/')}/{name}")
 
     def locate(self, stored: str) -> str:
         """Return the absolute place that a stored one means."""
@@ -324,15 +324,20 @@ class Home:
 
         Over links as they were typed if that is shorter: they may lead elsewhere after a move.
         """
-        real, given = self._real(), os.path.abspath(self.folder)  # noqa: PTH100
-        there = os.path.realpath(folder)
-        ways = [
+        real, there = self._real(), os.path.realpath(folder)
+        # With the links of the first parts of the path followed, or of none, or of all.
+        tops = (folder, *map(str, Path(folder).parents))
+        ways = [(os.path.abspath(self.folder), folder)]  # noqa: PTH100
+        ways += [(real, os.path.realpath(top) + folder[len(top) :]) for top in tops]
+        found = [
             way
-            for target, start in ((folder, given), (folder, real), (there, real))
-            if not (way := os.path.relpath(target, start)).startswith("../" * start.count("/"))
+            for start, target in ways
+            if not f"{(way := os.path.relpath(target, start))}/".startswith(
+                "../" * start.count("/")
+            )
             and os.path.realpath(f"{real}/{way}") == there
         ]
-        return min(ways, key=len, default=folder)
+        return min(found, key=len, default=folder)
 
 
 def expand(pattern: str) -> list[str]:

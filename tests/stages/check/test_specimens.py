@@ -73,7 +73,7 @@ def test_packs_know_their_tokens_and_tokens_their_samples(tmp_path: Path) -> Non
     assert tokens_behind(samples, packs) == (tokens, open_manifest(tokens))
     assert space_of(samples, packs) == SPACE
     made = made_from(tokens, "tokens", samples=samples)
-    assert samples_behind(made) == samples
+    assert samples_behind(tokens, made) == samples
     assert tokens_behind(tokens, made) == (tokens, made)
 
 
@@ -82,8 +82,8 @@ def test_what_is_gone_or_unknown_is_left_out(tmp_path: Path) -> None:
     packs = made_from(samples, "packs", tokens=tmp_path / "gone")
     assert tokens_behind(samples, packs) == (samples, packs)
     assert space_of(samples, packs) is None
-    assert samples_behind(made_from(samples, "tokens", samples=tmp_path / "gone")) is None
-    assert samples_behind(made_from(samples, "codes", samples=samples)) is None
+    assert samples_behind(samples, made_from(samples, "tokens", samples=tmp_path / "gone")) is None
+    assert samples_behind(samples, made_from(samples, "codes", samples=samples)) is None
     tokens = write_token_folder(tmp_path / "tokens", [[]])
     (tokens / "shards" / "00000.idx").write_bytes(b"")
     assert space_of(samples, made_from(samples, "packs", tokens=tokens)) is None
