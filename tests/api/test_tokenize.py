@@ -83,6 +83,15 @@ def test_tables_of_text_need_no_samples(tmp_path: Path) -> None:
     assert from_plain(to_plain(stage)) == stage
 
 
+def test_other_content_of_a_text_table_is_not_left_out_unasked(tmp_path: Path) -> None:
+    table = tmp_path / "rows.jsonl"
+    table.write_text('{"text": "a", "url": "http://x/page", "answer": "b"}\n')
+    with pytest.raises(ConfigError, match=r"rows.jsonl: 'answer' .* by --extra answer"):
+        tokenize_stage({}, [str(table)])
+    made = tokenize_stage({"extra": ["answer"], "allow": ["/data"]}, [str(table)])
+    assert isinstance(made, TokenizeText) and made.allow == ("/data",)
+
+
 def test_a_path_says_what_a_tokenizer_is() -> None:
     assert to_tokenizer("llama.model") == SentencePieceText(path=Path("llama.model"))
     assert to_tokenizer("models/qwen") == HuggingFaceText(path=Path("models/qwen"))

@@ -623,7 +623,7 @@ OPTIONS = [
     case(
         "a limit of nothing",
         "ingest rows.jsonl out --limit 0",
-        refused("limit", out="nowhere"),
+        refused("nothing was kept", out="nowhere"),
         has={"rows.jsonl": [{"text": "a"}]},
     ),
     case(

@@ -71,6 +71,24 @@ def test_a_folder_of_tars_and_remote_ones(tmp_path: Path) -> None:
     assert remote.column("width").tolist() == [40, 0, 41, 0, 42, 0]
 
 
+def test_tars_are_listed_as_by_ingest(tmp_path: Path) -> None:
+    (tmp_path / "a" / "deep").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    make_tars(tmp_path / "a" / "deep")
+    make_tars(tmp_path / "b")
+    (tmp_path / "a" / "y.tar").symlink_to(tmp_path / "b" / "x-0.tar")
+    stage = IndexTars(tars=(str(tmp_path / "a"),))
+    with pytest.raises(FormatError, match=f"--allow {tmp_path / 'b'}"):
+        list(stage.units())
+    stage = IndexTars(tars=(str(tmp_path / "a"),), allow=(str(tmp_path / "b"),))
+    names = [Path(place).relative_to(tmp_path / "a") for place in stage.inputs()]
+    assert list(map(str, names)) == ["y.tar", "deep/x-0.tar", "deep/x-1.tar"]
+    with pytest.raises(ConfigError, match=r"x-0.tar is named twice"):
+        list(IndexTars(tars=(f"{tmp_path}/b/*.tar", f"{tmp_path}/b/x-0.tar")).units())
+    with pytest.raises(ConfigError, match="no file matches"):
+        list(IndexTars(tars=(f"{tmp_path}/c*.tar",)).units())
+
+
 def test_samples_that_cannot_be_addressed_are_rejected(tmp_path: Path) -> None:
     named = [("a.txt", b"1"), ("../b.txt", b"2"), ("a.jpg", b"3"), ("c.txt", b"4")]
     (tmp_path / "x.tar").write_bytes(tar_bytes(named + [("d.txt", b""), ("a.json", b"")]))
@@ -101,7 +119,7 @@ def test_empty_tars_have_an_empty_index(tmp_path: Path) -> None:
 
 
 def test_what_is_absent_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"no\.tar"):
+    with pytest.raises(ConfigError, match=r"no\.tar"):
         list(IndexTars(tars=(f"{tmp_path}/no.tar",)).units())
     with pytest.raises(ConfigError, match=r"no \.tar"):
         list(IndexTars(tars=(str(tmp_path),)).units())

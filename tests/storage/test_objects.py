@@ -249,6 +249,17 @@ def test_an_exchange_is_for_its_owner_only(store_url: str) -> None:
         objects.exchange(f"{store_url}/none", lambda c: True, b"")
 
 
+def test_where_nobody_answers_it_is_said_soon(
+    monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
+    monkeypatch.setattr(objects, "FIRST_PATIENCE_S", 0.1)
+    patience = os.environ.get(objects.PATIENCE_VARIABLE)
+    with pytest.raises(ConfigError, match=r"nobody answers at http://127.0.0.1:9, which"):
+        objects.check_answers("http://127.0.0.1:9/rows.jsonl")
+    objects.check_answers(f"{store_url}/gone")  # whoever reads it will say so
+    assert os.environ.get(objects.PATIENCE_VARIABLE) == patience
+
+
 def test_listings_have_names_sizes_and_order(store_url: str) -> None:
     names = ["a/2", "a/10", "b", "a.txt"]
     for name in names:

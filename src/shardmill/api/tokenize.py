@@ -8,15 +8,20 @@ meaning for the input is refused, never ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shardmill.api.values import to_plugin, to_spec, to_table
-from shardmill.errors import ConfigError, near
+from shardmill.errors import ConfigError, SampleError, near
 from shardmill.formats.finder import build_reader, kind_of_tokens
 from shardmill.model.codec import field_types, from_plain, to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import CODE_SOURCES, TEMPLATES, TEXT_TOKENIZERS, VISUAL_RULES
+from shardmill.sources.columns import unused_content
+from shardmill.sources.guess import first_rows
+from shardmill.sources.shapes.general import TextShape
+from shardmill.sources.tables import TableSource
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.path import as_path
@@ -26,10 +31,10 @@ from shardmill.tokens.text.tokenizer import TextSpec, load_once
 
 FOR_ALL = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*FOR_ALL, "overlong", "hook", "seed", "epoch")
-FOR_TEXT = (*FOR_ALL, "text_field", "per_shard")
+FOR_TEXT = (*FOR_ALL, "text_field", "per_shard", "allow")
 FOR_TOKENS = ("from", "space", "tokenizer")
 PLUGINS = ("tokenizer", "template", "codes", "rule", "space", "layout", "from")
-KNOWN = {*PLUGINS, *FOR_SAMPLES, *FOR_TEXT}
+KNOWN = {*PLUGINS, *FOR_SAMPLES, *FOR_TEXT, "extra"}
 
 
 def tokenize_stage(
@@ -85,16 +90,32 @@ def _tokenize_text(
             f"{inputs[0]} is no folder of samples, so only the template 'text' can read it: "
             "ingest it first for any other"
         )
-    useless = sorted(settings.keys() - {"tokenizer", "template", "space", *FOR_TEXT})
+    useless = sorted(settings.keys() - {"tokenizer", "template", "space", "extra", *FOR_TEXT})
     if useless:
         raise ConfigError(f"{useless[0]!r} needs samples: ingest {inputs[0]} first")
-    return TokenizeText(
+    stage = TokenizeText(
         files=tuple(inputs),
         tokenizer=tokenizer,
         template=template,
         space=space,
         **_checked(TokenizeText, settings, FOR_TEXT),
     )
+    _check_columns(stage, settings.get("extra", ()))
+    return stage
+
+
+def _check_columns(stage: TokenizeText, extra: Sequence[str]) -> None:
+    """Raise `ConfigError` if rows hold more content than the text, as `ingest` does."""
+    shape = TextShape(text=(stage.text_field,))
+    for place, rows, _ in first_rows(TableSource(files=stage.files, allow=stage.allow)):
+        for row in rows:
+            with suppress(SampleError):
+                document = shape.shape(row.fields)
+                for name, looks in unused_content(row.fields, document, extra, weak=False).items():
+                    raise ConfigError(
+                        f"{place}: {name!r} looks like {looks}, and only {stage.text_field!r} "
+                        f"becomes tokens: ingest it first, or leave it out by --extra {name}"
+                    )
 
 
 def _adopt(settings: Mapping[str, Any], inputs: Sequence[str]) -> AdoptTokens:

@@ -10,8 +10,9 @@ raise `RunFailed` if units failed, and `NothingKept` if nothing came of it.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
@@ -54,7 +55,7 @@ from shardmill.plugins import (
     TEXT_TOKENIZERS,
     VISUAL_RULES,
 )
-from shardmill.storage.path import is_remote
+from shardmill.storage.path import expand_braces, is_remote, plain_url, split_url
 from shardmill.storage.text import read_toml
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def ingest(
 
     inputs = to_texts(src)
     _refuse_inside(inputs, to_path(out))
+    _reach(inputs, run)
     chosen = to_table(source, where="source") if source else {"kind": None}
     root = None if media_root is None else to_texts(media_root)[0]
     given = {"media_root": root, "allow": to_texts(allow)}
@@ -149,17 +151,25 @@ def index(
     interleaved: bool = True,
     md5: bool = False,
     name: str | None = None,
+    allow: Inputs = (),
     **run: Unpack[RunOptions],
 ) -> Samples:
     """Index existing tars where they lie, and write the lists that wids and others read.
 
     Nothing is copied and only headers are read. Samples of other programs have no documents, so
-    that `ingest` comes before filter, tokenize or measure.
+    that `ingest` comes before filter, tokenize or measure. Links in a folder of tars may lead to
+    `allow`.
     """
     from shardmill.formats.wids import has_lists, write_shard_list, write_wids_index
     from shardmill.stages.index import IndexTars
 
-    stage = IndexTars(tars=tuple(to_texts(src)), media_sizes=media_sizes, interleaved=interleaved)
+    _reach(to_texts(src), run)
+    stage = IndexTars(
+        tars=tuple(to_texts(src)),
+        media_sizes=media_sizes,
+        interleaved=interleaved,
+        allow=tuple(str(to_path(place)) for place in many(allow)),
+    )
     made = _run(Samples, stage, out, run)
     # Made once, unless they are asked for anew or the tars are elsewhere now.
     if made.complete and (md5 or name or not has_lists(made.path)):
@@ -319,13 +329,16 @@ def tokenize(
     per_shard: int | None = None,
     seed: int | None = None,
     epoch: int | None = None,
+    allow: Inputs = (),
+    extra: str | Sequence[str] = (),
     **run: Unpack[RunOptions],
 ) -> Tokens:
     """Turn samples or plain text into token shards.
 
     `src` is a folder of samples, tables of plain text, or tokens of another program. `recipe` is a
     TOML file with any of these settings; arguments win over it. `codes` is what `sm.codes` made,
-    its folder, or another source of codes.
+    its folder, or another source of codes. Of text tables only the text becomes tokens: columns
+    that look like other content are refused unless `extra` names them; links may lead to `allow`.
 
         sm.tokenize(shards, "tokens", template="t2i", tokenizer="models/qwen", codes=codes)
     """
@@ -348,7 +361,10 @@ def tokenize(
         "per_shard": per_shard,
         "seed": seed,
         "epoch": epoch,
+        "allow": [str(to_path(place)) for place in many(allow)] or None,
+        "extra": many(extra) or None,
     }
+    _reach(to_texts(src), run)
     values = {} if recipe is None else read_toml(to_path(recipe))
     values |= {name: value for name, value in given.items() if value is not None}
     return _run(Tokens, tokenize_stage(values, to_texts(src)), out, run)
@@ -599,6 +615,18 @@ def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) ->
 def _run(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
     """Run a stage into a folder, and return what lies there."""
     return made(out, run_report(stage, out, options))
+
+
+def _reach(inputs: Sequence[str], run: RunOptions) -> None:
+    """Raise `ConfigError` if nobody answers at a url that is read, before anything is begun."""
+    from shardmill.running.progress import say_if_slow
+    from shardmill.storage.objects import check_answers
+
+    urls = [next(expand_braces(given)) for given in inputs if is_remote(given)]
+    for root, url in {split_url(url).root: url for url in reversed(urls)}.items():
+        slow = say_if_slow(sys.stderr, f"waiting for {plain_url(root)}")
+        with slow if run.get("progress") else nullcontext():
+            check_answers(url)
 
 
 def _refuse_inside(inputs: Sequence[str], out: Path) -> None:

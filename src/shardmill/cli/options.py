@@ -82,6 +82,13 @@ filter_option: Option = click.option(
     help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
 )
 
+raw_allow_option: Option = click.option(
+    "--allow",
+    multiple=True,
+    metavar="DIR|URL",
+    help="Also read what lies here, if rows or links lead to it: a folder, a store, a web server.",
+)
+
 # The page reads nothing outside of its folder unasked.
 allow_option: Option = click.option(
     "--allow",

@@ -19,6 +19,7 @@ from shardmill.cli.options import (
     filter_option,
     folder_argument,
     limit_option,
+    raw_allow_option,
     run_options,
 )
 from shardmill.cli.report import (
@@ -58,12 +59,7 @@ from shardmill.tokens.layout import LAYOUTS
     help=f"What a row is: {', '.join(SHAPES)} or package.module:Class.  [default: look at rows]",
 )
 @click.option("--media-root", metavar="DIR", help="Where relative paths of media in rows begin.")
-@click.option(
-    "--allow",
-    multiple=True,
-    metavar="DIR|URL",
-    help="Also let rows read what lies here: a folder, a store, a web server that is not public.",
-)
+@raw_allow_option
 @filter_option
 @click.option("--key", metavar="COLUMN", help="The column that holds a unique key of each row.")
 @click.option(
@@ -132,6 +128,7 @@ def ingest(src: tuple[str, ...], out: Path, **flags: Any) -> None:
 )
 @click.option("--md5", is_flag=True, help="Put md5 sums into shardindex.json; reads every byte.")
 @click.option("--name", help="The name in shardindex.json.  [default: the folder's]")
+@raw_allow_option
 @run_options
 def index(src: tuple[str, ...], out: Path, **flags: Any) -> None:
     """Index existing tars where they lie.
@@ -326,6 +323,13 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
 )
 @click.option("--seed", type=int, help="For the random choices of templates.  [default: 0]")
 @click.option("--epoch", type=int, help="Another number makes other choices.  [default: 0]")
+@raw_allow_option
+@click.option(
+    "--extra",
+    multiple=True,
+    metavar="COLUMN",
+    help="Leave this column of a text table out, whatever it looks like.",
+)
 @run_options
 def tokenize(src: tuple[str, ...], out: Path, **flags: Any) -> None:
     """Turn samples or plain text into token shards.

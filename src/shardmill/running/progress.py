@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import TextIO
 
 from shardmill import humanize as wording
@@ -21,6 +22,7 @@ WINDOW_S = 60.0
 MIN_UNITS_IN_WINDOW = 20
 # Pauses between lines where there is no terminal: short at first, then longer.
 MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 60.0
+SLOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +231,18 @@ def show_progress(stream: TextIO) -> Iterator[OnEvent]:
             yield on_event
     else:
         yield PlainLines(stream)
+
+
+@contextmanager
+def say_if_slow(stream: TextIO, text: str) -> Iterator[None]:
+    """Write a line if what happens inside takes longer than a second."""
+    timer = Timer(SLOW_S, lambda: print(text, file=stream, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class PlainLines:

@@ -98,6 +98,8 @@ def looks_like(name: str, value: Any, beside: Collection[str], *, weak: bool) ->
         return look if look in MEDIA else "bytes"
     if look == "an answer":
         return look
+    if isinstance(value, bool) and look == "labels":
+        return "a verdict"
     if _is_number(value):
         is_label = look == "labels" and isinstance(value, list) and "text" not in beside
         return look if is_label else ""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,14 +19,15 @@ import xxhash
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.header import probe
-from shardmill.model.codec import PlaceName, Plain
+from shardmill.model.codec import PlaceName, Plain, RootName
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.arrays import Arrays, write_arrays
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
-from shardmill.sources.source import fingerprint, media_kind, size_or_tag, stamp
+from shardmill.sources.source import fingerprint, list_files, media_kind, size_or_tag, stamp
+from shardmill.sources.tars import tar_stem
 from shardmill.storage.blob import Blob, open_blob
-from shardmill.storage.path import as_path, expand, is_remote
+from shardmill.storage.path import as_path, is_remote
 
 REMOTE_HEAD_BYTES = 256 << 10  # holds the headers of all but odd files, for one request each
 
@@ -45,6 +45,7 @@ class IndexTars:
     tars: tuple[PlaceName, ...]
     interleaved: bool = True
     media_sizes: bool = False
+    allow: tuple[RootName, ...] = ()
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return the tars."""
@@ -82,12 +83,11 @@ class IndexTars:
         return fingerprint(map(as_path, self._urls()))
 
     def _urls(self) -> Iterator[str]:
-        for pattern in self.tars:
-            for url in expand(pattern):
-                if is_remote(url):
-                    yield url
-                else:
-                    yield from _local_tars(Path(url.removeprefix("file://")).absolute())
+        given = [place.removeprefix("file://") for place in self.tars]
+        found = [str(tar.path.absolute()) for tar in list_files(given, tar_stem, self.allow)]
+        if not found:
+            raise ConfigError(f"{', '.join(self.tars)} holds no .tar files")
+        yield from found
 
     def _index(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         walked = self._walked(*unit.places)
@@ -126,15 +126,6 @@ def walk(
         unknown = _read_sizes(blob, rows) if media_sizes else Counter[str]()
         arrays = rows.arrays(as_path(url), end=found.end, num_bytes=blob.num_bytes)
         return Walked(grouped, len(rows), arrays, unknown)
-
-
-def _local_tars(path: Path) -> list[str]:
-    if not path.is_dir():
-        return [str(path)]
-    found = sorted(str(tar) for tar in path.glob("*.tar"))
-    if not found:
-        raise ConfigError(f"{path} holds no .tar files")
-    return found
 
 
 def _count(grouped: Grouped, tally: Tally) -> None:

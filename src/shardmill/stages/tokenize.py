@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError
-from shardmill.model.codec import Named, PlaceName, Plain
+from shardmill.model.codec import Named, PlaceName, Plain, RootName
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
@@ -316,6 +316,7 @@ class TokenizeText:
     block_size: int | None = None
     per_shard: int | None = None
     limit: int | None = None
+    allow: tuple[RootName, ...] = ()
     max_row_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -361,7 +362,7 @@ class TokenizeText:
 
     def _tables(self) -> list[Listed]:
         """Return the files, all of which must hold lines of JSON; no file at all is refused."""
-        tables = list(list_files(self.files, table_stem))
+        tables = list(list_files(self.files, table_stem, self.allow))
         if not tables:
             raise ConfigError(f"there are no tables of text in {', '.join(self.files)}")
         for listed in tables:

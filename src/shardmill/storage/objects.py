@@ -49,6 +49,7 @@ FIRST_WINDOW = 256 << 10
 LARGEST_WINDOW = 8 << 20
 PATIENCE_VARIABLE = "SHARDMILL_STORE_PATIENCE_S"
 PATIENCE_S = 120.0
+FIRST_PATIENCE_S = 5.0  # before any work; connecting may take 10 s more
 NUM_TRIES = 5
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
@@ -121,6 +122,31 @@ def look(url: str) -> ObjectInfo:
             call(found, "get_range", start=0, length=1)
         raise
     return _info(meta, found.path.rpartition("/")[2])
+
+
+def check_answers(url: str) -> None:
+    """Raise `ConfigError` within some seconds if nobody answers at a url.
+
+    What is not there, or not ours to read, is for whoever reads it.
+    """
+    before = os.environ.get(PATIENCE_VARIABLE)
+    os.environ[PATIENCE_VARIABLE] = str(min(FIRST_PATIENCE_S, float(before or PATIENCE_S)))
+    try:
+        look(url)
+    except FileNotFoundError:
+        return
+    except StoreError as error:
+        if error.passing:
+            root = split_url(url).root
+            raise ConfigError(
+                f"nobody answers at {plain_url(root)}, which {plain_url(url)} needs: check the "
+                "address, the network and the proxy"
+            ) from None
+    finally:
+        if before is None:
+            del os.environ[PATIENCE_VARIABLE]
+        else:
+            os.environ[PATIENCE_VARIABLE] = before
 
 
 def get(url: str) -> bytes:
