@@ -112,7 +112,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_MODULES[name]), name)
+    try:
+        found = getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        from shardmill.errors import missing_extra
+
+        raise missing_extra(error) or error from error
     globals()[name] = found
     return found
 

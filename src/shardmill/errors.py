@@ -3,16 +3,23 @@
 No message holds a secret: every text of an error, an event, a failure or a reject goes through
 `mask`, which leaves out what stands in a url for keys.
 
-Optional packages, imported where they are used; a missing one says what to install. `foreign` is
-the gate at which other people's code meets one sample.
+Optional packages are imported where they are used (`need`); what a stage will need is checked
+before its workers start (`check_packages`). One that is missing, or older than pyproject.toml asks
+for, is told with the extra that brings it.
+
+`foreign` is the gate at which other people's code meets one sample.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 ADDRESS = re.compile(r" (?:at|@) 0x[0-9a-fA-F]{4,}")
@@ -79,12 +86,7 @@ class ConfigError(ShardmillError):
 
 
 class MissingExtra(ConfigError):
-    """An optional package that this command needs is not installed."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"this needs the package {package!r}: install it with pip install 'shardmill[{extra}]'"
-        )
+    """Optional packages that are needed are not installed, or are too old."""
 
 
 class FormatError(ShardmillError):
@@ -171,12 +173,110 @@ class StoreError(ShardmillError, OSError):
 
 def need(module: str, *, extra: str) -> Any:
     """Return the imported module, or raise `MissingExtra` that names the extra to install."""
+    package = package_of(module)
     try:
-        return import_module(module)
+        found = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and module.split(".")[0] == error.name.split(".")[0]:
-            raise MissingExtra(module.split(".")[0], extra) from error
+            raise MissingExtra(_told({package: None}, extra)) from error
         raise
+    _check_floor(package)
+    return found
+
+
+def check_packages(packages: Iterable[str]) -> None:
+    """Raise `MissingExtra` that names all of these packages which are missing or too old."""
+    faults = {}
+    for name in dict.fromkeys(packages):
+        found = installed(name) if find_spec(_MODULES.get(name, name)) else None
+        floor = requirements()[name].floor if name in requirements() else "0"
+        if found is None or numbers_of(found) < numbers_of(floor):
+            faults[name] = found
+    if faults:
+        raise MissingExtra(_told(faults))
+
+
+def missing_extra(error: BaseException) -> MissingExtra | None:
+    """Return what to install if an import failed because an optional package is not there."""
+    name = package_of(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return MissingExtra(_told({name: None})) if name in requirements() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The oldest version of a package that works, and the extras of which it is a part."""
+
+    floor: str
+    extras: tuple[str, ...]
+
+
+# "av>=17; extra == 'video'" is av, 17 and video.
+_REQUIREMENT = re.compile(
+    r"([\w.-]+)(?:\[.*?\])?(?:>=([\w.]+))?.*?(?:; *extra *== *['\"](\w+)['\"])?$"
+)
+_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}
+_MODULES = {package: module for module, package in _PACKAGES.items()}
+
+
+@cache
+def requirements() -> Mapping[str, Requirement]:
+    """Return what pyproject.toml says of each optional package, as this installation has it."""
+    from importlib import metadata  # takes as long as all of shardmill
+
+    found: dict[str, Requirement] = {}
+    try:
+        lines = metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:  # the sources alone, not installed
+        return found
+    for parts in filter(None, map(_REQUIREMENT.match, lines)):
+        if parts[3] and parts[1] != PACKAGE:
+            before = found.get(parts[1].lower(), Requirement("0", ()))
+            floor = max(before.floor, parts[2] or "0", key=numbers_of)
+            found[parts[1].lower()] = Requirement(floor, (*before.extras, parts[3]))
+    return found
+
+
+def package_of(module: str) -> str:
+    """Return the name under which a module's package is installed."""
+    top = module.partition(".")[0]
+    return _PACKAGES.get(top, top)
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """'2.10.0rc1' -> (2, 10, 0): enough to compare with a floor."""
+    return tuple(int(part) for part in re.findall(r"(?:^|\.)(\d+)", version))
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package that is installed, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _check_floor(package: str) -> None:
+    if installed(package) is not None:
+        check_packages([package])
+
+
+def _told(faults: Mapping[str, str | None], extra: str = "") -> str:
+    """Return which packages lack, what is there of them, and the fewest extras that bring them."""
+    words, known = [], requirements()
+    for name, found in faults.items():
+        floor = f" {known[name].floor} or later" if name in known else ""
+        words.append(f"{name}{floor} ({f'{found} is' if found else 'not'} installed)")
+    holders = [set(known[name].extras) if name in known else {extra} for name in faults]
+    # The one extra that has them all, else for each the smallest that has it.
+    sizes = Counter(extra for one in known.values() for extra in one.extras)
+    shared = set.intersection(*holders)
+    choices = [shared] if shared else holders
+    chosen = {min(one, key=lambda extra: (sizes[extra], extra)) for one in choices}
+    wanted = ",".join(sorted(chosen))
+    return f"this needs {', '.join(words)}: pip install '{PACKAGE}[{wanted}]'"
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from shardmill.api.values import (
     to_table,
     to_texts,
 )
-from shardmill.errors import ConfigError, FormatError, NothingKept
+from shardmill.errors import ConfigError, FormatError, NothingKept, check_packages
 from shardmill.model.stage import Stage, listed
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
@@ -276,6 +276,8 @@ def codes(
         stage = AdoptCodes(input_dir=to_path(src), codes=source, num_codes=num_codes, limit=limit)
         return _run(Codes, stage, out, run)
     from shardmill.stages.codes import EncodeImages
+
+    check_packages(EncodeImages.needs)  # before the first import of torch
     from shardmill.tokens.vq.encode import count_devices
     from shardmill.tokens.vq.tokenizer import recognise
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
@@ -26,11 +24,10 @@ import click
 from shardmill import __version__, humanize
 from shardmill.cli import output
 from shardmill.cli.options import json_option
+from shardmill.errors import installed, numbers_of, requirements
 from shardmill.machine import count_cpus
 
 State = Literal["good", "missing", "bad"]
-# "av>=14; extra == 'video'" is av, 14 and video.
-REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\w.]+))?.*?(?:; *extra *== *['\"](\w+)['\"])?$")
 FOR_WHAT = {
     "tables": "parquet, Arrow and .zst tables",
     "lmdb": "media in LMDB files",
@@ -40,7 +37,8 @@ FOR_WHAT = {
     "text": "tokenizers and chat templates",
     "fast": "compiled planning, fast tokenizers",
     "view": "the page and the report",
-    "train": "loaders, image codes, Hugging Face processors",
+    "codes": "image codes",
+    "train": "loaders, Hugging Face processors",
     "ray": "Ray clusters",
 }
 COMPILED = {
@@ -92,21 +90,23 @@ def _compiled() -> Iterator[Finding]:
 
 def _extras() -> Iterator[Finding]:
     wanted: dict[str, dict[str, str]] = {}
-    for line in requires("shardmill") or []:
-        found = REQUIREMENT.match(line)
-        if found and found[3] and not line.startswith("shardmill["):
-            wanted.setdefault(found[3], {})[found[1]] = found[2] or "0"
+    for package, requirement in requirements().items():
+        for extra in requirement.extras:
+            wanted.setdefault(extra, {})[package] = requirement.floor
     for extra, floors in wanted.items():
-        versions = {package: _version(package) for package in floors}
+        versions = {package: installed(package) for package in floors}
         told = []
         for package, has in versions.items():
-            old = has is not None and _numbers(has) < _numbers(floors[package])
+            old = has is not None and numbers_of(has) < numbers_of(floors[package])
             need = f", older than {floors[package]}" if old else ""
             told.append(f"{package} {has}{need}" if has else f"no {package}")
         listed = ", ".join(told)
-        if None in versions.values() or "older than" in listed:
-            use = f" ({FOR_WHAT[extra]})" if extra in FOR_WHAT else ""
-            todo = f"pip install 'shardmill[{extra}]'"
+        use = f" ({FOR_WHAT[extra]})" if extra in FOR_WHAT else ""
+        todo = f"pip install 'shardmill[{extra}]'"
+        if "older than" in listed:
+            # What is there is used, and the commands that need it refuse it.
+            yield Finding("extras", extra, "bad", listed + use, todo)
+        elif None in versions.values():
             yield Finding("extras", extra, "missing", listed + use, todo)
         else:
             yield Finding("extras", extra, "good", listed)
@@ -114,8 +114,8 @@ def _extras() -> Iterator[Finding]:
 
 def _processors() -> Iterator[Finding]:
     """Yield whether torchvision loads; processors of transformers cannot be imported otherwise."""
-    found = _version("torchvision")
-    if _version("transformers") is None or _version("torch") is None:
+    found = installed("torchvision")
+    if installed("transformers") is None or installed("torch") is None:
         return
     use = "for transformers' processors of images and videos"
     if found is None:
@@ -125,14 +125,14 @@ def _processors() -> Iterator[Finding]:
     try:
         import_module("torchvision")
     except (ImportError, RuntimeError, OSError) as error:  # built for another torch, or for CUDA
-        todo = f"install the torchvision that was built with torch {_version('torch')}"
+        todo = f"install the torchvision that was built with torch {installed('torch')}"
         yield Finding("extras", "torchvision", "missing", f"{found} does not load: {error}", todo)
     else:
         yield Finding("extras", "torchvision", "good", f"{found}, {use}")
 
 
 def _gpus() -> Iterator[Finding]:
-    if _version("torch") is None:
+    if installed("torch") is None:
         yield Finding("GPU", "torch", "missing", "not installed", "pip install 'shardmill[train]'")
         return
     import torch
@@ -148,7 +148,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _codecs() -> Iterator[Finding]:
-    if _version("pillow") is not None:
+    if installed("pillow") is not None:
         from PIL import features
 
         names = {"jpg": "jpg", "png": "zlib", "webp": "webp", "avif": "avif"}
@@ -157,7 +157,7 @@ def _codecs() -> Iterator[Finding]:
             todo = "" if has else "install a Pillow wheel from PyPI: it has all of these"
             text = "decodes" if has else "cannot be decoded"
             yield Finding("codecs", name, "good" if has else "missing", text, todo)
-    if _version("av") is not None:
+    if installed("av") is not None:
         import av
 
         known = set(av.codecs_available)
@@ -202,20 +202,8 @@ def _limits() -> Iterator[Finding]:
     yield Finding("limits", "open files", "good" if enough else "missing", text, todo)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """'2.10.0rc1' -> (2, 10, 0): enough to compare with a floor."""
-    return tuple(int(part) for part in re.findall(r"(?:^|\.)(\d+)", version))
-
-
 def _last(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _output(*words: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from shardmill import __version__, humanize
-from shardmill.errors import ShardmillError, mask, near
+from shardmill.errors import ShardmillError, mask, missing_extra, near
 
 # verb -> (module:command, one line of help), in the order of the pipeline
 VERBS: dict[str, tuple[str, str]] = {
@@ -168,6 +168,7 @@ def main() -> NoReturn:
 
 def _tell(error: Exception) -> int:
     """Print an error, as a person or a program wants it, and return the exit code."""
+    error = missing_extra(error) or error
     told: BaseException = error
     if isinstance(error, click.exceptions.Abort):  # Ctrl-C, or a run that a signal stopped
         told = error.__cause__ or KeyboardInterrupt()

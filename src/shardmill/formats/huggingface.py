@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -73,6 +73,8 @@ ASPECTS: dict[str, Aspect] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceFormat(Format):
     """A table in Arrow or parquet files, with these columns in this order."""
+
+    needs: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     files: TableFile = "arrow"
     columns: tuple[str, ...] = ("keys", "input_ids", "loss_mask", "modality", "lengths", "media")

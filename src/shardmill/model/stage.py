@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -293,6 +293,17 @@ class WholeStage(Stage, Protocol):
         Called when every unit has its receipt and before the manifest is written; perhaps twice,
         perhaps at the same time: the bytes are a function of what was given.
         """
+
+
+def packages_of(spec: object) -> Iterator[str]:
+    """Yield the optional packages that a stage and the plugins in it say they need, in `needs`."""
+    if is_dataclass(spec):
+        yield from getattr(spec, "needs", ())
+        for one in fields(spec):
+            yield from packages_of(getattr(spec, one.name))
+    elif isinstance(spec, tuple):
+        for part in spec:
+            yield from packages_of(part)
 
 
 def skip_budget(num_in: int, max_skip_rate: float) -> int:

@@ -35,11 +35,12 @@ from shardmill.errors import (
     ShardmillError,
     StoreError,
     UnitFailed,
+    check_packages,
 )
 from shardmill.machine import count_cpus
 from shardmill.model.codec import build, change_places, from_plain, texts_of, to_plain
 from shardmill.model.manifest import Manifest, Receipt, stage_digest
-from shardmill.model.stage import Stage, Unit
+from shardmill.model.stage import Stage, Unit, packages_of
 from shardmill.plugins import ENGINES
 from shardmill.running.engine import Assignment, Engine, Job
 from shardmill.running.events import Event, EventHub, EventLog, OnEvent, is_fatal
@@ -114,6 +115,8 @@ def run_stage(
         lock_name = _lock_name(engine, part)
         ledger = replace(ledger, token=new_token(lock_name))
         engine.check()
+        if engine.is_local:  # elsewhere other packages may be installed than here
+            check_packages(packages_of(stage))
         job = Job(
             stage=to_plain(stage),
             out_dir=str(ledger.out_dir),

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError
+from shardmill.errors import ConfigError, SampleError, check_packages
 from shardmill.machine import count_cpus
 from shardmill.media.geometry import Geometry, ResizeCrop
 from shardmill.media.header import probe
@@ -84,6 +84,7 @@ class EncodeImages(OverSamples):
     version: ClassVar[int] = 1
     content: ClassVar[str] = "codes"
     works_on: ClassVar[str] = "images"
+    needs: ClassVar[tuple[str, ...]] = ("torch", "pillow", "simplejpeg")
 
     tokenizer: ImageTokenizer
     geometry: Geometry
@@ -479,6 +480,7 @@ def codebook_use(folder: Path) -> CodebookUse:
 
 def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[Reconstruction]:
     """Yield every image of the samples with these keys beside what its codes decode to."""
+    check_packages(EncodeImages.needs)
     import torch
 
     spec = spec_of(folder)

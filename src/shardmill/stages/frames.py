@@ -92,6 +92,13 @@ class SampleFrames(OverSamples):
         if self.list_fps is not None and getattr(self.sampler, "needs_changes", False):
             raise ConfigError("scenes are found in videos, not in lists of frames: no list_fps")
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The packages that read videos and write frames."""
+        if isinstance(self.sampler, WholeVideo):
+            return ("av",) if self.sampler.check else ()
+        return ("av", "simplejpeg" if self.images.format == "jpg" else "pillow")
+
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
         return sample_units(self.input_dir, self.limit)
@@ -110,8 +117,8 @@ class SampleFrames(OverSamples):
             for number in range(num_wanted(unit, shard)):
                 with tally.sample(shard.index.keys[number]):
                     stored = StoredSample.read(shard, number)
-                    sample, sizes = self._frame(stored, sizes_of(number))
                     self._count_videos(tally, stored.sample.document.segments)
+                    sample, sizes = self._frame(stored, sizes_of(number))
                     writer.add(sample, sizes)
                     count_sample(tally, sample, sizes)
 

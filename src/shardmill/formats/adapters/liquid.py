@@ -71,6 +71,11 @@ class LiquidFormat(Format):
     column: Literal["vqcode_512", "vqcode_multi768"] = "vqcode_512"
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The package that writes tables."""
+        return () if self.files == "jsonl" else ("pyarrow",)
+
+    @property
     def keeps(self) -> frozenset[Aspect]:
         """Text and codes; the shape of an image follows from its size."""
         return frozenset({"text", "codes", "spans"})
