@@ -2,16 +2,25 @@ from __future__ import annotations
 
 import errno
 import json
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from shardmill import errors
 from shardmill.errors import (
     FormatError,
+    MissingExtra,
+    Requirement,
     SampleError,
     ShardmillError,
     UnitFailed,
+    check_packages,
     foreign,
+    missing_extra,
+    need,
+    numbers_of,
     plugin,
 )
 
@@ -95,3 +104,68 @@ def test_a_plugin_that_raises_by_mistake_stops_the_unit_and_is_named() -> None:
         raise SampleError("no text")
     with pytest.raises(MemoryError), plugin(OwnShape(), "a-1"):
         raise MemoryError
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is installed, of what four extras ask for."""
+    asked = {
+        "av": Requirement("17", ("video",)),
+        "json": Requirement("2.10", ("text", "everything")),
+        "pillow": Requirement("10", ("image", "codes")),
+        "torch": Requirement("2.4", ("train", "codes", "everything")),
+        "torchdata": Requirement("0.11", ("train",)),
+    }
+    there = {"json": "2.9.5", "pillow": "10.0.1"}
+    monkeypatch.setattr(errors, "requirements", lambda: asked)
+    monkeypatch.setattr(errors, "installed", there.get)
+    errors._check_floor.cache_clear()
+    return there
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (["pillow"], None),
+        (["av"], r"this needs av 17 or later \(not installed\): pip install 'shardmill\[video\]'"),
+        (["torch"], r"shardmill\[codes\]'"),
+        (["torch", "torchdata"], r"torch 2\.4 .*, torchdata 0\.11 .*: .*shardmill\[train\]'"),
+        (["av", "json", "pillow"], r"json 2\.10 or later \(2\.9\.5 is.*shardmill\[text,video\]'"),
+    ],
+)
+def test_all_packages_that_lack_are_told_with_the_fewest_extras(
+    packages: dict[str, str], wanted: list[str], told: str | None
+) -> None:
+    if told is None:
+        check_packages(wanted)
+        return
+    with pytest.raises(MissingExtra, match=told):
+        check_packages(wanted)
+
+
+def test_a_package_below_its_floor_is_not_used(packages: dict[str, str]) -> None:
+    with pytest.raises(MissingExtra, match=r"2\.9\.5 is installed"):
+        need("json", extra="text")
+    packages["json"] = "2.10.0rc1"
+    errors._check_floor.cache_clear()
+    assert need("json", extra="text") is json
+
+
+def test_an_import_that_failed_somewhere_says_what_to_install(packages: dict[str, str]) -> None:
+    told = missing_extra(ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"))
+    assert told is not None and "shardmill[codes]" in str(told)
+    assert missing_extra(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+    assert missing_extra(ValueError("torch")) is None
+    assert numbers_of("2.10.0rc1") > numbers_of("2.9")
+
+
+def test_an_extra_brings_what_a_stage_needs() -> None:
+    from shardmill.media.samplers import Uniform
+    from shardmill.stages.codes import EncodeImages
+    from shardmill.stages.frames import SampleFrames
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = {name: " ".join(of) for name, of in project["optional-dependencies"].items()}
+    assert all(package in extras["codes"] for package in EncodeImages.needs)
+    frames = SampleFrames(input_dir=Path(), sampler=Uniform()).needs
+    assert all(package in f"{extras['video']} {extras['image']}" for package in frames)
