@@ -119,6 +119,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     there = {"json": "2.9.5", "pillow": "10.0.1"}
     monkeypatch.setattr(errors, "requirements", lambda: asked)
     monkeypatch.setattr(errors, "installed", there.get)
+    monkeypatch.setattr(errors, "find_spec", lambda module: module)
     errors._check_floor.cache_clear()
     return there
 

@@ -105,7 +105,7 @@ def test_what_workers_inherit_is_put_back(rows: str, monkeypatch: pytest.MonkeyP
         (lambda: sm.ingest(".", "out"), "lies inside of the input"),
         (lambda: sm.filter(["a", "b"], "out"), "one place"),  # type: ignore[arg-type]
         (lambda: sm.frames("rows.jsonl", "out", clip="1"), "START,END"),
-        (lambda: sm.codes("rows.jsonl", "out"), "give a tokenizer"),
+        (lambda: sm.codes("rows.jsonl", "out"), "give the weights"),
         (lambda: sm.measure("rows.jsonl", "out", model="llava"), "estimate"),
         (lambda: sm.check("rows.jsonl", same="x", ignore="colour"), "no aspect 'colour'"),
     ],

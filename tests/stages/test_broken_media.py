@@ -51,7 +51,7 @@ def test_stages_reject_what_is_broken_and_keep_the_rest(tmp_path: Path) -> None:
     lenient: Any = {"workers": 0, "max_skip_rate": 1.0}
     samples = sm.ingest(tmp_path / "rows.jsonl", tmp_path / "samples", **lenient)
     assert len(samples) + sum(samples.skipped.values()) == len(rows)
-    frames = sm.frames(samples, tmp_path / "frames", sampler="uniform", **lenient)
+    frames = sm.frames(samples, tmp_path / "frames", sampler="uniform,count=4", **lenient)
     assert len(frames) + sum(frames.skipped.values()) == len(samples)
     write_original(tmp_path / "vq")
     codes = sm.codes(

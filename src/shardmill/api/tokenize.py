@@ -25,6 +25,7 @@ from shardmill.sources.tables import TableSource
 from shardmill.stages.adopt import AdoptTokens
 from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.path import as_path
+from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
 from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.tokenizer import TextSpec, load_once
@@ -57,13 +58,17 @@ def tokenize_stage(
     if "per_shard" in settings:
         raise ConfigError("per_shard is for text tables: a shard of samples stays a shard")
     codes, rule = settings.get("codes"), settings.get("rule")
+    codes = None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes")
+    layout = _layout(settings.get("layout", "codes"))
+    if isinstance(codes, ShardCodes) and layout.patch is None:
+        codes.check_space(space)
     return Tokenize(
         input_dir=as_path(inputs[0]),
         tokenizer=tokenizer,
         template=template,
         space=space,
-        layout=_layout(settings.get("layout", "codes")),
-        codes=None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes"),
+        layout=layout,
+        codes=codes,
         rule=None if rule is None else to_plugin(VISUAL_RULES, rule, where="rule"),
         **_checked(Tokenize, settings, FOR_SAMPLES),
     )

@@ -283,8 +283,10 @@ def codes(
 
     given = {} if weights is None else {"weights": str(to_path(weights))}
     if tokenizer is not None:
-        if given:
+        if isinstance(tokenizer, str | Mapping):
             tokenizer = {**to_table(tokenizer, where="tokenizer"), **given}
+            if tokenizer.get("kind") in IMAGE_TOKENIZERS and "weights" not in tokenizer:
+                raise ConfigError(f"{tokenizer['kind']} needs weights: name them by --weights PATH")
         encoder = to_plugin(IMAGE_TOKENIZERS, tokenizer, where="tokenizer").pinned()
     elif given:
         encoder = recognise(given["weights"])

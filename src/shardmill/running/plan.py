@@ -289,7 +289,10 @@ def check_kept(out_dir: Path, stage: Stage, manifest: Manifest) -> None:
         return
     samples = humanize.plural(manifest.num_in, "sample")
     if manifest.num_kept:
-        problem = f"{samples} in, and none has {wanted}"
+        others = f", {listed(manifest.skipped)}, and none of the others" if manifest.skipped else ""
+        problem = f"{samples} in{others or ', and none'} has {wanted}"
+        if wanted == "images" and manifest.stats.get("videos"):
+            problem += ", but videos: take their frames first (shardmill frames)"
     elif manifest.num_in:
         problem = f"{samples} in, {listed(manifest.skipped)}"
     else:

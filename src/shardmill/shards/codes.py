@@ -182,6 +182,11 @@ class CodeJoin:
     _last: str = ""
     _open: dict[str, CodeCursor] = field(default_factory=dict)
 
+    @property
+    def num_codes(self) -> int:
+        """The size of the codebook, 0 if there are no codes."""
+        return next((open_codes(path).num_codes for path in self.paths.values()), 0)
+
     def images(self, key: str, shard_name: str = "") -> list[ImageCodes]:
         """Return the images of a sample in the order of its document.
 

@@ -190,6 +190,7 @@ class _Reading:
     def __init__(self, shard: SampleShard, limit: int, tally: Tally) -> None:
         self._shard, self._limit, self._tally = shard, limit, tally
         self._samples: list[tuple[str, list[str] | SampleError]] = []
+        self._num_videos = 0
 
     def images(self) -> Iterator[memoryview | bytes]:
         """Yield every image of every sample, in the order of `rows`."""
@@ -198,6 +199,7 @@ class _Reading:
             try:
                 sample = parse_sample(key, raw)
                 media = [segment.media for segment in sample.document.media("image")]
+                self._num_videos += len(sample.document.media("video"))
                 missing = [name for name in media if name not in sample.media]
                 if missing:
                     raise SampleError("missing media", f"{key!r} has no medium {missing[0]!r}")
@@ -212,6 +214,8 @@ class _Reading:
     ) -> list[tuple[str, list[ImageCodes]]]:
         """Return key and codes of each sample that is kept, and account for all of them."""
         rows, dtype, rest = [], code_dtype(num_codes), iter(outcomes)
+        if self._num_videos:  # which may be why there are no images
+            tally.count("videos", self._num_videos)
         for key, media in self._samples:
             with tally.sample(key):
                 if isinstance(media, SampleError):

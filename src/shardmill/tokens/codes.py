@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import Document, Sample, Segment
+from shardmill.model.space import TokenSpace
 from shardmill.shards.arrays import load_npy
 from shardmill.shards.codes import CodeJoin, join_codes
 
@@ -153,6 +154,15 @@ class ShardCodes:
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return the folder of codes."""
         return {"codes": (str(self.folder),)}
+
+    def check_space(self, space: TokenSpace) -> None:
+        """Raise `ConfigError` if the codebook has more codes than a token space has room for."""
+        num_codes = join_codes(self.folder).num_codes
+        if num_codes > space.num_codes:
+            raise ConfigError(
+                f"the codes in {self.folder} are of a codebook of {num_codes}, the token space has "
+                f"room for {space.num_codes}: give it num_codes={num_codes} (--space)"
+            )
 
     @contextmanager
     def open(self) -> Iterator[CodeReader]:

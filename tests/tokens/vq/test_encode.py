@@ -104,5 +104,8 @@ def test_the_device_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_devices() == 0
     if not torch.cuda.is_available():
         monkeypatch.setenv(DEVICE_VARIABLE, "cuda:1")
-        with pytest.raises(ConfigError, match="no GPU"):
+        with pytest.raises(ConfigError, match="may use 0 GPUs"):
             choose_device()
+    monkeypatch.setenv(DEVICE_VARIABLE, "gpu")
+    with pytest.raises(ConfigError, match="--device gpu is none"):
+        count_devices()

@@ -204,18 +204,26 @@ def num_gpus() -> int:
 
 def count_devices() -> int:
     """Return how many processes should encode here: one a GPU, 0 if there is none to use."""
-    wanted = os.environ.get(DEVICE_VARIABLE)
+    wanted = _wanted_device()
     return int(wanted.startswith("cuda")) if wanted else num_gpus()
 
 
 def choose_device() -> str:
     """Return the device that $SHARDMILL_DEVICE names, else a GPU of one's own, else the CPU."""
-    wanted = os.environ.get(DEVICE_VARIABLE)
-    if wanted:
-        if wanted.startswith("cuda") and not num_gpus():
-            raise ConfigError(f"{DEVICE_VARIABLE} is {wanted!r}, but no GPU can be used here")
-        return wanted
-    return claim_gpu(num_gpus()) if num_gpus() else "cpu"
+    return _wanted_device() or (claim_gpu(num_gpus()) if num_gpus() else "cpu")
+
+
+def _wanted_device() -> str:
+    wanted = os.environ.get(DEVICE_VARIABLE, "")
+    kind, _, number = wanted.partition(":")
+    if wanted and (kind not in ("cpu", "cuda") or not (number or "0").isdigit()):
+        raise ConfigError(f"--device {wanted} is none: use cpu, cuda or one such as cuda:1")
+    if kind == "cuda" and int(number or "0") >= num_gpus():
+        raise ConfigError(
+            f"--device {wanted} (or ${DEVICE_VARIABLE}) is not here: this process may use "
+            f"{num_gpus()} GPUs"
+        )
+    return wanted
 
 
 def claim_gpu(count: int) -> str:

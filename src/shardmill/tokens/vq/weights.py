@@ -372,7 +372,7 @@ def describe_head(head: bytes, size: int) -> str:
     if head.startswith(b"version https://git-lfs"):
         return "a pointer of Git LFS: fetch what it stands for by git lfs pull, in its repository"
     if re.match(rb"\s*<(!doctype|html|\?xml)", head, re.IGNORECASE):
-        return "a web page, such as a server answers with when it asks to log in: download it again"
+        return "a web page (html), as a server sends when it asks to log in: download it again"
     if re.fullmatch(rb"[\t\n\r\x20-\x7e\x80-\xff]*", head):
         first = head.decode("utf-8", "replace").strip().partition("\n")[0]
         return f"text, beginning {first[:40]!r}: name the checkpoint itself"
