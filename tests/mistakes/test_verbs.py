@@ -154,7 +154,7 @@ CODE_CASES = [
         has={"w/vqgan.ckpt": b""},
         uses="pairs",
     ),
-    case("no tokenizer for codes", "codes pairs out", refused("--tokenizer"), uses="pairs"),
+    case("no tokenizer for codes", "codes pairs out", refused("--weights", "--from"), uses="pairs"),
     case(
         "a tokenizer without weights",
         "codes pairs out --tokenizer chameleon",

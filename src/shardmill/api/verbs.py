@@ -268,6 +268,8 @@ def codes(
         sm.codes(shards, "codes", weights="vqgan", resolution=512)
     """
     stage: Any
+    if from_ is not None and (tokenizer is not None or weights is not None):
+        raise ConfigError("codes come from a field (--from) or are made (--tokenizer, --weights)")
     if from_ is not None:
         from shardmill.stages.adopt import AdoptCodes
         from shardmill.tokens.codes import FieldCodes
