@@ -81,6 +81,18 @@ def test_a_folder_of_other_files_is_neither_used_nor_deleted(made: Made, tmp_pat
         Staging(made.tokens, tmp_path / "mine" / "thesis.txt")
 
 
+def test_a_folder_that_others_write_to_is_not_believed(made: Made, tmp_path: Path) -> None:
+    near = tmp_path / "near"
+    near.mkdir()
+    near.chmod(0o777)
+    (near / ".users").touch()
+    with pytest.raises(ConfigError, match="near is not ours alone"):
+        Staging(made.tokens, near)
+    near.chmod(0o700)
+    with Staging(made.tokens, near):
+        assert near.stat().st_mode & 0o077 == 0
+
+
 def test_users_that_come_and_go_never_keep_a_deleted_folder(made: Made, tmp_path: Path) -> None:
     def use(_: int) -> None:
         with Staging(made.tokens, tmp_path / "near", max_bytes=0) as copies:

@@ -51,13 +51,15 @@ def _own_folder(shared: Path) -> Path:
     """Return a folder of this user alone in one that all users share."""
     folder = shared / f"shardmill-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    # What lies here is believed, so nobody else may have put it there.
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
-        raise ConfigError(
-            f"{folder} is not ours alone: set {SCRATCH_VARIABLE} to a folder of your own"
-        )
+    check_own(folder, f"set {SCRATCH_VARIABLE} to a folder of your own")
     return folder
+
+
+def check_own(folder: Path, to_do: str) -> None:
+    """Raise `ConfigError` unless a folder is this user's alone: what lies there is believed."""
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        raise ConfigError(f"{folder} is not ours alone, others may write there: {to_do}")
 
 
 def scratch_dir(url: str) -> Path:

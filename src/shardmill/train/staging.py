@@ -34,7 +34,7 @@ from shardmill.errors import ConfigError, FormatError, ShardmillError
 from shardmill.model.manifest import ShardEntry
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import entry_index, tar_place
-from shardmill.storage.cache import LOG_NAME
+from shardmill.storage.cache import LOG_NAME, check_own
 from shardmill.storage.path import AnyPath, as_path
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def _use(folder: Path) -> int:
     """Return a lock that says that this process uses the copies in a folder, made if need be."""
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError:
             # It was there when it was made, and its last user deleted it before it was looked at.
             with suppress(FileNotFoundError):
@@ -165,6 +165,7 @@ def _use(folder: Path) -> int:
                     raise ConfigError(f"{folder} is no folder: copies need one") from None
             continue
         with suppress(FileNotFoundError):  # its last user has just deleted it: begin again
+            check_own(folder, "give copies a folder that nobody else can write to")
             names = [path.name for path in folder.iterdir()]
             # The last user deletes the folder, so it must not be one that holds anything else.
             if names and USERS not in names:
