@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from invoked import invoke, run_main
 
@@ -84,7 +85,7 @@ MISTAKES = {
     ),
     "show rows.jsonl/x": (2, "UsageError", "does not exist"),
     "run cut.toml": (2, "ConfigError", "cut.toml"),
-    "status .": (2, "ShardmillError", "cannot tell what"),
+    "status .": (2, "ConfigError", "cannot tell what"),
     "ingest rows.jsonl rows.jsonl": (2, "ConfigError", "is a file"),
     "ingest bad.jsonl out --workers 0 --max-skip-rate 0": (1, "RunFailed", "1 unit"),
     "report . -o no/such/page.html": (2, "FileNotFoundError", "No such file"),
@@ -256,3 +257,22 @@ def test_every_verb_is_there_without_any_extra() -> None:
     blocked = sorted(modules.get(name, name) for name in names - {"shardmill"})
     assert "torch" in blocked and "PIL" in blocked
     subprocess.run([sys.executable, "-c", code, *blocked], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "wanted"),
+    [
+        ("ingest rows.jsonl out --shape", "int", {"internvid"}),
+        ("ingest rows.jsonl out --filter", "image_s", {"image_size"}),
+        ("export a b --format", "te", {"tensordict", "tensordict-pairs"}),
+        ("export a b --format", "megatron,", {"megatron,prefix=", "megatron,dtype="}),
+        ("export a b --format", "megatron,prefix=x,d", {"megatron,prefix=x,dtype="}),
+        ("export a b --format", "nobody,", set()),
+        ("export a b --drop", "loss,sp", {"loss,spans"}),
+        ("check a --ignore", "lo", {"loss"}),
+        ("tokenize a b --template", "inter", {"interleaved"}),
+    ],
+)
+def test_a_shell_completes_kinds_and_their_fields(words: str, typed: str, wanted: set[str]) -> None:
+    shell = ShellComplete(cli, {}, "shardmill", "_SHARDMILL_COMPLETE")
+    assert {item.value for item in shell.get_completions(words.split(), typed)} == wanted

@@ -699,7 +699,12 @@ READ_CASES = [
         uses="lengths",
     ),
     case("checking lengths", "check lengths", right(), uses="lengths chats"),
-    case("showing an export", "show megatron", right(prints("Text number")), uses="megatron"),
+    case(
+        "showing an export",
+        "show megatron",
+        right(prints("Text number")),
+        uses="megatron tokens",
+    ),
     case("checking an export", "check megatron", right(), uses="megatron"),
     case("the status of an export", "status megatron", right(prints("complete")), uses="megatron"),
     case(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
-from shardmill.plugins import FILTERS
+from shardmill.plugins import FILTERS, Table
 from shardmill.storage.path import UrlPath, as_path, is_remote, near_path
 
 Option: TypeAlias = Callable[[Any], Any]
@@ -34,6 +34,37 @@ class PlaceType(click.Path):
         if self.exists and not Path(text).exists():
             self.fail(f"{text!r} does not exist{near_path(text)}", param, ctx)
         return super().convert(text, param, ctx)
+
+
+Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def kinds(table: Table) -> Complete:
+    """Return what completes 'kind,field=value' in a shell: the kinds, then the fields of one."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[str]:
+        kind, comma, _ = typed.partition(",")
+        if not comma:
+            return [name for name in table if name.startswith(typed)]
+        if kind not in table:
+            return []
+        from shardmill.model.codec import field_types, load_class
+
+        given, _, begun = typed.rpartition(",")
+        fields = [f"{name}=" for name in field_types(load_class(table[kind]))]
+        return [f"{given},{name}" for name in fields if name.startswith(begun)]
+
+    return complete
+
+
+def names(known: Iterable[str]) -> Complete:
+    """Return what completes 'name,name' in a shell."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[str]:
+        given, comma, begun = typed.rpartition(",")
+        return [f"{given}{comma}{name}" for name in known if name.startswith(begun)]
+
+    return complete
 
 
 FILE = PlaceType(exists=True, dir_okay=False)
@@ -78,6 +109,7 @@ limit_option: Option = click.option(
 filter_option: Option = click.option(
     "--filter",
     multiple=True,
+    shell_complete=kinds(FILTERS),
     metavar="KIND,FIELD=VALUE",
     help=f"Leave out what does not pass: {', '.join(FILTERS)} or package.module:Class.",
 )

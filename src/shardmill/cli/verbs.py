@@ -18,7 +18,9 @@ from shardmill.cli.options import (
     PlaceType,
     filter_option,
     folder_argument,
+    kinds,
     limit_option,
+    names,
     raw_allow_option,
     run_options,
 )
@@ -31,6 +33,7 @@ from shardmill.cli.report import (
     print_lengths,
     print_removal,
 )
+from shardmill.formats.format import ASPECTS
 from shardmill.plugins import (
     FORMATS,
     FRAME_SAMPLERS,
@@ -50,11 +53,13 @@ from shardmill.tokens.layout import LAYOUTS
 @click.argument("out", type=PlaceType())
 @click.option(
     "--source",
+    shell_complete=kinds(SOURCES),
     metavar="KIND,FIELD=VALUE",
     help=f"What INPUT is, if it does not tell: {', '.join(SOURCES)}, with fields of its class.",
 )
 @click.option(
     "--shape",
+    shell_complete=kinds(SHAPES),
     metavar="KIND",
     help=f"What a row is: {', '.join(SHAPES)} or package.module:Class.  [default: look at rows]",
 )
@@ -166,6 +171,7 @@ def filter_(src: Path, out: Path, **flags: Any) -> None:
 @click.argument("out", type=PlaceType())
 @click.option(
     "--sampler",
+    shell_complete=kinds(FRAME_SAMPLERS),
     metavar="KIND,FIELD=VALUE",
     help=f"Which frames: {', '.join(FRAME_SAMPLERS)} or package.module:Class.",
 )
@@ -232,6 +238,7 @@ def frames(src: Path, out: Path, **flags: Any) -> None:
 )
 @click.option(
     "--tokenizer",
+    shell_complete=kinds(IMAGE_TOKENIZERS),
     metavar="KIND,weights=PATH",
     help=f"Whose weights they are: {', '.join(IMAGE_TOKENIZERS)} or package.module:Class.  "
     "[default: what they say]",
@@ -244,6 +251,7 @@ def frames(src: Path, out: Path, **flags: Any) -> None:
 @click.option("--resolution", type=int, help="Pixels a side of the middle square.  [default: 512]")
 @click.option(
     "--geometry",
+    shell_complete=kinds(GEOMETRIES),
     metavar="KIND,FIELD=VALUE",
     help=f"Another way to bring images to size: {', '.join(GEOMETRIES)}.",
 )
@@ -281,6 +289,7 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
 @click.option(
     "--from",
     "from_",
+    shell_complete=kinds(READERS),
     metavar="KIND,FIELD=VALUE",
     help=f"INPUT holds tokens already: {', '.join(READERS)}.  [default: look at it]",
 )
@@ -291,10 +300,16 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
 )
 @click.option(
     "--template",
+    shell_complete=kinds(TEMPLATES),
     metavar="KIND,FIELD=VALUE",
     help=f"How a sample is written: {', '.join(TEMPLATES)} or package.module:Class.",
 )
-@click.option("--layout", metavar="NAME", help=f"How images stand: {', '.join(LAYOUTS)}.")
+@click.option(
+    "--layout",
+    shell_complete=names(LAYOUTS),
+    metavar="NAME",
+    help=f"How images stand: {', '.join(LAYOUTS)}.",
+)
 @click.option(
     "--codes",
     metavar="DIR|KIND,FIELD=VALUE",
@@ -351,6 +366,7 @@ def tokenize(src: tuple[str, ...], out: Path, **flags: Any) -> None:
 @click.argument("out", type=PlaceType())
 @click.option(
     "--model",
+    shell_complete=kinds(VISUAL_RULES),
     required=True,
     metavar="KIND|DIR",
     help=f"Whose rule: {', '.join(VISUAL_RULES)}, a model folder, or package.module:Class.",
@@ -426,6 +442,7 @@ def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
 @click.option(
     "--format",
     required=True,
+    shell_complete=kinds(FORMATS),
     metavar="KIND,FIELD=VALUE",
     help=f"What is written: {', '.join(FORMATS)} or package.module:Class.",
 )
@@ -438,6 +455,7 @@ def pack(tokens: Path, plan: Path, out: Path, **flags: Any) -> None:
 @click.option(
     "--drop",
     multiple=True,
+    shell_complete=names(ASPECTS),
     metavar="NAME,...",
     help="Leave out what the format has no place for; what that is, a refusal says.",
 )
