@@ -46,9 +46,7 @@ def test_matching_keys_are_those_that_hold_the_text(keys: list[str], wanted: str
     for number, key in enumerate(keys):
         rows.add(key, number * 1024, ["json"], [512], [1])
         rows.describe((), 0, 0, "a" if number % 2 else "b")
-    index = index_of(
-        rows.arrays(Path("x"), end=len(keys) * 1024, num_bytes=len(keys) * 1024, url="x")
-    )
+    index = index_of(rows.arrays(Path("x"), end=len(keys) * 1024, num_bytes=len(keys) * 1024))
     fitting = [row for row, key in enumerate(keys) if wanted in key]
     assert matching(index, 0, "", wanted, 100) == fitting
     assert matching(index, 0, "a", wanted, 100) == [row for row in fitting if row % 2]
