@@ -22,9 +22,11 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from click.testing import CliRunner
+from hf_processors import make_tokenizer, transformers
 from packed_folder import Made
 from pixel_folder import make_processor, save_model, write_pixel_folder
 
+import shardmill as sm
 from shardmill.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
@@ -144,10 +146,25 @@ def test_lightning(made: Made, tmp_path: Path) -> None:
     check_curve([example, str(made.plan_path), str(made.tokens), "out"], tmp_path)
 
 
-def test_hugging_face_trainer(made: Made, tmp_path: Path) -> None:
+def write_text_model(folder: Path, vocab_size: int) -> Path:
+    """Save the tokenizer and the config of a tiny Llama."""
+    make_tokenizer().save_pretrained(folder)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = transformers().LlamaConfig(vocab_size=vocab_size, num_attention_heads=4, **sizes)
+    config.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["hf_trainer", "trl_sft"])
+def test_trainers_of_hugging_face(made: Made, tmp_path: Path, name: str) -> None:
+    more = []
+    if name == "trl_sft":
+        pytest.importorskip("trl")
+        more = [str(write_text_model(tmp_path / "model", sm.open(made.tokens).space.size))]
+
     def command(out: str) -> list[str]:
-        example = str(ROOT / "examples" / "hf_trainer.py")
-        return [example, str(made.plan_path), str(made.tokens), out]
+        example = str(ROOT / "examples" / f"{name}.py")
+        return [example, str(made.plan_path), str(made.tokens), *more, out]
 
     def losses(out: str) -> list[tuple[int, float]]:
         history = json.loads((tmp_path / out / "checkpoint-12" / "trainer_state.json").read_text())
