@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from make_media import encode, pixels
 from mistaken import (
     IMAGES,
     Case,
@@ -16,12 +18,15 @@ from mistaken import (
     film,
     holds,
     image,
+    is_true,
     lines,
     prints,
     refused,
     right,
     try_case,
 )
+
+import shardmill as sm
 
 PAIRS = [{"image": "red.png", "caption": "Red."}, {"image": "blue.png", "caption": "Blue."}]
 SAID = ("<red>Red.", "<blue>Blue.")
@@ -356,7 +361,7 @@ FILES = [
     case(
         "a parquet that is a web page",
         "ingest rows.parquet out",
-        refused("rows.parquet", "html"),
+        refused("rows.parquet", "html or web page"),
         has={"rows.parquet": PAGE},
     ),
     case(
@@ -374,7 +379,7 @@ FILES = [
     case(
         "a table that is a web page",
         "ingest rows.jsonl out",
-        refused("rows.jsonl", "html"),
+        refused("rows.jsonl", "html or web page"),
         has={"rows.jsonl": PAGE},
     ),
     case(
@@ -750,7 +755,184 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("row", [*COLUMNS, *FILES, *OPTIONS])
+CHAT = {"image": "red.png", "conversations": [QUESTION, ANSWER]}
+LATER = [
+    case(
+        "an answer that only later rows have",
+        "ingest rows.jsonl out",
+        refused("answer", "--"),
+        has={
+            **IMAGES,
+            "rows.jsonl": [*PAIRS * 100, {**PAIRS[0], "answer": "It is red, of course."}],
+        },
+    ),
+    case(
+        "a second image that only later rows have",
+        "ingest rows.jsonl out",
+        refused("target_image", "--"),
+        has={**IMAGES, "rows.jsonl": [*PAIRS * 100, {**PAIRS[0], "target_image": "blue.png"}]},
+    ),
+    case(
+        "chats that come after many pairs",
+        "ingest rows.jsonl out",
+        refused("conversations", "--"),
+        has={**IMAGES, "rows.jsonl": [*PAIRS * 100, CHAT, CHAT]},
+    ),
+    case(
+        "captions that are all missing",
+        "ingest rows.jsonl out",
+        either(refused("caption"), right(holds("out", "<red>", "<blue>"), prints("no text"))),
+        has={**IMAGES, "rows.jsonl": [{**row, "caption": None} for row in PAIRS]},
+    ),
+    case(
+        "captions that are all empty",
+        "ingest rows.csv out",
+        either(refused("caption"), right(holds("out", "<red>", "<blue>"), prints("no text"))),
+        has={**IMAGES, "rows.csv": [{**row, "caption": ""} for row in PAIRS]},
+    ),
+    case(
+        "numbers that are none, as pandas writes them",
+        "ingest rows.jsonl out",
+        either(refused("rows", "json"), right(holds("out", "<red>Red."), prints("1 x not JSON"))),
+        has={
+            **IMAGES,
+            "rows.jsonl": lines(PAIRS[:1]) + '{"image": "blue.png", "caption": NaN}\n',
+        },
+    ),
+    case(
+        "an answer that is missing",
+        "ingest rows.jsonl out",
+        refused("rows", "value or without text or empty"),
+        has={
+            **IMAGES,
+            "rows.jsonl": [{**CHAT, "conversations": [QUESTION, {"from": "gpt", "value": None}]}]
+            * 3,
+        },
+    ),
+    case(
+        "an empty image where there is no placeholder",
+        "ingest rows.jsonl out",
+        right(holds("out", "user: Hi. | assistant: Red.")),
+        has={
+            "rows.jsonl": [
+                {"image": "", "conversations": [{"from": "human", "value": "Hi."}, ANSWER]}
+            ]
+        },
+    ),
+    case(
+        "an image as base64",
+        "ingest rows.jsonl out",
+        either(refused("image", "rows"), right(holds("out", "<red>Red."))),
+        has={"rows.jsonl": [{"image": b64encode(image("red")).decode(), "caption": "Red."}] * 3},
+    ),
+    case(
+        "paths of windows",
+        "ingest rows.jsonl out",
+        either(refused("images", "red.png"), right(holds("out", *["<red>Red."] * 3))),
+        has={
+            "images/red.png": image("red"),
+            "rows.jsonl": [{"image": "images\\red.png", "caption": "Red."}] * 3,
+        },
+    ),
+    case(
+        "a jpeg that is named png",
+        "ingest rows.jsonl out",
+        right(is_true(lambda place: {*sm.open(place / "out")[0].media} == {"jpg"})),
+        has={"red.png": encode("JPEG", pixels(32, 32)), "rows.jsonl": PAIRS[:1]},
+    ),
+    case(
+        "columns in capitals",
+        "ingest rows.csv out",
+        either(refused("Image", "Caption", "--"), right(holds("out", *SAID))),
+        has={**IMAGES, "rows.csv": "Image,Caption\nred.png,Red.\nblue.png,Blue.\n"},
+    ),
+    case(
+        "columns with blanks around their names",
+        "ingest rows.csv out",
+        either(refused("caption", "--"), right(holds("out", *SAID))),
+        has={**IMAGES, "rows.csv": "image, caption\nred.png,Red.\nblue.png,Blue.\n"},
+    ),
+    case(
+        "a caption with a comma that nobody quoted",
+        "ingest rows.csv out",
+        either(refused("rows", "3"), right(holds("out", "<blue>Blue."), prints("skipped", "1 x"))),
+        has={**IMAGES, "rows.csv": "image,caption\nred.png,Red, very.\nblue.png,Blue.\n"},
+    ),
+    case(
+        "two columns of one name",
+        "ingest rows.csv out",
+        refused("rows.csv", "caption", "twice"),
+        has={**IMAGES, "rows.csv": "image,caption,caption\nred.png,Red.,Rouge.\n"},
+    ),
+    case(
+        "a tar with two texts a sample",
+        "ingest a.tar out",
+        either(refused("blip.txt or blip", "--"), right(holds("out", "<red>Red."), prints("blip"))),
+        has={
+            "a.tar": tar_of(
+                ("0.png", image("red")), ("0.txt", b"Red."), ("0.blip.txt", b"A red square.")
+            )
+        },
+    ),
+    case(
+        "a folder of media for tars, which carry theirs",
+        "ingest a.tar out --media-root .",
+        refused("media"),
+        has={"a.tar": tar_of(("0.png", image("red")), ("0.txt", b"Red."))},
+    ),
+    case(
+        "a ratio that no image can have",
+        "ingest rows.jsonl out --filter aspect_ratio,max_ratio=0.5",
+        refused("max_ratio"),
+        has={**IMAGES, "rows.jsonl": PAIRS},
+    ),
+    case(
+        "rejects that nobody has are to be tried again",
+        "ingest rows.jsonl out && ingest rows.jsonl out --retry-rejects time-out",
+        right(holds("out", *SAID), prints("nothing to do")),
+        has={**IMAGES, "rows.jsonl": PAIRS},
+    ),
+    case(
+        "a part past the last",
+        "ingest rows.jsonl out --part 4/3",
+        refused("part", "4/3"),
+        has={**IMAGES, "rows.jsonl": PAIRS},
+    ),
+    case(
+        "a cluster that is not described",
+        "ingest rows.jsonl out --on cluster.toml",
+        refused("cluster.toml"),
+        has={**IMAGES, "rows.jsonl": PAIRS},
+    ),
+    case(
+        "a cluster described with a word that nobody knows",
+        "ingest rows.jsonl out --on cluster.toml",
+        refused("cluster.toml", "nodez"),
+        has={**IMAGES, "rows.jsonl": PAIRS, "cluster.toml": 'kind = "slurm"\nnodez = 3\n'},
+    ),
+    case(
+        "workers in words",
+        "ingest rows.jsonl out --workers two",
+        refused("--workers", "two"),
+        has={**IMAGES, "rows.jsonl": PAIRS},
+    ),
+    case(
+        "the same tar indexed twice",
+        "index a.tar a.tar out",
+        refused("a.tar", "twice"),
+        has={"a.tar": tar_of(("0.png", image("red")), ("0.txt", b"Red."))},
+    ),
+    case(
+        "an index of a tar that is cut",
+        "index a.tar out",
+        refused("a.tar"),
+        has={"a.tar": tar_of(("0.png", image("red")), ("0.txt", b"Red."), cut=9216)},
+    ),
+    case("an index of no tar", "index 'tars/*.tar' out", refused("tars/*.tar")),
+]
+
+
+@pytest.mark.parametrize("row", [*COLUMNS, *FILES, *OPTIONS, *LATER])
 def test_mistake(row: Case, tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     try_case(row, tmp_path, world)

@@ -124,9 +124,11 @@ EXPORTS = [
     ),
     case(
         "liquid with codes of other samples",
-        "export chats out --format liquid,column=vqcode_multi768 --codes codes",
-        refused("codes", "chats"),
-        uses="chats codes",
+        "ingest others.jsonl others && "
+        "export others out --format liquid,column=vqcode_multi768 --codes codes",
+        refused("codes", "others-00000000"),
+        has={**IMAGES, "others.jsonl": PAIRS},
+        uses="codes",
     ),
     case(
         "codes for an export of tokens",

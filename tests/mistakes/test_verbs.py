@@ -129,7 +129,7 @@ CODE_CASES = [
     case(
         "weights that are a web page",
         f"{CODES} chameleon,weights=w/vqgan.ckpt",
-        refused("vqgan.ckpt", "html"),
+        refused("vqgan.ckpt", "html or web page"),
         has={"w/vqgan.ckpt": PAGE},
         uses="pairs",
     ),
@@ -182,13 +182,13 @@ CODE_CASES = [
     case(
         "codes of samples without images",
         "codes texts out --tokenizer chameleon,weights=vq --resolution 32",
-        refused("texts", "image", out="nowhere"),
+        refused("none has images", out="nowhere"),
         uses="texts vq",
     ),
     case(
         "codes of videos before frames",
         "codes films out --tokenizer chameleon,weights=vq --resolution 32",
-        refused("films", "frames", out="nowhere"),
+        refused("none has images", "frames", out="nowhere"),
         uses="films vq",
     ),
     case(
@@ -224,7 +224,7 @@ CODE_CASES = [
     case(
         "frames of samples without videos",
         "frames pairs out",
-        refused("pairs", "video", out="nowhere"),
+        refused("none has videos", out="nowhere"),
         uses="pairs",
     ),
     case(
@@ -300,7 +300,7 @@ TOKEN_CASES = [
     case(
         "a tokenizer that is a web page",
         "tokenize texts out --tokenizer tokenizer.json",
-        refused("tokenizer.json", "html"),
+        refused("tokenizer.json", "html or web page"),
         has={"tokenizer.json": PAGE},
         uses="texts",
     ),
@@ -314,7 +314,7 @@ TOKEN_CASES = [
     case(
         "a sentencepiece model that is a web page",
         "tokenize texts out --tokenizer spm.model",
-        refused("spm.model", "html"),
+        refused("spm.model", "html or web page"),
         has={"spm.model": PAGE},
         uses="texts",
     ),
@@ -742,8 +742,140 @@ READ_CASES = [
 ]
 
 
+OTHER_CASES = [
+    case(
+        "more frames than the video has",
+        "frames films out --sampler uniform,count=500",
+        either(
+            refused("500"),
+            right(is_true(lambda place: len(sm.open(place / "out")[0].images) == 12)),
+        ),
+        uses="films",
+    ),
+    case(
+        "no frames a second",
+        "frames films out --sampler fps,fps=0",
+        refused("fps"),
+        uses="films",
+    ),
+    case(
+        "a clip after the end of the video",
+        "frames films out --clip 100,200",
+        refused("100", out="nowhere"),
+        uses="films",
+    ),
+    case(
+        "fewer than no packs",
+        "plan tokens out.plan --capacity 128 --max-packs 0",
+        refused("--max-packs"),
+        uses="tokens",
+    ),
+    case("a count of no samples", "show texts --count 0", refused("--count"), uses="texts"),
+    case(
+        "images of codes, of samples",
+        "show pairs --reconstruct images",
+        refused("pairs", "codes"),
+        uses="pairs",
+    ),
+    case(
+        "codes decoded without their weights",
+        "show codes --reconstruct images",
+        either(refused("vq"), right(is_true(lambda place: any((place / "images").iterdir())))),
+        uses="codes",
+    ),
+    case(
+        "why of other data",
+        "why packs.plan --step 0 --data chat-tokens",
+        refused("packs.plan", "chat-tokens"),
+        uses="packs.plan chat-tokens",
+    ),
+    case(
+        "why of a step past the end",
+        "why packs.plan --step 0 --world 64",
+        refused("packs"),
+        uses="packs.plan",
+    ),
+    case("a difference to itself", "diff texts texts", right(prints("texts")), uses="texts"),
+    case("a report of nothing", "report nowhere report.html", refused("nowhere")),
+    case("a view of nothing", "view nowhere --no-open", refused("nowhere")),
+    case("work of nobody", "work job.json", refused("job.json")),
+    case("work that is no job", "work job.json", refused("job.json"), has={"job.json": {"a": 1}}),
+    case("a doctor for nowhere", "doctor nowhere", refused("nowhere")),
+    case(
+        "a repair whose input is gone",
+        "rm texts/shards/000001.tar && mv texts.jsonl away && check texts --repair",
+        refused("texts.jsonl", out="nowhere"),
+        uses="texts texts.jsonl",
+    ),
+    case(
+        "columns that an export does not have",
+        "export tokens out --format 'hf,columns=[\"ids\"]'",
+        refused("ids", "input_ids"),
+        uses="tokens",
+    ),
+    case(
+        "something dropped that is not there",
+        "export tokens out --format megatron --drop pictures",
+        refused("pictures", "loss"),
+        uses="tokens",
+    ),
+    case(
+        "a class of one's own that is not there",
+        "export tokens out --format nowhere:Format",
+        refused("nowhere"),
+        uses="tokens",
+    ),
+    case(
+        "a class that is trusted and is not there",
+        "--trust nowhere show tokens",
+        refused("nowhere", "module:Class"),
+        uses="tokens",
+    ),
+    case(
+        "a chat template that is broken",
+        "tokenize chats out --template 'chat,template=broken.jinja' --layout patches "
+        '--space \'added=["im_patch","im_start","im_end"]\'',
+        refused("broken.jinja"),
+        has={"broken.jinja": "{% for m in messages %}{{ m.content }"},
+        uses="chats",
+    ),
+    case(
+        "a space with a token twice",
+        'tokenize texts out --space \'added=["boi","boi"]\'',
+        refused("boi"),
+        uses="texts",
+    ),
+    case(
+        "blocks of text for samples with images",
+        "tokenize chats out --template chat --block-size 8 --layout patches "
+        '--space \'added=["im_patch","im_start","im_end"]\'',
+        refused("block"),
+        uses="chats",
+    ),
+    case(
+        "a rule of a model for tokens of codes",
+        "tokenize pairs out --template t2i --codes codes --rule qwen2-vl "
+        '--space \'num_codes=300,added=["boi","eoi"]\'',
+        refused("rule"),
+        uses="pairs codes",
+    ),
+    case(
+        "tokens of a program that nobody knows",
+        "tokenize texts out --from gpt2",
+        refused("gpt2", "megatron"),
+        uses="texts",
+    ),
+    case(
+        "tokens of another program that are none",
+        "tokenize texts out --from megatron",
+        refused("texts", "megatron or idx"),
+        uses="texts",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    "row", [*_other_kinds(), *CODE_CASES, *TOKEN_CASES, *PLAN_CASES, *READ_CASES]
+    "row", [*_other_kinds(), *CODE_CASES, *TOKEN_CASES, *PLAN_CASES, *READ_CASES, *OTHER_CASES]
 )
 def test_mistake(row: Case, tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
