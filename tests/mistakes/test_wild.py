@@ -266,19 +266,24 @@ CHATS = [
         "chosen",
         "rejected",
     ),
-    asks(
-        "LLaMA-Factory, wanted and unwanted answers",
-        "kto.json",
-        [
-            {
-                "messages": [
-                    {"role": "user", "content": "Hi."},
-                    {"role": "assistant", "content": "Go away."},
-                ],
-                "label": False,
-            }
-        ],
-        "label",
+    case(
+        "wild: LLaMA-Factory, wanted and unwanted answers",
+        "ingest kto.json out",
+        either(
+            refused("label", "--"),
+            right(holds("out", "user: Hi. | assistant: Go away."), prints("extra", "label")),
+        ),
+        has={
+            "kto.json": [
+                {
+                    "messages": [
+                        {"role": "user", "content": "Hi."},
+                        {"role": "assistant", "content": "Go away."},
+                    ],
+                    "label": False,
+                }
+            ]
+        },
     ),
     reads(
         "TRL, images as typed parts",
