@@ -103,7 +103,7 @@ def test_what_workers_inherit_is_put_back(rows: str, monkeypatch: pytest.MonkeyP
         (lambda: sm.ingest("rows.jsonl", "out", part="3"), "must look like 3/8"),
         (lambda: sm.ingest("rows.jsonl", "out", max_media_bytes="big"), "is not a size"),
         (lambda: sm.ingest(".", "out"), "lies inside of the input"),
-        (lambda: sm.filter(["a", "b"], "out"), "one place"),  # type: ignore[arg-type]
+        (lambda: sm.filter(["a", "b"], "out"), "one path"),  # type: ignore[arg-type]
         (lambda: sm.frames("rows.jsonl", "out", clip="1"), "START,END"),
         (lambda: sm.codes("rows.jsonl", "out"), "give the weights"),
         (lambda: sm.measure("rows.jsonl", "out", model="llava"), "estimate"),

@@ -227,7 +227,8 @@ VERBS = [
     said(
         "python: keys as a list",
         "sm.remove('texts', 'out', keys=['texts-00000000'], workers=0)",
-        "keys",
+        "path",
+        "texts-00000000",
         uses="texts",
     ),
     said(
@@ -272,7 +273,7 @@ OPENED = [
     ),
     said("python: an item past the end", "sm.open('texts')[6]", "6", uses="texts"),
     said("python: a key of nobody", "sm.open('texts')['nobody']", "nobody", uses="texts"),
-    said("python: an item by a fraction", "sm.open('texts')[1.5]", "1.5", uses="texts"),
+    said("python: an item by a fraction", "sm.open('texts')[1.5]", "float", uses="texts"),
     said("python: keys of a plan", "list(sm.open('packs.plan').keys())", "keys", uses=TRAIN),
 ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from shardmill.api import data
-from shardmill.api.running import RunOptions, run_report
+from shardmill.api.running import RunOptions, checked, run_report
 from shardmill.api.values import WRITTEN, Place, many, to_path, to_spec, to_texts
 from shardmill.errors import ConfigError, FormatError, ShardmillError
 from shardmill.machine import count_cpus
@@ -84,6 +84,7 @@ class CheckReport:
         return self.verdict.sound and not faulty and not broken
 
 
+@checked
 def check(
     src: Place,
     *,
@@ -114,6 +115,8 @@ def check(
         assert sm.check(tokens).sound
     """
     path = to_path(src)
+    if decode < 0:
+        raise ConfigError(f"decode must be at least 0, got {decode}")
     if same is not None:
         comparison = _compare(same, src, codes, many(ignore))
         return CheckReport(path=path, other=to_path(same), comparison=comparison)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, islice
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
@@ -151,7 +152,7 @@ class Data(Generic[Item]):
             if number is None:
                 raise KeyError(self._missing(which))
             return self._item(number)
-        size = len(self)
+        which, size = index(which), len(self)
         if not -size <= which < size:
             raise IndexError(f"{self._name} has {humanize.plural(size, self.item)}, not {which}")
         return self._item(which % size)

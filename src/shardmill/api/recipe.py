@@ -33,11 +33,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter, signature
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 from shardmill.api import check, verbs
-from shardmill.api.running import RunOptions, run_settings
+from shardmill.api.running import RunOptions, is_simple, options_of, run_settings
 from shardmill.api.values import WRITTEN, Place, to_path
 from shardmill.errors import ConfigError, ShardmillError, near
 from shardmill.machine import count_cpus
@@ -100,7 +99,7 @@ class Step:
         # Three tables of ingest are one argument, tokens and plan of pack are two.
         given: Any = [[*self.inputs]] if len(inputs) == 1 < len(self.inputs) else self.inputs
         places = [*given, *([self.out] if self.out is not None else [])]
-        known = _options(self.verb)
+        known = options_of(VERBS[self.verb])
         more = {name: value for name, value in more.items() if name in known}
         try:
             return VERBS[self.verb](*places, **{**self.options, **more})
@@ -130,7 +129,7 @@ class Step:
             return name
 
         for name, value in self.options.items():
-            if WRITTEN not in get_args(_options(self.verb)[name]):
+            if WRITTEN not in get_args(options_of(VERBS[self.verb])[name]):
                 _change_places(self.verb, name, value, note)
         return found
 
@@ -172,7 +171,7 @@ def read_recipe(path: Path) -> Recipe:
         raise ConfigError(f"{path} has no steps: write one [[step]] a command")
     shared = _named(values.get("run", {}), where=f"{path}, [run]")
     steps = [_step(table, shared, f"{path}, step {n}") for n, table in enumerate(tables, 1)]
-    known = set().union(*(_options(step.verb) for step in steps))
+    known = set().union(*(options_of(VERBS[step.verb]) for step in steps))
     _check_names(shared, known, where=f"{path}, [run]")
     prices = _named(values.get("prices", {}), where=f"{path}, [prices]")
     _check_names(prices, PRICES, where=f"{path}, [prices]")
@@ -200,12 +199,12 @@ def _step(table: Any, shared: Mapping[str, Any], where: str) -> Step:
     inputs = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
         raise ConfigError(f"{where}: `in` must be a path or a list of paths")
-    known = _options(verb)
+    known = options_of(VERBS[verb])
     _check_names(given, known, where=where)
     options = {name: value for name, value in shared.items() if name in known} | given
     for name, value in options.items():
         # Plugins are left to the verb: to check one is to import it, with all that it needs.
-        if _is_simple(known[name]):
+        if is_simple(known[name]):
             from_plain(value, known[name], where=f"{where}: {_dashed(name)}")
     has_out = "out" in _place_names(verb)
     if has_out != isinstance(out, str):
@@ -232,27 +231,9 @@ def _place_names(verb: str) -> list[str]:
     return [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
 
-@cache
-def _options(verb: str) -> dict[str, Any]:
-    """Return the annotation of each option of a verb, those of a run among them."""
-    hints = get_type_hints(VERBS[verb], include_extras=True)
-    parameters = signature(VERBS[verb]).parameters.values()
-    known = {p.name: hints[p.name] for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
-    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        known |= get_type_hints(RunOptions)
-    return known
-
-
-def _is_simple(hint: Any) -> bool:
-    """Say whether an option takes only numbers, texts and the like, which can be checked early."""
-    if get_origin(hint) in (Union, UnionType):
-        return all(map(_is_simple, get_args(hint)))
-    return hint in (int, float, bool, str, NoneType) or get_origin(hint) is Literal
-
-
 def _change_places(verb: str, name: str, value: Any, change: Callable[[str], str]) -> Any:
     """Return the value of an option with each place in it changed."""
-    hint = _options(verb)[name]
+    hint = options_of(VERBS[verb])[name]
     table = next((one for one in get_args(hint)[1:] if isinstance(one, Mapping)), None)
     kinds = get_args(hint)[0] if get_origin(hint) is Annotated else hint
 

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
+
+import numpy as np
 
 from shardmill import humanize
 from shardmill.api.values import Place, to_engine, to_part, to_path
-from shardmill.errors import ShardmillError
+from shardmill.errors import ConfigError, ShardmillError, near
+from shardmill.model.codec import from_plain
 from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport, show_progress
@@ -61,6 +80,49 @@ RUN_DEFAULTS: RunOptions = {
     "wait": True,
     "allow_empty": False,
 }
+
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def checked(verb: Verb) -> Verb:
+    """Return the verb with its options checked first, as those of a recipe and of a command are.
+
+    An option that nobody knows would go down with those of the run, and a number that is written as
+    text would raise where it is first compared.
+    """
+
+    @wraps(verb)
+    def call(*places: Any, **options: Any) -> Any:
+        known = options_of(verb)
+        for name, value in options.items():
+            if name not in known and name not in signature(verb).parameters:
+                use = near(name, known) or f"; use {', '.join(known)}"
+                raise ConfigError(f"{verb.__name__} has no option {name!r}{use}")
+            if is_simple(known.get(name)):
+                plain = value.item() if isinstance(value, np.generic) else value
+                from_plain(plain, known[name], where=name)
+        return verb(*places, **options)
+
+    return cast(Verb, call)
+
+
+@cache
+def options_of(verb: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotation of each option of a verb, those of a run among them."""
+    hints = get_type_hints(verb, include_extras=True)
+    parameters = signature(verb).parameters.values()
+    known = {p.name: hints[p.name] for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        known |= get_type_hints(RunOptions)
+    return known
+
+
+def is_simple(hint: Any) -> bool:
+    """Say whether an option takes only numbers, texts and the like, which can be checked early."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(is_simple, get_args(hint)))
+    return hint in (int, float, bool, str, NoneType) or get_origin(hint) is Literal
 
 
 class RunFailed(ShardmillError):

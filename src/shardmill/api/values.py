@@ -40,7 +40,7 @@ POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 def to_path(place: Place) -> Path:
     """Return the absolute path of a place, or the path of its url."""
     if isinstance(place, list | tuple):
-        raise ConfigError(f"expected one place, got {len(place)}: {place}")
+        raise ConfigError(f"expected one path, got a list: {place}")
     # A url path refuses `os.fspath`, so that nobody takes it for a local file.
     name = str(place) if isinstance(place, Path) else os.fspath(place)
     # Absolute at once: a recipe changes the working folder while its steps run.

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RUN_DEFAULTS, RunOptions, is_local, run_report
+from shardmill.api.running import RUN_DEFAULTS, RunOptions, checked, is_local, run_report
 from shardmill.api.values import (
     Place,
     Plugin,
@@ -68,6 +68,7 @@ OWN_COLUMNS = ("num_tokens", "num_visual", "num_fixed", "source", "source_names"
 Made = TypeVar("Made", bound=Data[Any])
 
 
+@checked
 def ingest(
     src: Inputs,
     out: Place,
@@ -143,6 +144,7 @@ def ingest(
         return _run(Samples, stage, out, run)
 
 
+@checked
 def index(
     src: Inputs,
     out: Place,
@@ -178,6 +180,7 @@ def index(
     return made
 
 
+@checked
 def filter(
     src: Place,
     out: Place,
@@ -197,6 +200,7 @@ def filter(
     return _run(Samples, stage, out, run)
 
 
+@checked
 def frames(
     src: Place,
     out: Place,
@@ -241,6 +245,7 @@ def frames(
     return _run(Samples, stage, out, run)
 
 
+@checked
 def codes(
     src: Place,
     out: Place,
@@ -314,6 +319,7 @@ def codes(
         return _run(Codes, stage, out, run)
 
 
+@checked
 def tokenize(
     src: Inputs,
     out: Place,
@@ -376,6 +382,7 @@ def tokenize(
     return _run(Tokens, tokenize_stage(values, to_texts(src)), out, run)
 
 
+@checked
 def measure(
     src: Place,
     out: Place,
@@ -420,6 +427,7 @@ def measure(
     return made
 
 
+@checked
 def plan(
     lengths: Place | ArrayLike | Mapping[str, Any],
     out: Place,
@@ -504,6 +512,7 @@ def plan(
     return Plan(out, report, table)
 
 
+@checked
 def calibrate(
     model: Place,
     plan: Place,
@@ -548,6 +557,7 @@ def calibrate(
     return made
 
 
+@checked
 def pack(
     tokens: Place,
     plan: Place,
@@ -578,6 +588,7 @@ def pack(
     return _run(Packs, stage, out, run)
 
 
+@checked
 def export(
     src: Place,
     out: Place,
@@ -607,6 +618,7 @@ def export(
     return _run(Export, stage, out, run)
 
 
+@checked
 def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) -> Data[Any]:
     """Leave samples out by their keys, for those who opt out; `keys` is a file with a key a line.
 
