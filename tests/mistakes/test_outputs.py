@@ -461,7 +461,7 @@ MOVED = [
         "the tokens are others since the plan",
         f"{MADE} && tokenize p/shards p/more --block-size 8 && mv p/tokens old && "
         "mv p/more p/tokens && pack p/tokens p/packs.plan p/again",
-        refused("packs.plan", out="p/again"),
+        refused("this plan", "p/tokens", out="p/again"),
         has=ROWS,
     ),
 ]

@@ -285,8 +285,8 @@ LOADER = [
     ),
     said(
         "loader: a plan of other data",
-        "sm.loader('pixels.plan', 'tokens')",
-        "pixels.plan",
+        "sm.loader('pixels.plan', 'tokens', collate='torch')",
+        "plan of another data set",
         uses="tokens pixels.plan",
     ),
     said(
@@ -361,9 +361,10 @@ LOADER = [
     ),
     said(
         "loader: images that are not those of the tokens",
-        f"{LOADED}, images='pairs')",
-        "pairs",
-        uses=f"{TRAIN} pairs",
+        "next(iter(sm.loader(sm.plan('chat-tokens', 'c.plan', capacity=999), 'chat-tokens',"
+        " images='pairs', max_faults=0, collate='torch')))",
+        "chats-00000000",
+        uses="chat-tokens pairs",
     ),
     said("loader: a copy over the data", f"{LOADED}, staged_dir='tokens')", "tokens", uses=TRAIN),
     said(

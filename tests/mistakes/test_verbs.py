@@ -568,13 +568,13 @@ PLAN_CASES = [
     case(
         "a plan of other tokens",
         "tokenize texts other --block-size 10 && pack other packs.plan out",
-        refused("packs.plan", "plan other"),
+        refused("this plan", "plan other"),
         uses="texts packs.plan",
     ),
     case(
         "a plan of pixels for tokens",
         "pack tokens pixels.plan out",
-        refused("pixels.plan", "shardmill plan tokens"),
+        refused("this plan", "shardmill plan tokens"),
         uses="tokens pixels.plan",
     ),
     case(
@@ -786,7 +786,7 @@ OTHER_CASES = [
     case(
         "why of other data",
         "why packs.plan --step 0 --data chat-tokens",
-        refused("packs.plan", "chat-tokens"),
+        refused("this plan", "chat-tokens"),
         uses="packs.plan chat-tokens",
     ),
     case(

@@ -144,12 +144,16 @@ def read_format(path: Path) -> str | None:
 
 def open_arrays(path: Path, format: str) -> Arrays:
     """Map the arrays of a file of this format, after checking that all of them lie inside it."""
+    if path.is_dir():
+        raise FormatError(f"is a folder, not a file of the format {format!r}", path=path)
     with local_copy(path).open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         prefix = file.read(PREFIX)
         if len(prefix) < PREFIX or prefix[:8] != MAGIC:
-            raise FormatError("is not an array file of shardmill", path=path, offset=0)
+            raise FormatError(
+                f"is not an array file of shardmill, of the format {format!r}", path=path, offset=0
+            )
         header_bytes = int.from_bytes(prefix[8:16], "little")
         if header_bytes > min(size - PREFIX, MAX_HEADER):
             raise FormatError(f"claims a header of {header_bytes} bytes", path=path, offset=8)

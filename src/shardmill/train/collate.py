@@ -132,6 +132,8 @@ class Collate:
 
     def __call__(self, packs: Sequence[TrainPack]) -> Any:
         """Return the batch."""
+        if not packs:
+            raise ConfigError("a batch needs at least one pack")
         trainer = TRAINERS[self.trainer]
         if not packs or not all(isinstance(pack, TrainPack) for pack in packs):
             raise ConfigError("a batch is made of packs, and of one at least")

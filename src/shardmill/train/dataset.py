@@ -102,6 +102,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     ) -> None:
         if not 0 <= verify <= 1:
             raise ConfigError(f"verify is a share of the rows, 0 to 1, got {verify}")
+        if staged_dir is None and staged_bytes is not None:
+            raise ConfigError("staged_bytes bounds the copies in staged_dir: give that, too")
+        if max_faults < 0 or (staged_bytes or 0) < 0:
+            raise ConfigError("max_faults and staged_bytes must be at least 0")
         if staged_dir is not None and not isinstance(data, str | os.PathLike):
             raise ConfigError("staged_dir takes copies of a folder: give the folder as the data")
         self.plans = _plans(plan, data if lengths is None else lengths, epoch_plans)
@@ -303,6 +307,8 @@ def _reader(
         return data
     if processor is not None and images is not None:
         raise ConfigError("a processor makes pixels itself: images are for folders of tokens")
+    if processor is not None and open_manifest(as_path(data)).content == "tokens":
+        raise ConfigError(f"{data} holds tokens: a processor is for samples, leave it out")
     if processor is not None and lengths is None:
         raise ConfigError(
             "a plan over samples was made from lengths that were measured: give their folder as "

@@ -34,6 +34,17 @@ from shardmill.train.stream import PackedStream
 # Enough to wait for one batch of a store while another is built; requests overlap by themselves.
 REMOTE_THREADS = 2
 
+# What DataLoader takes under these names is decided here, and by what.
+NAMED_OTHERWISE = {
+    "num_workers": "say workers",
+    "prefetch_factor": "say prefetch",
+    "collate_fn": "say collate",
+    "shuffle": "the seed orders packs, another for each epoch",
+    "sampler": "the plan and the seed order packs",
+    "batch_sampler": "the plan and the seed order packs",
+    "drop_last": "say remainder='drop'",
+}
+
 CollateFn = Callable[[Sequence[TrainPack]], Any]
 
 
@@ -97,6 +108,9 @@ def loader(
         "staged_bytes": staged_bytes,
         "verify": verify,
     }
+    for name, instead in NAMED_OTHERWISE.items():
+        if name in options:
+            raise ConfigError(f"{name} cannot be given to the loader: {instead}")
     if workers:
         options = {"num_workers": workers, "prefetch_factor": prefetch, **options}
     if device is not None and torch.device(device).type == "cuda":

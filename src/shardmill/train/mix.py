@@ -59,8 +59,11 @@ class Mix(Dataset[TrainPack]):  # type: ignore[misc]
         self.sources, self.run = dict(sorted(sources.items())), run
         self.weights = {name: float(weights[name]) for name in self.sources}
         for name, packs in self.sources.items():
+            plans = getattr(packs, "plans", None)
+            if plans is None:
+                raise ConfigError(f"source {name!r} must be a PackedDataset, got {packs!r:.60}")
             # Counting through epochs of unlike sizes would need the plans of all before.
-            if not isinstance(packs.plans, OnePlan):
+            if not isinstance(plans, OnePlan):
                 raise ConfigError(f"source {name!r} has a plan for each epoch: a mix takes one")
         sizes = [len(packs) for packs in self.sources.values()]
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
