@@ -713,7 +713,7 @@ OPTIONS = [
     case(
         "another table into the same folder",
         "ingest a.jsonl out && ingest b.jsonl out",
-        refused("b.jsonl", "out", out="nowhere"),
+        refused('b.jsonl or "b"', "out", out="nowhere"),
         has={"a.jsonl": [{"text": "a"}], "b.jsonl": [{"text": "b"}]},
     ),
     case(
@@ -805,7 +805,7 @@ LATER = [
     case(
         "an answer that is missing",
         "ingest rows.jsonl out",
-        refused("rows", "value or without text or empty"),
+        refused("rows", "'value' has no text"),
         has={
             **IMAGES,
             "rows.jsonl": [{**CHAT, "conversations": [QUESTION, {"from": "gpt", "value": None}]}]

@@ -180,14 +180,17 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def check_places(steps: Sequence[Step]) -> None:
-    """Refuse a step that reads what neither exists nor is the output of a step before it."""
+    """Refuse a step that reads what neither exists nor is made before it, or writes what is."""
     outputs: list[str] = []
     for number, step in enumerate(steps, 1):
         for name in step.reads():
             if not _will_be_there(name, outputs):
                 raise ConfigError(f"step {number} ({step.title}): {_absence(name, outputs)}")
         if step.out is not None:
-            outputs.append(os.path.normpath(step.out))
+            out = os.path.normpath(step.out)
+            if out in outputs:
+                raise ConfigError(f"step {number} ({step.title}): a step before it writes {out!r}")
+            outputs.append(out)
 
 
 def _step(table: Any, shared: Mapping[str, Any], where: str) -> Step:

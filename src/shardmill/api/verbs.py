@@ -512,7 +512,6 @@ def plan(
     return Plan(out, report, table)
 
 
-@checked
 def calibrate(
     model: Place,
     plan: Place,

@@ -307,7 +307,7 @@ def _reader(
         return data
     if processor is not None and images is not None:
         raise ConfigError("a processor makes pixels itself: images are for folders of tokens")
-    if processor is not None and open_manifest(as_path(data)).content == "tokens":
+    if processor is not None and _holds_tokens(as_path(data)):
         raise ConfigError(f"{data} holds tokens: a processor is for samples, leave it out")
     if processor is not None and lengths is None:
         raise ConfigError(
@@ -327,6 +327,10 @@ def _reader(
     from shardmill.train.pixels import PixelReader
 
     return PixelReader.open(as_path(data), processor, staged_dir=staged)
+
+
+def _holds_tokens(folder: Path) -> bool:
+    return (folder / "manifest.json").exists() and open_manifest(folder).content == "tokens"
 
 
 class _MappedIds(NamedTuple):

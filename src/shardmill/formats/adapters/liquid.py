@@ -179,7 +179,12 @@ def _kept_rows(
             tally.skip(row.key, SampleError("no image codes", "name their folder with --codes"))
         elif found is not None and size is not None and found != size:
             reason = f"not {size[0]} x {size[1]} pixels"
-            tally.skip(row.key, SampleError(reason, f"{found[0]} x {found[1]}"))
+            tally.skip(
+                row.key,
+                SampleError(
+                    reason, f"{found[0]} x {found[1]}; column=vqcode_multi768 takes any size"
+                ),
+            )
         else:
             tally.num_kept += 1
             yield row

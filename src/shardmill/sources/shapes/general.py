@@ -230,6 +230,8 @@ class MessagesShape:
         segments = list(self._content(turn.get(self.content_tag), role, number, media))
         if not segments and (role == "tool" or kept_fields(turn)):
             return [RowSegment(kind="text", role=role, turn=number)]
+        if turn.get(self.content_tag) is None and not kept_fields(turn):
+            raise SampleError("missing field", f"turn {number}: {self.content_tag!r} has no text")
         return segments
 
     def _content(
