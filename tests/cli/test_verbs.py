@@ -114,6 +114,14 @@ def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: 
     assert "--repair" not in shardmill("check", "rows", code=1).stdout  # it would not help
 
 
+def test_a_pattern_names_the_one_folder_that_a_verb_reads(shardmill: Shardmill) -> None:
+    shardmill("ingest", "data/texts.jsonl", "texts-a")
+    assert output_of(shardmill, "status", "texts-*")["complete"]
+    shardmill("ingest", "data/texts.jsonl", "texts-b")
+    assert "names 2 places" in shardmill("status", "texts-{a,b}", code=2).stderr
+    assert "no file matches 'gone-*'" in shardmill("status", "gone-*", code=2).stderr
+
+
 def test_show_says_that_a_folder_is_empty(shardmill: Shardmill) -> None:
     shardmill("ingest", "data/texts.jsonl", "none", "--limit", "0", "--allow-empty")
     shardmill("tokenize", "none", "tokens", "--template", "text", "--allow-empty")

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import click
 
 from shardmill.plugins import FILTERS, Table
-from shardmill.storage.path import UrlPath, as_path, is_remote, near_path
+from shardmill.sources.source import WILD
+from shardmill.storage.path import UrlPath, as_path, expand, is_remote, near_path
 
 Option: TypeAlias = Callable[[Any], Any]
 
@@ -17,7 +18,8 @@ Option: TypeAlias = Callable[[Any], Any]
 class PlaceType(click.Path):
     """What `click.Path` takes, checked as it does; and urls, which must exist if paths must.
 
-    Of a web server only files can be looked at, so there it is left to whoever reads.
+    Of a web server only files can be looked at, so there it is left to whoever reads. Braces and
+    globs mean what they mean to `ingest`, and must name one place.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -25,6 +27,11 @@ class PlaceType(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         text = str(value)
+        if self.exists and WILD.intersection(text):
+            found = expand(text)
+            if len(found) > 1:
+                self.fail(f"{text!r} names {len(found)} places, and one is wanted", param, ctx)
+            text = found[0]
         if is_remote(text):
             path = as_path(text)
             if self.exists and isinstance(path, UrlPath) and not (path.is_web or path.exists()):
