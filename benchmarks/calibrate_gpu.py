@@ -135,6 +135,7 @@ def section(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    let_torchvision_load()
+    if DEVICE == "cpu":
+        let_torchvision_load()
     with tempfile.TemporaryDirectory() as name:
         save_report(__file__, "Prices and the time of steps", [section(Path(name))])
