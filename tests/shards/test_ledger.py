@@ -32,7 +32,7 @@ RECORD = StageRecord(
     version=1,
     digest="digest",
     content="samples",
-    reads={"raw": ("a.jsonl",)},
+    reads={"raw": ("/raw/a.jsonl",)},
 )
 UNITS = [Unit(name=f"{i}", input={"row": i}, num_samples=1) for i in range(3)]
 
