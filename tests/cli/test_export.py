@@ -37,10 +37,10 @@ def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("format_text", "message"),
     [
-        ("megatrn", "format: unknown kind 'megatrn'; did you mean 'megatron'"),
+        ("megatrn", "format megatrn: unknown kind 'megatrn'; did you mean 'megatron'"),
         ("megatron,prefx=x", "format megatron has no field 'prefx'; did you mean 'prefix'"),
         ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
-        ("tensordict", "format needs length"),
+        ("tensordict", "format tensordict needs length"),
         ("liquid", "holds no samples .*give the folder that ingest or filter made"),
         ("liquid-pairs", "holds no samples"),
         ("megatron --drop los", "nothing is named 'los': drop some of keys, "),
