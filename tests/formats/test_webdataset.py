@@ -167,7 +167,7 @@ def test_a_tar_that_changes_or_is_not_there_is_refused(tmp_path: Path) -> None:
     tar = write_video_tar(tmp_path / "a.tar", [0])
     reader = TarReader(files=(str(tmp_path),))
     (part,) = reader.parts()
-    write_video_tar(tar, [0, 0])
+    write_video_tar(tar, [0] * 40)
     with pytest.raises(FormatError, match="changed after it was listed"):
         list(reader.read(part.input))
     tar.unlink()
