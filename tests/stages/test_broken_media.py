@@ -96,7 +96,8 @@ def test_rows_of_a_broken_database_are_rejects(tmp_path: Path) -> None:
     for number in range(5):
         path.write_bytes(content[: rng.randrange(len(content))])
         out = tmp_path / f"out-{number}"
-        samples = sm.ingest(tmp_path / "rows.jsonl", out, workers=0, max_skip_rate=1.0)
+        options: Any = {"workers": 0, "max_skip_rate": 1.0, "allow_empty": True}
+        samples = sm.ingest(tmp_path / "rows.jsonl", out, **options)
         assert set(samples.skipped) <= {"unreadable database"}
         assert len(samples) + sum(samples.skipped.values()) == 20
 

@@ -424,7 +424,11 @@ class Assembler:
             with _row_to_blame():
                 self.key_of(row)
                 for segment in self._document(row).segments:
-                    if segment.kind != "text" and not self.fetcher.is_remote(segment.media, row):
+                    is_here = segment.kind != "text" and not self.fetcher.is_remote(
+                        segment.media, row
+                    )
+                    # A database with false pages ends the process that reads it: not this one.
+                    if is_here and ".lmdb" not in describe(segment.media):
                         self._medium(segment, row)
         except SampleError as problem:
             return problem
