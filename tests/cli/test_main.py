@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from invoked import invoke, run_main
 
+import shardmill as sm
 from shardmill.cli.main import VERBS, cli
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
@@ -167,6 +170,42 @@ def test_fields_have_the_same_names_in_all_verbs(place: Path, monkeypatch: Any) 
             assert isinstance(found[name], SAME_KEYS[name]), (words, name)
         if "path" in found:
             assert Path(found["path"]).is_absolute(), words
+
+
+# Of other programs, which messages say to call.
+NOT_OURS = {"--local-dir", "--hard-dereference", "--help", "--repo-type"}
+
+
+def test_flags_that_messages_ask_for_exist() -> None:
+    commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
+    known = {
+        flag
+        for c in (cli, *commands)
+        if c
+        for p in c.params
+        for flag in (*p.opts, *p.secondary_opts)
+    }
+    source = Path(sm.__file__).parent
+    for path in source.rglob("*.py"):
+        if path.name == "slurm.py":  # speaks to sbatch
+            continue
+        for flag, line in flags_in(ast.parse(path.read_text())):
+            assert flag in known | NOT_OURS, f"{path.relative_to(source)}:{line} asks for {flag}"
+
+
+def flags_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the flags in the texts of a module, but for those of its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            # In a sentence: what is called by its list of words is another program.
+            for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", node.value * (" " in node.value)):
+                yield flag, node.lineno
 
 
 PRINTING = ["--help", "ingest --help", "status shards", "status shards --json", "show shards"]

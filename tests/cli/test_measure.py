@@ -69,7 +69,7 @@ def test_settings_of_a_rule_can_be_given(shards: Path, model: Path, tmp_path: Pa
 
 
 def test_estimates_need_no_tokenizer_but_must_be_asked_for(shards: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="or estimate to guess without one"):
+    with pytest.raises(ConfigError, match="guess lengths by --estimate"):
         run("measure", shards, tmp_path / "out", "--model", "qwen2.5-vl")
     done = run("measure", shards, tmp_path / "out", "--model", "qwen2.5-vl", "--estimate")
     assert done.exit_code == 0, done.output

@@ -86,3 +86,13 @@ def test_a_space_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="it has boi, eoi"):
         TokenSpace(text_size=10, added=("boi", "eoi")).special("image")
+
+
+def test_ids_of_text_are_neither_codes_nor_named() -> None:
+    ids = np.array([5, 9, 200])
+    TokenSpace(text_size=300, specials={"boi": 7}, num_codes=100).check_text(ids)
+    TokenSpace(text_size=300, num_codes=100, codes_at=10).check_text(ids)  # as in Chameleon's
+    with pytest.raises(ConfigError, match=r"id 200 for text, and image codes .* 150 to 249.* 300"):
+        TokenSpace(text_size=300, num_codes=100, codes_at=150).check_text(ids)
+    with pytest.raises(ConfigError, match="id 9 for text, which --space names 'boi'"):
+        TokenSpace(text_size=300, specials={"boi": 9}).check_text(ids)

@@ -220,10 +220,10 @@ def test_patches_are_a_fixed_number_or_counted_by_a_rule(tmp_path: Path) -> None
         ({"layout": LAYOUTS["patches"]}, "im_start|im_patch"),
         ({"layout": LAYOUTS["marker"]}, "image"),
         ({"space": PATCHES}, "num_codes"),
-        ({"layout": replace(LAYOUTS["codes"], row_end="boi"), "codes": None}, "with codes"),
+        ({"layout": replace(LAYOUTS["codes"], row_end="boi"), "codes": None}, "by --codes"),
         (
             {"space": PATCHES, "layout": replace(LAYOUTS["patches"], num_patches=None)},
-            "num_patches, or a rule",
+            "give --rule",
         ),
     ],
 )

@@ -79,6 +79,6 @@ def test_a_layout_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
 def test_a_name_that_the_space_lacks_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no token 'soi'"):
         bind_layout(ImageLayout(before=("soi",)), SPACE, SPACE.special)
-    with pytest.raises(ConfigError, match=r"space\.num_codes"):
+    with pytest.raises(ConfigError, match=r"--space num_codes"):
         no_codes = TokenSpace(text_size=10, added=("boi", "eoi"))
         bind_layout(ImageLayout(), no_codes, no_codes.special)

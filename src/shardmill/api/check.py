@@ -204,6 +204,7 @@ def _unreadable(opened: data.Data[Any]) -> Iterator[str]:
             yield f"record {number}, {record.key!r}: {record.problem}"
 
 
+@checked
 def diff(before: Place, after: Place) -> FolderDiff:
     """Return which samples, tokens and shards changed from one folder to another.
 

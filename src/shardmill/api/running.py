@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -29,10 +29,11 @@ from shardmill import humanize
 from shardmill.api.values import Place, to_engine, to_part, to_path
 from shardmill.errors import ConfigError, ShardmillError, near
 from shardmill.model.codec import from_plain
-from shardmill.model.stage import Stage
+from shardmill.model.stage import Stage, TriedStage, listed
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport, show_progress
 from shardmill.running.runner import run_stage
+from shardmill.storage.path import is_remote
 
 MAX_LISTED = 5
 
@@ -149,6 +150,7 @@ def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
 
     Raises `RunFailed` if a unit failed, and whatever `run_stage` raises.
     """
+    check_before(stage, to_path(out), options)
     where = options.get("on", "local")
     if isinstance(where, Runner):
         report = where.run(stage, to_path(out), options)
@@ -167,6 +169,37 @@ def run_report(stage: Stage, out: Place, options: RunOptions) -> RunReport:
     if report.failures:
         raise RunFailed(report)
     return report
+
+
+def check_before(stage: Stage, out: Path, options: RunOptions) -> None:
+    """Raise `ConfigError` for what is known to be wrong before anything is written."""
+    refuse_inside(out, (place for places in stage.reads().values() for place in places))
+    may_lose_all = options.get("max_skip_rate", 0) >= 1 or options.get("allow_empty", False)
+    # What was begun has worked for some units already.
+    if isinstance(stage, TriedStage) and not may_lose_all and not (out / "stage.json").exists():
+        tally = stage.try_first()
+        if tally.num_in and not tally.num_kept and len(tally.rejects) == tally.broken.total():
+            first = tally.rejects[0]
+            places = ", ".join(next(iter(stage.reads().values())))
+            raise ConfigError(
+                f"none of the first {tally.num_in} samples of {places} can be used: "
+                f"{listed(tally.broken)}; the first is {first.key}: {first.detail}. Nothing was "
+                "written. If later ones are better, say --max-skip-rate 1"
+            )
+
+
+def refuse_inside(out: Path, places: Iterable[str]) -> None:
+    """Refuse to write into a folder that is read: its shards would be input of the next run."""
+    if is_remote(str(out)):
+        return
+    for place in places:
+        if not is_remote(place) and Path(place).is_dir():
+            read, written = Path(place).resolve(), out.resolve()
+            if read in written.parents:
+                where = humanize.place(Path(place))
+                raise ConfigError(
+                    f"{out} lies inside of the input {where}: name a folder beside it"
+                )
 
 
 def is_local(options: RunOptions) -> bool:

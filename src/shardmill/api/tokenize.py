@@ -7,12 +7,15 @@ meaning for the input is refused, never ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardmill.api.values import to_plugin, to_spec, to_table
+from numpy.typing import NDArray
+
+from shardmill.api.values import refuse_hub_name, to_plugin, to_spec, to_table
 from shardmill.errors import ConfigError, SampleError, near
 from shardmill.formats.finder import build_reader, kind_of_tokens
 from shardmill.model.codec import field_types, from_plain, to_plain
@@ -28,8 +31,10 @@ from shardmill.storage.path import as_path
 from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
 from shardmill.tokens.templates.template import PlainText
-from shardmill.tokens.text.tokenizer import TextSpec, load_once
+from shardmill.tokens.text.tokenizer import PROBES, TextSpec, TextTokenizer, load_once
 
+WORD = re.compile(r"\s?[a-z]+")
+NUM_WORDS = 256
 FOR_ALL = ("max_length", "block_size", "limit")
 FOR_SAMPLES = (*FOR_ALL, "overlong", "hook", "seed", "epoch")
 FOR_TEXT = (*FOR_ALL, "text_field", "per_shard", "allow")
@@ -46,6 +51,8 @@ def tokenize_stage(
     if unknown:
         use = f"{near(unknown[0], KNOWN)}\nUse {', '.join(sorted(KNOWN))}"
         raise ConfigError(f"tokenize has no {unknown[0]!r}{use}")
+    if isinstance(settings.get("tokenizer"), str):
+        refuse_hub_name(settings["tokenizer"], "--tokenizer")
     if "from" in settings or kind_of_tokens(inputs) is not None:
         return _adopt(settings, inputs)
     tokenizer = to_tokenizer(settings.get("tokenizer", "bundled"))
@@ -55,8 +62,13 @@ def tokenize_stage(
         return _tokenize_text(settings, inputs, tokenizer, template, space)
     if len(inputs) > 1:
         raise ConfigError(f"tokenize takes one folder of samples at a time, got {len(inputs)}")
-    if "per_shard" in settings:
-        raise ConfigError("per_shard is for text tables: a shard of samples stays a shard")
+    for name in sorted(settings.keys() & {*FOR_TEXT} - {*FOR_SAMPLES}):
+        raise ConfigError(
+            f"--{name.replace('_', '-')} is for tables of text, and {inputs[0]} holds samples: "
+            "leave it out"
+        )
+    if "overlong" in settings and "max_length" not in settings:
+        raise ConfigError("--overlong is for rows beyond --max-length: give that too")
     codes, rule = settings.get("codes"), settings.get("rule")
     codes = None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes")
     layout = _layout(settings.get("layout", "codes"))
@@ -153,17 +165,40 @@ def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:
         value = {"text_size": found.vocab_size, **value}
     space: TokenSpace = to_spec(value, TokenSpace, where="space")
     space.check_tokenizer(found.vocab_size, found.name)
+    if space.codes_at is not None or space.specials:
+        space.check_text(_ids_of_text(found, space), found.name)
     return space
 
 
+def _ids_of_text(tokenizer: TextTokenizer, space: TokenSpace) -> NDArray[Any]:
+    """Return ids that texts have: of many scripts, and of words that lie where codes shall be."""
+    end = min(space.code_offset + space.num_codes, tokenizer.vocab_size)
+    step = max(1, (end - space.code_offset) // NUM_WORDS)
+    numbers = [*range(space.code_offset, end, step), *space.specials.values()]
+    texts = [tokenizer.decode([n]) for n in numbers if n < tokenizer.vocab_size]
+    # Names of codes (Chameleon's IMGIMGAZ) are no words: nobody writes them.
+    words = [text for text in texts if WORD.fullmatch(text)]
+    return tokenizer.encode_batch([*PROBES, *words, *(f" {word}" for word in words)]).ids
+
+
 def _layout(value: Any) -> ImageLayout:
+    """Return a layout by its name, with fields of its own: 'patches,num_patches=64'."""
     if isinstance(value, str):
-        if value not in LAYOUTS:
-            use = f"{near(value, LAYOUTS)}\nUse one of {', '.join(LAYOUTS)}"
-            raise ConfigError(f"layout: unknown name {value!r}{use}")
-        return LAYOUTS[value]
+        fields = to_table(value, where="layout")
+        name = fields.pop("kind")
+        if name not in LAYOUTS:
+            use = f"{near(name, LAYOUTS)}\nUse one of {', '.join(LAYOUTS)}"
+            raise ConfigError(f"layout: unknown name {name!r}{use}")
+        value = {**plain_fields(LAYOUTS[name]), **fields}
     layout: ImageLayout = to_spec(value, ImageLayout, where="layout")
     return layout
+
+
+def plain_fields(layout: ImageLayout) -> dict[str, Any]:
+    """Return the fields of a layout as a table has them."""
+    plain = to_plain(layout)
+    assert isinstance(plain, dict)
+    return {name: value for name, value in plain.items() if name != "kind"}
 
 
 def _checked(cls: type, settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.model.plan import Prices
 from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
-from shardmill.storage.path import absolute, as_path, is_remote
+from shardmill.storage.path import absolute, as_path, is_remote, near_path
 from shardmill.storage.text import read_json, read_toml
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ Spec = TypeVar("Spec")
 
 # "1.5 GiB" is 1.5, G and i: powers of 1024; without the i they are of 1000.
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # Qwen/Qwen2-7B
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -117,6 +118,16 @@ def to_bytes(size: int | str) -> int:
     unit = match[2]
     base = 1024 if unit.endswith("i") else 1000
     return int(float(match[1]) * base ** POWERS[unit.rstrip("i")])
+
+
+def refuse_hub_name(text: str, flag: str) -> None:
+    """Raise `ConfigError` if a text looks like a model's name on a hub, and is no path here."""
+    if HUB_NAME.fullmatch(text) and not Path(text).exists():
+        raise ConfigError(
+            f"{text} is no folder here{near_path(text)}. If it is the name of a model on a hub: "
+            f"nothing is downloaded; run hf download {text} --local-dir {text}, and say {flag} "
+            f"{text} again"
+        )
 
 
 def to_clip(clip: str | tuple[float, float] | None) -> tuple[float, float] | None:

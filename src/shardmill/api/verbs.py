@@ -21,11 +21,19 @@ from numpy.typing import ArrayLike
 
 from shardmill.api import data
 from shardmill.api.data import Codes, Data, Export, Lengths, Packs, Plan, Samples, Tokens
-from shardmill.api.running import RUN_DEFAULTS, RunOptions, checked, is_local, run_report
+from shardmill.api.running import (
+    RUN_DEFAULTS,
+    RunOptions,
+    checked,
+    is_local,
+    refuse_inside,
+    run_report,
+)
 from shardmill.api.values import (
     Place,
     Plugin,
     many,
+    refuse_hub_name,
     to_bytes,
     to_clip,
     to_codes,
@@ -38,7 +46,7 @@ from shardmill.api.values import (
     to_table,
     to_texts,
 )
-from shardmill.errors import ConfigError, FormatError, NothingKept, check_packages
+from shardmill.errors import ConfigError, FormatError, NothingKept, check_packages, near
 from shardmill.model.stage import Stage, listed
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
@@ -110,7 +118,7 @@ def ingest(
     from shardmill.stages.ingest import Ingest
 
     inputs = to_texts(src)
-    _refuse_inside(inputs, to_path(out))
+    refuse_inside(to_path(out), inputs)
     _reach(inputs, run)
     chosen = to_table(source, where="source") if source else {"kind": None}
     root = None if media_root is None else to_texts(media_root)[0]
@@ -354,7 +362,7 @@ def tokenize(
 
         sm.tokenize(shards, "tokens", template="t2i", tokenizer="models/qwen", codes=codes)
     """
-    from shardmill.api.tokenize import tokenize_stage
+    from shardmill.api.tokenize import KNOWN, tokenize_stage
 
     given = {
         "from": from_,
@@ -378,6 +386,9 @@ def tokenize(
     }
     _reach(to_texts(src), run)
     values = {} if recipe is None else read_toml(to_path(recipe))
+    if unknown := sorted(values.keys() - KNOWN):
+        use = near(unknown[0], KNOWN) or f": use {', '.join(sorted(KNOWN))}"
+        raise ConfigError(f"{recipe}: tokenize has no {unknown[0]!r}{use}")
     values |= {name: value for name, value in given.items() if value is not None}
     return _run(Tokens, tokenize_stage(values, to_texts(src)), out, run)
 
@@ -408,7 +419,12 @@ def measure(
     folder = Path(model) if isinstance(model, str | os.PathLike) and Path(model).is_dir() else None
     tokenizer = folder if tokenizer is None else tokenizer
     if tokenizer is None and not estimate:
-        raise ConfigError("give the tokenizer of the model, or estimate to guess without one")
+        if isinstance(model, str) and model.partition(",")[0] not in VISUAL_RULES:
+            refuse_hub_name(model, "--model")
+        raise ConfigError(
+            "give the folder of the model as --model, its tokenizer by --tokenizer, or guess "
+            "lengths by --estimate"
+        )
     stage = Measure(
         input_dir=to_path(src),
         rule=to_plugin(VISUAL_RULES, model, where="model")
@@ -573,8 +589,10 @@ def pack(
 
     `samples` is the folder of samples whose images are copied into the tars.
     """
+    from shardmill.shards.plans import open_plan
     from shardmill.stages.pack import Materialize
 
+    open_plan(to_path(plan))  # what is no plan is told before a folder is made
     stage = Materialize(
         tokens_dir=to_path(tokens),
         plan_path=to_path(plan),
@@ -625,8 +643,14 @@ def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) ->
     """
     from shardmill.stages.remove import RemoveSamples
 
-    stage = RemoveSamples(input_dir=to_path(src), keys_path=to_path(keys))
+    stage = RemoveSamples(input_dir=to_path(src), keys_path=_keys_path(keys))
     return _run(type(data.open(src)), stage, out, run)
+
+
+def _keys_path(keys: Place) -> Path:
+    if isinstance(keys, list | tuple):
+        raise ConfigError("keys must be the path of a text file with a key a line, got a list")
+    return to_path(keys)
 
 
 def _run(made: type[Made], stage: Stage, out: Place, options: RunOptions) -> Made:
@@ -644,14 +668,6 @@ def _reach(inputs: Sequence[str], run: RunOptions) -> None:
         slow = say_if_slow(sys.stderr, f"waiting for {plain_url(root)}")
         with slow if run.get("progress") else nullcontext():
             check_answers(url)
-
-
-def _refuse_inside(inputs: Sequence[str], out: Path) -> None:
-    """Refuse to write into a folder that is read: its shards would be input of the next run."""
-    above = () if is_remote(str(out)) else out.resolve().parents
-    for given in inputs:
-        if Path(given).is_dir() and Path(given).resolve() in above:
-            raise ConfigError(f"{out} lies inside of the input {given}: name a folder beside it")
 
 
 def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan | None:

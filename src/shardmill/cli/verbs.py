@@ -307,8 +307,8 @@ def codes(src: Path, out: Path, print_sizes: bool, **flags: Any) -> None:
 @click.option(
     "--layout",
     shell_complete=names(LAYOUTS),
-    metavar="NAME",
-    help=f"How images stand: {', '.join(LAYOUTS)}.",
+    metavar="NAME,FIELD=VALUE",
+    help=f"How images stand: {', '.join(LAYOUTS)}, with fields such as num_patches.",
 )
 @click.option(
     "--codes",

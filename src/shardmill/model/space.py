@@ -87,8 +87,8 @@ class TokenSpace:
         if found is None:
             known = ", ".join(sorted(self.names)) or "none"
             raise ConfigError(
-                f"the token space has no token {name!r} (it has {known}): "
-                "name it under space.specials or space.added"
+                f"the token space has no token {name!r} (it has {known}): name its id, as in "
+                f"--space 'specials={{\"{name}\":7}}', or add it: --space 'added=[\"{name}\"]'"
             )
         return found
 
@@ -115,8 +115,26 @@ class TokenSpace:
         if vocab_size > self.text_size:
             raise ConfigError(
                 f"{name} has {vocab_size} ids, but the token space gives text only "
-                f"{self.text_size}: set space.text_size to the model's text vocabulary"
+                f"{self.text_size}: give --space text_size={vocab_size} or more"
             )
+
+    def check_text(self, ids: NDArray[Any], name: str = "the tokenizer") -> None:
+        """Raise `ConfigError` if ids of text are those of image codes or of named tokens."""
+        used = set(np.unique(ids).tolist())
+        inside = sorted(used & {*range(self.code_offset, self.code_offset + self.num_codes)})
+        if inside:
+            free = self.text_size + len(self.added)
+            raise ConfigError(
+                f"{name} uses id {inside[0]} for text, and image codes would take ids "
+                f"{self.code_offset} to {self.code_offset + self.num_codes - 1}: leave codes_at "
+                f"out of --space, which puts them behind the text, at {free}"
+            )
+        for token, number in self.specials.items():
+            if number in used:
+                raise ConfigError(
+                    f"{name} uses id {number} for text, which --space names {token!r}: name an id "
+                    f"that no text has, or add one: --space 'added=[\"{token}\"]'"
+                )
 
     def check_same(self, other: TokenSpace) -> None:
         """Raise `ConfigError` that lists the differences to another space."""

@@ -278,6 +278,14 @@ class Checksummed(Protocol):
 
 
 @runtime_checkable
+class TriedStage(Stage, Protocol):
+    """A stage that can try a few samples at once: what is wrong with all of them is told early."""
+
+    def try_first(self) -> Tally:
+        """Return the counts of the first samples; settings that cannot be are a `ConfigError`."""
+
+
+@runtime_checkable
 class WholeStage(Stage, Protocol):
     """A stage whose folder is more than its shards: files for the whole, which others read."""
 

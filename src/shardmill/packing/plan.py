@@ -117,8 +117,8 @@ def _too_long(table: LengthTable, rows: NDArray[np.int64], room: int) -> ConfigE
         where += f" (sample {place} of shard {shard})"
     return ConfigError(
         f"{len(rows)} of {len(table)} samples are longer than the {room} tokens of a pack; the "
-        f"first is {where} with {table.num_tokens[row]}. Choose a larger capacity, or overlong = "
-        "drop or cut"
+        f"first is {where} with {table.num_tokens[row]}. Choose a larger --capacity, or "
+        "--overlong drop or cut"
     )
 
 

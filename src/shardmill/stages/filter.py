@@ -45,13 +45,15 @@ class FilterSamples(OverSamples):
 
     def __post_init__(self) -> None:
         if not self.filters and not self.drop_duplicates:
-            raise ConfigError("nothing to filter: give a filter, or ask to drop duplicates")
+            raise ConfigError("nothing to filter: give --filter KIND or --drop-duplicates")
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard, with the rows that repeat an earlier one."""
+        # First, as it refuses a folder that holds no samples.
+        units = list(sample_units(self.input_dir, None))
         shards = open_manifest(self.input_dir).shards
         repeats = find_repeats(self.input_dir, shards) if self.drop_duplicates else {}
-        for number, unit in enumerate(sample_units(self.input_dir, None)):
+        for number, unit in enumerate(units):
             found: Plain = [*repeats.get(number, [])]
             yield replace(unit, input={**unit.input, "repeats": found} if found else unit.input)
 

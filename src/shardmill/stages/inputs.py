@@ -12,20 +12,22 @@ them up: "samples|with images", "media|images", "missing|text", "source|NAME", a
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, FormatError, UnitFailed
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import Manifest, ShardEntry, manifest_digest
 from shardmill.model.sample import MediaSize, Sample
 from shardmill.model.space import TokenSpace
-from shardmill.model.stage import Tally, Unit
+from shardmill.model.stage import Draft, Stage, Tally, Unit
 from shardmill.shards.codes import ROLE as CODES
 from shardmill.shards.codes import CodeShard, ImageCodes, open_codes
 from shardmill.shards.ledger import open_manifest
@@ -43,6 +45,8 @@ ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}
 COUNTED = {"image": "images", "video": "videos", "audio": "audio clips"}
+# What is tried before the work: the first samples of some shards.
+TRIED_UNITS, TRIED_SAMPLES = 4, 32
 MAX_STEPS = 4  # an export of packs of tokens without some
 
 
@@ -90,7 +94,7 @@ def sample_units(
     """Yield a unit for each shard in the order of the manifest, up to `limit` samples in all."""
     manifest = open_manifest(folder)
     if manifest.content != "samples":
-        raise ConfigError(f"{folder} holds {manifest.content}, no samples")
+        raise ConfigError(f"{folder} holds {manifest.content}, and samples are needed")
     left = limit
     for shard in manifest.shards:
         files: dict[str, Plain] = {r: [e.path, e.checksum] for r, e in shard.files.items()}
@@ -103,6 +107,22 @@ def sample_units(
             left -= count
             input["limit"] = count
         yield Unit(name=shard.name, input=input, num_samples=count)
+
+
+def try_work(stage: Stage) -> Tally:
+    """Return the counts of the first samples of a few shards; what they become is thrown away."""
+    units, tally = list(stage.units()), Tally()
+    chosen = units[:: max(1, len(units) // TRIED_UNITS)][:TRIED_UNITS]
+    with tempfile.TemporaryDirectory(prefix="shardmill-") as folder, stage.open() as work:
+        for unit in chosen:
+            draft = Draft(Path(folder, unit.name))
+            draft.dir.mkdir()
+            num_samples = min(TRIED_SAMPLES, unit.num_samples or TRIED_SAMPLES)
+            few = replace(unit, input={**unit.input, "limit": num_samples})
+            # A shard that is damaged fails in its own unit, where it is told in full.
+            with suppress(FormatError, UnitFailed, OSError):
+                work(few, draft, tally)
+    return tally
 
 
 def shards_hold_bytes(folder: Path) -> bool:

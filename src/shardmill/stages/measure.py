@@ -32,6 +32,7 @@ from shardmill.stages.inputs import (
     num_wanted,
     open_unit,
     sample_units,
+    try_work,
 )
 from shardmill.tokens.count import (
     ChatWriter,
@@ -79,6 +80,10 @@ class Measure(OverSamples):
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
         text = files_checksum(self.files_used())
         return sample_units(self.input_dir, self.limit, {"text": text})
+
+    def try_first(self) -> Tally:
+        """Measure the first samples of a few shards."""
+        return try_work(self)
 
     @contextmanager
     def open(self) -> Iterator[Work]:
@@ -129,7 +134,7 @@ class Measure(OverSamples):
         if self.template is not None:
             template = self.template.read_text("utf-8")
         if template is None:
-            raise ConfigError(f"{self.tokenizer} has no chat template: name a file with --template")
+            raise ConfigError(f"{self.tokenizer} has no chat template: name a file by --template")
         return ChatWriter(counter, self.rule, template, self._writing())
 
     def _measure(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import islice
 from math import isqrt
@@ -31,6 +31,7 @@ from shardmill.model.sample import MediaSize, Origin, Sample
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.model.tokenrow import Overlong, TokenRow, block_key
+from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleShard, parse_sample
 from shardmill.shards.tokens.write import TokenWriter
 from shardmill.sources.source import Listed, fingerprint, list_files, size_or_tag
@@ -45,6 +46,7 @@ from shardmill.sources.stream import (
 from shardmill.sources.tables import SUFFIXES, split_suffixes, table_stem
 from shardmill.sources.text import json_fields, line_records
 from shardmill.stages.inputs import (
+    TRIED_SAMPLES,
     OverSamples,
     check_numbers,
     contents_of,
@@ -53,6 +55,7 @@ from shardmill.stages.inputs import (
     open_unit,
     sample_units,
     shards_hold_bytes,
+    try_work,
 )
 from shardmill.storage.path import as_path
 from shardmill.tokens.assemble import (
@@ -119,13 +122,18 @@ class Tokenize(OverSamples):
             self._check_layout()
 
     def _check_layout(self) -> None:
-        find = control_ids(load_tokenizer(self.tokenizer, self.space), self.space)
-        bind_layout(self.layout, self.space, find)
+        names = [name for name, layout in LAYOUTS.items() if layout == self.layout]
+        which = f"the layout {names[0]}" if names else "this layout"
         if self.layout.patch is None:
             if self.codes is None:
-                raise ConfigError("this layout holds codes: say where they come from, with codes")
+                raise ConfigError(f"{which} writes codes: say where they are by --codes")
         elif self.layout.num_patches is None and self.rule is None:
-            raise ConfigError("this layout counts its placeholders: give num_patches, or a rule")
+            raise ConfigError(
+                f"{which} counts its placeholders: give --rule, or their number, as in "
+                "--layout patches,num_patches=256"
+            )
+        find = control_ids(load_tokenizer(self.tokenizer, self.space), self.space)
+        bind_layout(self.layout, self.space, find)
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """Return {role: places} of what is read."""
@@ -133,6 +141,23 @@ class Tokenize(OverSamples):
             "samples": (str(self.input_dir),),
             **({} if self.codes is None else self.codes.reads()),
         }
+
+    @property
+    def works_on(self) -> str:
+        """What some sample must have for the template: text alone is no image to draw."""
+        return "visual tokens" if getattr(self.template, "needs_media", False) else ""
+
+    def try_first(self) -> Tally:
+        """Tokenize the first samples of a few shards, however long they are."""
+        tally = try_work(replace(self, max_length=None))
+        stats = open_manifest(self.input_dir).stats
+        is_text = "samples|text only" in stats and not any(n.startswith("media|") for n in stats)
+        if self.works_on and is_text and self.codes is None:
+            raise ConfigError(
+                f"this template is for images, and {self.input_dir} has none: choose another "
+                "--template (text, chat), or say where --codes are"
+            )
+        return tally
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard; it also names tokenizer and template by their content."""
@@ -242,7 +267,7 @@ class _Worker:
         name, kind = medium.segment.media, medium.segment.kind
         if self.spec.layout.patch is None:
             if self.reader is None:
-                raise ConfigError("this layout holds codes: say where they come from, with codes")
+                raise ConfigError("this layout writes codes: say where they are by --codes")
             return self.layout.of_codes(self.reader.codes(sample, name))
         if self.spec.layout.num_patches is not None:
             count = self.spec.layout.num_patches
@@ -371,6 +396,15 @@ class TokenizeText:
                 raise ConfigError(f"{listed.path} does not hold lines of JSON: ingest it first")
         return tables
 
+    def try_first(self) -> Tally:
+        """Look for texts in the first rows of the first table."""
+        tally, path = Tally(), self._tables()[0].path
+        with open_stream(path) as file:
+            for record in islice(line_records(file, 0, 0, self.max_row_bytes, path), TRIED_SAMPLES):
+                with tally.sample(f"row {record.number}"):
+                    self._text(record)
+        return tally
+
     @contextmanager
     def open(self) -> Iterator[Work]:
         """Load the tokenizer, once a process; the file of the last unit stays open."""
@@ -456,9 +490,14 @@ class TokenizeText:
     def _text(self, record: TableRecord) -> str:
         if record.problem is not None:
             raise record.problem
-        text = json_fields(record).get(self.text_field)
+        row = json_fields(record)
+        text = row.get(self.text_field)
         if not isinstance(text, str):
-            raise SampleError("missing field", f"{self.text_field!r} holds no text: {text!r:.100}")
+            raise SampleError(
+                "missing field",
+                f"{self.text_field!r} holds no text, of {', '.join(row)!s:.100}: name another by "
+                "--text-field, or ingest what is more than text",
+            )
         return check_text(text)
 
     def _write(

@@ -77,7 +77,9 @@ def parse_page(content: bytes, path: object) -> Any:
     try:
         return parse_json(content)
     except ValueError as error:
-        raise FormatError(f"is not JSON: {error}", path=path) from error
+        mistake = mistaken_for(content[:256])
+        problem = f"it is {mistake}" if mistake else str(error)
+        raise FormatError(f"is not JSON: {problem}", path=path) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

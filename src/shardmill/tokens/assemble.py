@@ -209,9 +209,11 @@ def fit(assembled: AssembledRow, max_length: int | None, overlong: Overlong) -> 
         return row
     found = f"{len(row.ids)} tokens, at most {max_length} are allowed"
     if overlong == "fail":
-        raise UnitFailed(f"sample {row.key} has {found}: raise max_length, or drop or cut it")
+        raise UnitFailed(
+            f"sample {row.key} has {found}: raise --max-length, or say --overlong drop or cut"
+        )
     if overlong == "drop":
-        raise SampleError("too long", found)
+        raise SampleError("too long", f"{found} by --max-length")
     # Control tokens hold a chat together, so that only the texts between them may go.
     is_fixed = np.ones(len(row.ids), np.bool_)
     for start, length in assembled.texts:

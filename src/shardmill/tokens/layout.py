@@ -117,7 +117,7 @@ def bind_layout(layout: ImageLayout, space: TokenSpace, find: Callable[[str], in
     if layout.patch is None and not space.num_codes:
         raise ConfigError(
             "there are images, and this layout writes their codes, but the space has none: "
-            "set space.num_codes, or another layout (patches, vision)"
+            "give --space num_codes=8192 and --codes, or another --layout (patches, vision)"
         )
     # Looked up now, so that a missing name stops the run before its first sample.
     for name in (layout.patch, layout.row_end, layout.grid):

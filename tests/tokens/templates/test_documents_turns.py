@@ -49,7 +49,7 @@ def test_images_stand_where_they_were_said(bundled: TextTokenizer) -> None:
     ("segments", "reason"),
     [
         ((), "empty conversation"),
-        ((Segment(kind="text", text="a"),), r"not a conversation.*write it as chat messages"),
+        ((Segment(kind="text", text="a"),), r"not a conversation.*--template"),
         ((Segment(kind="text", text="a", role="wizard"),), "unknown role"),
     ],
 )

@@ -391,7 +391,12 @@ def open_tokens(
 def read_lengths(path: Path) -> LengthTable:
     """Return the table of a file, of a folder of `measure`, or of a folder of token shards."""
     if path.is_file():
-        return open_lengths(path)
+        try:
+            return open_lengths(path)
+        except FormatError as error:
+            raise ConfigError(
+                f"{error}\nGive a folder of tokens, or what `shardmill measure` wrote"
+            ) from error
     if (path / TABLE_NAME).is_file():
         return open_lengths(path / TABLE_NAME)
     return token_lengths(path)

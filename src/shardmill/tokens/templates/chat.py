@@ -81,7 +81,8 @@ class Chat:
                 raise ConfigError(f"cannot read the chat template: {error}") from error
         if tokenizer.chat_template is None:
             raise ConfigError(
-                f"{tokenizer.name} has no chat template: name a file with template = '...'"
+                f"{tokenizer.name} has no chat template: name a file by --template "
+                "chat,template=FILE"
             )
         return tokenizer.chat_template
 

@@ -10,7 +10,7 @@ A sample without an image is plain text, learned whole.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.rng import SampleRng
@@ -51,6 +51,8 @@ class TextToImage:
     classifier-free guidance.
     """
 
+    needs_media: ClassVar[bool] = True
+
     instructions: tuple[str, ...] = INSTRUCTIONS
     unconditional: float = 0.0
     bos: bool = True
@@ -86,6 +88,8 @@ class TextToImage:
 class ImageToText:
     """The image with the prompt asks for the caption; the caption is learned."""
 
+    needs_media: ClassVar[bool] = True
+
     prompts: tuple[str, ...] = ("The caption of this image is:",)
     bos: bool = True
     eos: bool = True
@@ -114,6 +118,8 @@ class ImageToText:
 class MixedPairs:
     """With probability `t2i_ratio` a sample is drawn, otherwise it is described."""
 
+    needs_media: ClassVar[bool] = True
+
     t2i_ratio: float = 0.5
     t2i: TextToImage = field(default_factory=TextToImage)
     i2t: ImageToText = field(default_factory=ImageToText)
@@ -135,6 +141,8 @@ class MixedPairs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionPair:
     """Caption and image side by side, all learned, as for diffusion over both."""
+
+    needs_media: ClassVar[bool] = True
 
     first: Literal["text", "image"] = "text"
     bos: bool = True

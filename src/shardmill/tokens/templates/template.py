@@ -122,7 +122,10 @@ def conversation(sample: Sample) -> list[tuple[str, list[Segment]]]:
     # Two turns of one role may follow each other, so that the number of the turn counts too.
     for (role, _), group in groupby(sample.document.segments, lambda s: (s.role, s.turn)):
         if role is None:
-            detail = "a segment has no role, as in pairs and plain text: write it as chat messages"
+            detail = (
+                "a segment has no role, as in pairs and plain text: choose another --template, or "
+                "ingest chat messages"
+            )
             raise SampleError("not a conversation", detail)
         if role not in ROLES:
             raise SampleError("unknown role", f"{role!r} is none of {', '.join(ROLES)}")
@@ -146,7 +149,8 @@ class PlainText:
         def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             media = sample.document.media()
             if media:
-                raise SampleError("media in plain text", f"{media[0].kind} {media[0].media!r}")
+                what = f"{media[0].kind} {media[0].media!r}"
+                raise SampleError("media in plain text", f"{what}: choose another --template")
             return [*first, text(sample.document.text, True), *last]
 
         return render

@@ -19,6 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, need
+from shardmill.storage.path import near_path
 from shardmill.storage.text import parse_page, read_json
 from shardmill.tokens.text.tokenizer import (
     EncodeBatch,
@@ -143,7 +144,7 @@ def _build(content: bytes, path: Path) -> Any:
     library = need("tokenizers", extra="text")
     try:
         return library.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises nothing more special, and says line and column
         raise FormatError(f"is not a tokenizer: {error}", path=tokenizer_files(path)[0]) from error
 
 
@@ -151,10 +152,11 @@ def tokenizer_files(path: Path) -> list[Path]:
     """Return the files that decide ids and counts, tokenizer.json first."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise ConfigError(
-            f"{file} does not exist: a tokenizer is a local model folder or its tokenizer.json; "
-            "nothing is downloaded"
-        )
+        models = [one.name for one in path.glob("*.model")] if path.is_dir() else []
+        use = f"{near_path(str(path))}: name a model folder or its tokenizer.json, here"
+        if models:
+            use = f": name its {models[0]}, if that is a tokenizer of sentencepiece"
+        raise ConfigError(f"--tokenizer {path}: {file} does not exist{use}")
     return [file, *(file.with_name(name) for name in BESIDE if file.with_name(name).is_file())]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardmill.errors import ConfigError, need
+from shardmill.storage.text import mistaken_for
 from shardmill.tokens.text.tokenizer import (
     Ragged,
     Special,
@@ -17,6 +18,7 @@ from shardmill.tokens.text.tokenizer import (
     sentencepiece_engines,
 )
 
+HEAD_BYTES = 256
 BUNDLED = Path(__file__).with_name("bundled")
 
 
@@ -86,7 +88,10 @@ def _open(path: Path) -> Any:
     try:
         return library.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:
-        raise ConfigError(f"{path} is not a sentencepiece model: {error}") from error
+        with path.open("rb") as file:
+            mistake = mistaken_for(file.read(HEAD_BYTES))
+        problem = f"it is {mistake}" if mistake else str(error)
+        raise ConfigError(f"{path} is not a sentencepiece model: {problem}") from error
 
 
 def _decode(model: Any, specials: dict[str, Special], ids: Sequence[int]) -> str:
