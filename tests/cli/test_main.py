@@ -173,7 +173,7 @@ def test_fields_have_the_same_names_in_all_verbs(place: Path, monkeypatch: Any) 
 
 
 # Of other programs, which messages say to call.
-NOT_OURS = {"--local-dir", "--hard-dereference", "--help", "--repo-type"}
+NOT_OURS = {"--local-dir", "--hard-dereference", "--help", "--repo-type", "--sparse"}
 
 
 def test_flags_that_messages_ask_for_exist() -> None:

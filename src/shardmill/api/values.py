@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from shardmill.errors import ConfigError
 from shardmill.model.codec import build, from_plain, parse_plugin
 from shardmill.model.plan import Prices
-from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table
+from shardmill.plugins import CODE_SOURCES, ENGINES, GEOMETRIES, Table, resolve
 from shardmill.storage.path import absolute, as_path, is_remote, near_path
 from shardmill.storage.text import read_json, read_toml
 
@@ -75,7 +75,10 @@ def to_plugin(table: Table, value: Plugin, *, where: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return value
     plain = to_table(value, where=where)
-    return build(table, plain, where=f"{where} {plain.get('kind', '')}".strip())
+    kind = str(plain.get("kind", ""))
+    if kind:
+        resolve(table, kind, where)
+    return build(table, plain, where=f"{where} {kind}".strip())
 
 
 def to_plugins(table: Table, values: Iterable[Plugin] | Plugin, *, where: str) -> tuple[Any, ...]:
