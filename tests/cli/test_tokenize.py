@@ -80,7 +80,7 @@ BEFORE = {  # what is typed -> what is said, before anything is written
     "measure pairs out --model qwen2.5-v --estimate": "did you mean 'qwen2.5-vl'?",
     "filter text out --drop-duplicates": "did you mean 'texts'?",
     "filter texts out": "--filter KIND or --drop-duplicates",
-    "pack texts texts.jsonl out": "is not a file of 'plan'",
+    "pack texts texts.jsonl out": "of the format 'plan'",
     "tokenize texts out --on locl": "did you mean 'local'?",
     "tokenize texts out --workers -1": "--workers",
 }
