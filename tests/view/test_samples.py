@@ -111,7 +111,7 @@ def test_a_broken_shard_spoils_only_its_own_samples(pipeline: Path, tmp_path: Pa
 def test_cards_show_text_and_media(context: Context) -> None:
     (card,) = cards_of(context.folder("chats"), 17)
     assert card["kinds"] == {"mp4": "video"}
-    assert card["text"].startswith("What does the film show?")
+    assert card["text"].startswith("\nWhat does the film show?")
 
 
 def test_hostile_samples_stay_text(hostile: Path) -> None:
