@@ -57,8 +57,7 @@ class AdoptTokens:
     def __post_init__(self) -> None:
         if self.reader.token_space() is None:
             raise ConfigError(
-                "nothing tells how many ids there are: give --tokenizer, or space.text_size in a "
-                "recipe"
+                "nothing tells how many ids there are: give --tokenizer, or --space text_size=N"
             )
 
     def reads(self) -> Mapping[str, tuple[str, ...]]:

@@ -125,6 +125,8 @@ class Tokenize(OverSamples):
         names = [name for name, layout in LAYOUTS.items() if layout == self.layout]
         which = f"the layout {names[0]}" if names else "this layout"
         if self.layout.patch is None:
+            if self.rule is not None:
+                raise ConfigError(f"{which} writes codes, which no --rule counts: leave it out")
             if self.codes is None:
                 raise ConfigError(f"{which} writes codes: say where they are by --codes")
         elif self.layout.num_patches is None and self.rule is None:

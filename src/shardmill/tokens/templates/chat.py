@@ -61,7 +61,10 @@ class Chat:
 
     def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
         """Return the function that renders samples for this tokenizer and this space."""
-        render = compile_chat(self._source(tokenizer), tokenizer.variables, self._date())
+        try:
+            render = compile_chat(self._source(tokenizer), tokenizer.variables, self._date())
+        except ConfigError as error:
+            raise ConfigError(f"{self.template or tokenizer.name}: {error}") from error
         kinds = self._kinds(tokenizer)
         writer = _Writer(tokenizer.specials, kinds)
 
