@@ -649,7 +649,7 @@ def remove(src: Place, out: Place, *, keys: Place, **run: Unpack[RunOptions]) ->
 
 def _keys_path(keys: Place) -> Path:
     if isinstance(keys, list | tuple):
-        raise ConfigError(f"keys must be a text file with a key a line, got {keys!s:.100}")
+        raise ConfigError(f"keys must be the path of a text file, got {keys!s:.100}")
     return to_path(keys)
 
 
