@@ -5,7 +5,7 @@ of 2,000 captions with the codes of an image of 512 pixels. The libraries have t
 which is not timed, and write them with the settings that their users use: the same encoding, dtype
 and compression; each file is synced. shardmill reads its shards, and also writes checksums,
 receipts and indexes. Peak memory is that of a process of its own, for the data as it is and for
-three times the shards.
+three times the shards. What a format has no place for is dropped by name; internal tables say it.
 """
 
 from __future__ import annotations

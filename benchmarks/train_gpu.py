@@ -16,6 +16,7 @@ pack against the loss that it has alone, in fp32 and bf16. Goals: text at 32k 3.
 
 The data need tokenizers and are made by `--make FOLDER`, on any machine; `--data FOLDER` trains on
 them. Without either, both are done.
+Single documents are laid out by internal modules, as the loader does it.
 """
 
 from __future__ import annotations

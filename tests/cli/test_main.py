@@ -84,7 +84,7 @@ MISTAKES = {
     "ingest rows.jsonl out --shape pairz": (
         2,
         "ConfigError",
-        "shape pairz: unknown kind 'pairz'; did you mean 'pair'?",
+        "shape: unknown kind 'pairz'; did you mean 'pair'?",
     ),
     "show rows.jsonl/x": (2, "UsageError", "does not exist"),
     "run cut.toml": (2, "ConfigError", "cut.toml"),
