@@ -344,8 +344,9 @@ TOKEN_CASES = [
     ),
     case(
         "codes of other samples",
-        "tokenize chats out --template chat --codes codes",
-        refused("codes", "chats"),
+        "tokenize chats out --template chat --codes codes "
+        '--space \'num_codes=300,added=["boi","eoi"]\'',
+        refused("codes", "chats-00000000"),
         uses="chats codes",
     ),
     case(
@@ -867,7 +868,7 @@ OTHER_CASES = [
     ),
     case(
         "tokens of another program that are none",
-        "tokenize texts out --from megatron",
+        "tokenize texts out --from megatron --space text_size=32000",
         refused("texts", "megatron or idx"),
         uses="texts",
     ),

@@ -370,7 +370,8 @@ def open_samples(
     """
     entries = (manifest or open_manifest(folder)).shards
     for entry in entries:
-        if "idx" not in entry.files:
+        # Tokens have an idx of their own, that of Megatron, beside their bin.
+        if "idx" not in entry.files or "bin" in entry.files:
             raise FormatError(
                 f"shard {entry.name} has no index: this is not a folder of samples", path=folder
             )
