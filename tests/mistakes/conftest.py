@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,6 @@ from vq_checkpoints import write_llamagen, write_original
 import shardmill as sm
 
 COLOURS = ("red", "green", "blue")
-# Mistakes that do not end right yet: "owner | case | what happens", a line each.
-STILL_WRONG = Path(__file__).with_name("still_wrong.txt")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect the cases that are still wrong to fail, and say so as soon as one does not."""
-    if not STILL_WRONG.exists() or "MISTAKES_ALL" in os.environ:
-        return
-    told = [line.split(" | ", 2) for line in STILL_WRONG.read_text().splitlines()]
-    known = {name: f"{owner}: {what}" for owner, name, what in told}
-    for item in items:
-        name = item.name.partition("[")[2].removesuffix("]") or item.name
-        if "mistakes" in item.path.parts and name in known:
-            runs = "(slow)" not in known[name]
-            item.add_marker(pytest.mark.xfail(strict=True, run=runs, reason=known[name]))
 
 
 @pytest.fixture(scope="session")
