@@ -15,12 +15,12 @@ from pixel_folder import make_processor, save_model, write_pixel_folder
 import shardmill as sm
 from shardmill.cli.main import cli
 from shardmill.errors import ConfigError
-from shardmill.train.calibrate import Step, fit_prices
+from shardmill.train.calibrate import MeasuredStep, fit_prices
 
 TRUE = {"token": 3e-5, "visual": 2e-5, "attention": 1.1e-9, "pack": 0.02}
 
 
-def steps(*, noise: float = 0.0, **prices: float) -> list[Step]:
+def steps(*, noise: float = 0.0, **prices: float) -> list[MeasuredStep]:
     rng = np.random.default_rng(0)
     price = {**TRUE, **prices}
     made = []
@@ -30,7 +30,7 @@ def steps(*, noise: float = 0.0, **prices: float) -> list[Step]:
         seconds = price["token"] * tokens + price["visual"] * visual
         seconds += price["attention"] * squares + price["pack"]
         seconds *= 1 + noise * rng.standard_normal()
-        made.append(Step(tokens=tokens, visual=visual, squares=squares, seconds=seconds))
+        made.append(MeasuredStep(tokens=tokens, visual=visual, squares=squares, seconds=seconds))
     return made
 
 
@@ -51,7 +51,7 @@ def test_no_price_is_below_zero() -> None:
 
 def test_text_without_images_has_no_price_for_them() -> None:
     made = [
-        Step(tokens=s.tokens, visual=0, squares=s.squares, seconds=s.seconds)
+        MeasuredStep(tokens=s.tokens, visual=0, squares=s.squares, seconds=s.seconds)
         for s in steps(visual=0)
     ]
     assert fit_prices(made).visual == 0

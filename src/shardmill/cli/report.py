@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
@@ -29,8 +29,10 @@ from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
 from shardmill.running.runner import preview_stage
 from shardmill.shards.ledger import Ledger, read_rejects, reject_lists, view_point
-from shardmill.stages.ingest import TakenAs, taken_as
 from shardmill.storage.path import Home
+
+if TYPE_CHECKING:
+    from shardmill.stages.ingest import TakenAs
 
 MAX_LISTED = 5
 MAX_COLUMNS = 12
@@ -208,6 +210,8 @@ def print_ended(error: RunFailed | NothingKept, as_json: bool) -> None:
 
 def run_to_plain(report: RunReport) -> dict[str, Any]:
     """Return what `--json` prints of a run: the folder if it is complete, and what was done now."""
+    from shardmill.stages.ingest import taken_as  # a long way to load for a command's help
+
     manifest = report.manifest
     taken = None if manifest is None else taken_as(manifest.stage, manifest.stats)
     return {
@@ -259,6 +263,8 @@ def _print_end(report: RunReport) -> None:
 
 
 def _print_counts(report: RunReport) -> None:
+    from shardmill.stages.ingest import taken_as
+
     manifest = report.manifest
     assert manifest is not None
     taken = taken_as(manifest.stage, manifest.stats)

@@ -35,7 +35,7 @@ REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class MeasuredStep:
     """One measured step: what its pack held, and how long it took."""
 
     tokens: int
@@ -58,7 +58,7 @@ class Calibration:
     device: str
     model: str
     attention: str
-    steps: tuple[Step, ...]
+    steps: tuple[MeasuredStep, ...]
 
 
 def measure_prices(
@@ -71,7 +71,7 @@ def measure_prices(
     attn_implementation: str | None,
     checkpointing: bool,
     device: str,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[MeasuredStep], None] | None = None,
 ) -> Calibration:
     """Return what packs of a plan cost to train on here: see `shardmill.calibrate`."""
     if steps < MIN_STEPS:
@@ -110,7 +110,7 @@ def measure_prices(
     )
 
 
-def fit_prices(steps: Sequence[Step]) -> Prices:
+def fit_prices(steps: Sequence[MeasuredStep]) -> Prices:
     """Return the prices, none below zero, that tell the times of steps with the least error.
 
     Errors count as shares of a step's time, so that short steps are told as well as long ones.
@@ -135,7 +135,7 @@ def fit_prices(steps: Sequence[Step]) -> Prices:
     return Prices(**dict(zip(COLUMNS, best.tolist())))
 
 
-def _told(prices: Prices, step: Step) -> float:
+def _told(prices: Prices, step: MeasuredStep) -> float:
     counts = (np.array([n]) for n in (step.tokens, step.visual, step.squares))
     return float(prices.of(*counts)[0])
 
@@ -155,11 +155,11 @@ def _chosen(packs: PackedDataset, steps: int) -> list[TrainPack]:
     return found
 
 
-def _step(pack: TrainPack, seconds: float) -> Step:
+def _step(pack: TrainPack, seconds: float) -> MeasuredStep:
     lengths = pack.pack.layout.padded.astype(np.int64)
     visual = sum(medium.span.num_tokens for medium in pack.pack.media)
     squares = int((lengths**2).sum())
-    return Step(tokens=int(lengths.sum()), visual=visual, squares=squares, seconds=seconds)
+    return MeasuredStep(tokens=int(lengths.sum()), visual=visual, squares=squares, seconds=seconds)
 
 
 def _network(folder: Path, attn: str, device: str, checkpointing: bool) -> Any:

@@ -59,7 +59,7 @@ class DummyImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BatchRow:
     """One row of a batch: a pack, or several. `padded` are the places of each document."""
 
     ids: NDArray[np.int64]
@@ -85,7 +85,7 @@ class Trainer:
     shifted: bool = True
     text_row: bool = False
     names: Mapping[str, str]
-    attention: Callable[[Sequence[Row]], dict[str, Any]]
+    attention: Callable[[Sequence[BatchRow]], dict[str, Any]]
     counted: bool = False
     finish: Callable[[dict[str, Any]], Any] = dict
 
@@ -169,7 +169,7 @@ class Collate:
             )
         return self.length
 
-    def _with_dummy(self, row: Row) -> Row:
+    def _with_dummy(self, row: BatchRow) -> BatchRow:
         if self.dummy is None or row.tensors:
             return row
         size = len(self.dummy.ids)
@@ -180,7 +180,7 @@ class Collate:
             tensors=self.dummy.tensors,
         )
 
-    def _media(self, rows: Sequence[Row], trainer: Trainer) -> dict[str, Any]:
+    def _media(self, rows: Sequence[BatchRow], trainer: Trainer) -> dict[str, Any]:
         tensors = [row.tensors for row in rows]
         if not any(tensors):
             return {}
@@ -209,14 +209,14 @@ class Collate:
         }
 
 
-def _row(item: TrainPack, trainer: Trainer) -> Row:
+def _row(item: TrainPack, trainer: Trainer) -> BatchRow:
     pack = item.pack
     layout = pack.layout
     positions = pack.position_ids
     if positions.ndim > 1 and trainer.text_row:
         positions = np.concatenate([layout.position_ids()[None], positions])
     rest = layout.size - int(layout.padded.sum())
-    return Row(
+    return BatchRow(
         ids=pack.input_ids,
         labels=pack.labels() if trainer.shifted else _plain_labels(pack),
         modality=pack.modality.astype(np.int64),
@@ -243,18 +243,18 @@ def _count(item: TrainPack, kind: str) -> int:
     return sum(medium.span.kind == kind for medium in item.pack.media)
 
 
-def _join_rows(rows: Sequence[Row]) -> Row:
+def _join_rows(rows: Sequence[BatchRow]) -> BatchRow:
     if len(rows) == 1:
         return rows[0]
     arrays = ("ids", "labels", "modality", "positions", "lengths", "padded")
-    return Row(
+    return BatchRow(
         **{name: np.concatenate([getattr(r, name) for r in rows], axis=-1) for name in arrays},
         tensors=join_tensors([row.tensors for row in rows]),
         counts={name: sum(row.counts[name] for row in rows) for name in COUNTED.values()},
     )
 
 
-def _lengthened(row: Row, ids: NDArray[np.int64], modality: int) -> Row:
+def _lengthened(row: BatchRow, ids: NDArray[np.int64], modality: int) -> BatchRow:
     # What comes behind the packs restarts at position 0, as any document does.
     size = len(ids)
     more = np.broadcast_to(np.arange(size), (*row.positions.shape[:-1], size))
@@ -267,7 +267,7 @@ def _lengthened(row: Row, ids: NDArray[np.int64], modality: int) -> Row:
     )
 
 
-def _filled_up(row: Row, size: int, pad_id: int) -> Row:
+def _filled_up(row: BatchRow, size: int, pad_id: int) -> BatchRow:
     rest = size - len(row.ids)
     if not rest:
         return row
@@ -289,17 +289,17 @@ def _ends(lengths: Sequence[NDArray[np.int64]]) -> torch.Tensor:
     return torch.from_numpy(np.append(0, np.cumsum(found[found > 0])).astype(np.int32))
 
 
-def _longest(rows: Sequence[Row]) -> int:
+def _longest(rows: Sequence[BatchRow]) -> int:
     return int(max(row.padded.max(initial=0) for row in rows))
 
 
-def _document_ids(rows: Sequence[Row]) -> torch.Tensor:
+def _document_ids(rows: Sequence[BatchRow]) -> torch.Tensor:
     # 0, 0, 0, 1, 1 ... in each row.
     ids = [np.repeat(np.arange(len(row.padded)), row.padded) for row in rows]
     return torch.from_numpy(np.stack(ids).astype(np.int32))
 
 
-def _transformers(rows: Sequence[Row]) -> dict[str, Any]:
+def _transformers(rows: Sequence[BatchRow]) -> dict[str, Any]:
     made = {
         "seq_idx": _document_ids(rows),  # models with recurrent layers reset their state by it
         "use_cache": False,  # with a cache, models do not look for documents in positions
@@ -312,7 +312,7 @@ def _transformers(rows: Sequence[Row]) -> dict[str, Any]:
     return {**made, **lengths, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
 
 
-def _torch(rows: Sequence[Row]) -> dict[str, Any]:
+def _torch(rows: Sequence[BatchRow]) -> dict[str, Any]:
     return {
         "cu_seqlens": _ends([row.padded for row in rows]),
         "max_seqlen": _longest(rows),
@@ -320,7 +320,7 @@ def _torch(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _megatron(rows: Sequence[Row]) -> dict[str, Any]:
+def _megatron(rows: Sequence[BatchRow]) -> dict[str, Any]:
     (row,) = rows
     lengths, padded = _megatron_lengths(row)
     return {
@@ -331,7 +331,7 @@ def _megatron(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _megatron_lengths(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _megatron_lengths(row: BatchRow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     # Padding at the end belongs to the last document, as padding inside of documents does.
     is_real = row.lengths > 0
     if not is_real.any():
@@ -341,7 +341,7 @@ def _megatron_lengths(row: Row) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return lengths, padded
 
 
-def _nemo_thd(rows: Sequence[Row]) -> dict[str, Any]:
+def _nemo_thd(rows: Sequence[BatchRow]) -> dict[str, Any]:
     found = [_megatron_lengths(row) for row in rows]
     return {
         "seq_lens": _table([lengths for lengths, _ in found]),
@@ -357,7 +357,7 @@ def _table(rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
     return torch.from_numpy(table)
 
 
-def _one_axis(rows: Sequence[Row]) -> dict[str, Any]:
+def _one_axis(rows: Sequence[BatchRow]) -> dict[str, Any]:
     # It finds documents by positions that restart, which those of mRoPE do not.
     if rows[0].positions.ndim > 1:
         raise ConfigError("torchtitan takes positions of one axis: use another trainer for mRoPE")
