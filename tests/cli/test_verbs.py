@@ -100,7 +100,7 @@ def test_filter_drops_duplicates_and_unwanted_words(shardmill: Shardmill) -> Non
 
 
 def test_status_of_another_folder_says_what_is_missing(shardmill: Shardmill) -> None:
-    assert "stage.json" in shardmill("status", "data", code=2).stderr
+    assert "cannot tell what data holds" in shardmill("status", "data", code=2).stderr
 
 
 def test_check_names_a_key_that_two_shards_have(shardmill: Shardmill, tmp_path: Path) -> None:

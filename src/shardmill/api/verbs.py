@@ -63,7 +63,7 @@ from shardmill.plugins import (
     TEXT_TOKENIZERS,
     VISUAL_RULES,
 )
-from shardmill.storage.path import expand_braces, is_remote, plain_url, split_url
+from shardmill.storage.path import expand_braces, is_remote, plain_url, refuse_secret, split_url
 from shardmill.storage.text import read_toml
 
 if TYPE_CHECKING:
@@ -664,6 +664,8 @@ def _reach(inputs: Sequence[str], run: RunOptions) -> None:
     from shardmill.storage.objects import check_answers
 
     urls = [next(expand_braces(given)) for given in inputs if is_remote(given)]
+    for url in urls:
+        refuse_secret(url)
     for root, url in {split_url(url).root: url for url in reversed(urls)}.items():
         slow = say_if_slow(sys.stderr, f"waiting for {plain_url(root)}")
         with slow if run.get("progress") else nullcontext():

@@ -230,6 +230,10 @@ def _name_media(
     named = given if isinstance(given, list) else [given]
     if given and all(isinstance(name, str) and name in media for name in named):
         return
+    # Two or more may each have a field: `source` and `target`. One may be named by its key alone.
+    apart = {id(media[v]) for v in fields.values() if isinstance(v, str) and v in media}
+    if len(exts) > 1 and all(id(media[ext]) in apart for ext in exts):
+        return
     fields.pop(one, None)
     fields.pop(many, None)
     ordered = sorted(exts, key=_number) if all(_number(ext) >= 0 for ext in exts) else exts

@@ -153,7 +153,8 @@ def tokenizer_files(path: Path) -> list[Path]:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         models = [one.name for one in path.glob("*.model")] if path.is_dir() else []
-        use = f"{near_path(str(path))}: name a model folder or its tokenizer.json, here"
+        near = "" if path.exists() else near_path(str(path))
+        use = f"{near}: name a model folder or its tokenizer.json; nothing is downloaded"
         if models:
             use = f": name its {models[0]}, if that is a tokenizer of sentencepiece"
         raise ConfigError(f"--tokenizer {path}: {file} does not exist{use}")
