@@ -10,6 +10,7 @@ from typing import Any
 
 from stages_for_tests import Lines
 
+from shardmill.machine import open_note
 from shardmill.model.codec import to_plain
 from shardmill.model.stage import Stage, unit_to_plain
 from shardmill.running.engine import Job
@@ -28,12 +29,14 @@ class Peer:
         ledger.make_folders()
         ledger.draft_dir.mkdir()
         read_fd, write_fd = os.pipe()
+        note_fd = open_note()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shardmill.running.worker", str(write_fd)],
+            [sys.executable, "-m", "shardmill.running.worker", str(write_fd), str(note_fd)],
             stdin=subprocess.PIPE,
-            pass_fds=(write_fd,),
+            pass_fds=(write_fd, note_fd),
         )
         os.close(write_fd)
+        os.close(note_fd)
         self._lines = read_lines(read_fd)
         job = Job(
             stage=to_plain(stage),
