@@ -37,7 +37,7 @@ def test_command_exports_once(tokens: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("format_text", "message"),
     [
-        ("megatrn", "format megatrn: unknown kind 'megatrn'; did you mean 'megatron'"),
+        ("megatrn", "unknown kind 'megatrn'; did you mean 'megatron'"),
         ("megatron,prefx=x", "format megatron has no field 'prefx'; did you mean 'prefix'"),
         ("megatron,dtype=int8", "dtype must be one of smallest, uint16, int32"),
         ("tensordict", "format tensordict needs length"),
