@@ -13,8 +13,8 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -148,16 +148,21 @@ def spawn_context() -> SpawnContext:
 
 
 @contextmanager
-def _safe_environ() -> Iterator[None]:
-    """Have what is started meanwhile by `multiprocessing`, which takes no flags, start safely."""
-    safe = {"PYTHONPATH": python_environ()["PYTHONPATH"], "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in safe}
-    os.environ.update(safe)
+def environment(values: Mapping[str, Any]) -> Iterator[None]:
+    """Set variables for what is started and asked inside; None leaves one as it is."""
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _safe_environ() -> AbstractContextManager[None]:
+    """Have what is started meanwhile by `multiprocessing`, which takes no flags, start safely."""
+    return environment({"PYTHONPATH": python_environ()["PYTHONPATH"], "PYTHONSAFEPATH": "1"})

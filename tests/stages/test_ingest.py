@@ -21,7 +21,7 @@ from sample_folder import write_sample_folder
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import digest, from_plain, to_plain
-from shardmill.model.manifest import Manifest
+from shardmill.model.manifest import Manifest, group_stats
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.model.stage import Unit
 from shardmill.running.runner import run_stage
@@ -178,6 +178,21 @@ def test_names_of_columns_without_end_are_not_counted_one_by_one(tmp_path: Path)
     stats = run(stage, tmp_path / "out").stats
     assert sum(name.startswith("columns|") for name in stats) == 257
     assert stats["columns|others: extra"] == 4 * 200 + 1 - 256
+
+
+def test_members_of_tars_that_are_no_samples_are_counted(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "raw.tar", "w") as tar:
+        for kind, name in ((tarfile.DIRTYPE, "a"), (tarfile.REGTYPE, "LICENSE")):
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            tar.addfile(member)
+        for key in ("a/1", "a/2"):
+            member = tarfile.TarInfo(f"{key}.txt")
+            member.size = 2
+            tar.addfile(member, io.BytesIO(b"hi"))
+    manifest = run(ingest_of(tmp_path / "raw.tar"), tmp_path / "out")
+    assert manifest.num_samples == 2
+    assert group_stats(manifest.stats)["passed over"] == {"folder": 1, "not a sample": 1}
 
 
 def in_a_tar(photos: Path) -> list[str]:

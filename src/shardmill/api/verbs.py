@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
@@ -47,6 +47,7 @@ from shardmill.api.values import (
     to_texts,
 )
 from shardmill.errors import ConfigError, FormatError, NothingKept, check_packages, near
+from shardmill.machine import environment
 from shardmill.model.stage import Stage, listed
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
@@ -148,7 +149,7 @@ def ingest(
         # Sets the receipts of such units aside, so that the run below finds them left to do.
         retry(to_path(out), stage, many(retry_rejects))
     # How fast workers ask is no part of the spec; they inherit the environment.
-    with _environment({PER_HOST_VARIABLE: per_host}):
+    with environment({PER_HOST_VARIABLE: per_host}):
         return _run(Samples, stage, out, run)
 
 
@@ -311,7 +312,7 @@ def codes(
             "(--from)"
         )
     # Which device and how many threads change no code, so they are no part of the spec.
-    with _environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
+    with environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
         num_devices = count_devices()
         stage = EncodeImages(
             input_dir=to_path(src),
@@ -695,19 +696,3 @@ def _existing_plan(path: Path, spec: PackSpec, table: LengthTable) -> PackPlan |
         listed = "".join(f"\n  {line}" for line in changes)
         raise ConfigError(f"{path} was planned with other parameters:{listed}\n{another}")
     return found
-
-
-@contextmanager
-def _environment(values: Mapping[str, Any]) -> Iterator[None]:
-    """Set variables for the workers that are started inside; None leaves one as it is."""
-    given = {name: str(value) for name, value in values.items() if value is not None}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -23,7 +23,7 @@ from shardmill.api.running import RUN_DEFAULTS, RunFailed, RunOptions, run_setti
 from shardmill.api.values import to_engine
 from shardmill.cli import output
 from shardmill.errors import NothingKept
-from shardmill.model.manifest import Manifest
+from shardmill.model.manifest import Manifest, group_stats
 from shardmill.model.stage import Stage
 from shardmill.running.engine import Engine
 from shardmill.running.progress import RunReport
@@ -277,6 +277,10 @@ def _print_counts(report: RunReport) -> None:
             *(
                 ("skipped", f"{humanize.count(n)} x {reason}")
                 for reason, n in sorted(manifest.skipped.items(), key=lambda item: -item[1])
+            ),
+            *(
+                ("passed over", f"{humanize.count(n)} x {kind}")
+                for kind, n in group_stats(manifest.stats).get("passed over", {}).items()
             ),
             *(() if taken is None else _taken_facts(taken, manifest)),
         ]

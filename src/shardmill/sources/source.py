@@ -2,9 +2,9 @@
 
 A part is a slice of the source as plain JSON; it becomes the input of a unit, so it holds all that
 identifies the slice: the name of a file, a range, a checksum ("xxh3") or a size. Where its file is
-stands under "raw", which identifies nothing; workers take the checksum of one whose part has
-none. A row is one sample as the
-source stores it, before a shape makes a document of it. Memory is bounded by a part.
+stands under "raw", which identifies nothing; workers take the checksum of one whose part has none.
+A row is one sample as the source stores it, before a shape makes a document of it. Memory is
+bounded by a part.
 
 Keys of rows are made from paths or columns: no dot, no climbing, nothing that a tar cannot hold.
 
@@ -58,7 +58,8 @@ class Row:
 
     `media` holds bytes that came with the row, by name (members of a tar); `media_dir` is where
     relative paths in the fields begin. The fields may name files below it and below the places that
-    the user wants to `allow`. A row that cannot be read carries its `problem` instead.
+    the user wants to `allow`. A row that cannot be read carries its `problem` instead. The first
+    row of a file counts in `passed` what of the file is no row at all, such as folders of a tar.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Row:
     media_dir: str = ""
     allow: tuple[str, ...] = ()
     problem: SampleError | None = None
+    passed: Mapping[str, int] = field(default_factory=dict)
 
 
 Read: TypeAlias = Callable[[Mapping[str, Any]], Iterator[Row]]

@@ -26,6 +26,7 @@ from shardmill.errors import SampleError
 from shardmill.model.codec import PlaceName, Plain, RootName
 from shardmill.model.sample import Origin
 from shardmill.shards.samples import SampleShard, open_foreign
+from shardmill.shards.tar.read import Grouped
 from shardmill.sources.source import (
     Listed,
     Read,
@@ -117,10 +118,11 @@ class _Reader:
     source: TarSource
     url: str = ""
     shard: SampleShard | None = None
-    bad: list[tuple[str, SampleError]] | None = None
+    grouped: Grouped | None = None
 
     def read(self, part: Mapping[str, Any]) -> Iterator[Row]:
-        shard, bad = self._open(part["raw"])
+        shard, grouped = self._open(part["raw"])
+        bad = grouped.bad
         check_unchanged(as_path(part["raw"]), part["size"])
         first = part.get("first", 0)
         num_rows = part.get("num_rows", len(shard) + len(bad))
@@ -128,10 +130,11 @@ class _Reader:
             if (number - first) % ROWS_AHEAD == 0:
                 self._announce(shard, number, first + num_rows)
             if number < len(shard):
-                yield self._good_row(shard, number, part)
+                row = self._good_row(shard, number, part)
             else:
                 key, problem = bad[number - len(shard)]
-                yield self._row(key, part, problem=problem)
+                row = self._row(key, part, problem=problem)
+            yield row if number else replace(row, passed=grouped.passed)
 
     def _announce(self, shard: SampleShard, number: int, end: int) -> None:
         """Have the next rows fetched together, where the tar is remote."""
@@ -143,14 +146,14 @@ class _Reader:
     def close(self) -> None:
         if self.shard is not None:
             self.shard.close()
-        self.url, self.shard, self.bad = "", None, None
+        self.url, self.shard, self.grouped = "", None, None
 
-    def _open(self, url: str) -> tuple[SampleShard, list[tuple[str, SampleError]]]:
-        if self.shard is None or self.bad is None or self.url != url:
+    def _open(self, url: str) -> tuple[SampleShard, Grouped]:
+        if self.shard is None or self.grouped is None or self.url != url:
             self.close()
-            shard, grouped = open_foreign(url, interleaved=self.source.interleaved)
-            self.url, self.shard, self.bad = url, shard, grouped.bad
-        return self.shard, self.bad
+            self.shard, self.grouped = open_foreign(url, interleaved=self.source.interleaved)
+            self.url = url
+        return self.shard, self.grouped
 
     def _good_row(self, shard: SampleShard, number: int, part: Mapping[str, Any]) -> Row:
         key = shard.index.keys[number]

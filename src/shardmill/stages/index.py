@@ -26,6 +26,7 @@ from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
 from shardmill.sources.source import fingerprint, list_files, media_kind, size_or_tag, stamp
 from shardmill.sources.tars import tar_stem
+from shardmill.stages.inputs import PASSED_OVER
 from shardmill.storage.blob import Blob, open_blob
 from shardmill.storage.path import as_path, is_remote
 
@@ -133,7 +134,7 @@ def _count(grouped: Grouped, tally: Tally) -> None:
     for key, problem in grouped.bad:
         tally.skip(key, problem)
     for kind, count in grouped.passed.items():
-        tally.count(f"passed over|{kind}", count)
+        tally.count(f"{PASSED_OVER}|{kind}", count)
 
 
 def _read_sizes(blob: Blob, rows: IndexRows) -> Counter[str]:

@@ -52,7 +52,13 @@ from shardmill.sources.source import (
     SourcePart,
     key_from_value,
 )
-from shardmill.stages.inputs import SizedSample, check_numbers, count_sample, media_sizes
+from shardmill.stages.inputs import (
+    PASSED_OVER,
+    SizedSample,
+    check_numbers,
+    count_sample,
+    media_sizes,
+)
 from shardmill.storage.path import check_name
 
 LOW_HALF = (1 << 64) - 1
@@ -197,6 +203,8 @@ class Ingest:
             ) as writer,
         ):
             for begun in assembler.begin_all(rows, find):
+                for kind, count in begun.row.passed.items():
+                    tally.count(f"{PASSED_OVER}|{kind}", count)
                 with tally.sample(begun.row.key):  # a `SampleError` is a reject of this row
                     sample, sizes = assembler.complete(begun)
                     if sample.key in keys:

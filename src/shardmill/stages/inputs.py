@@ -41,6 +41,7 @@ from shardmill.storage.path import UrlPath, as_path, split_url
 from shardmill.tokens.text.tokenizer import files_checksum
 
 MANIFEST_NAME = "manifest.json"
+PASSED_OVER = "passed over"  # members of tars that belong to no sample, by kind
 ContentShard: TypeAlias = TarIndex | CodeShard | TokenShard
 SIZE_COLUMNS = ("width", "height", "num_frames", "fps", "duration_s")
 SAMPLES_WITH = {"image": "with images", "video": "with videos", "audio": "with audio"}

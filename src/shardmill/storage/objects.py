@@ -35,6 +35,7 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from shardmill.errors import ConfigError, StoreError, need
+from shardmill.machine import environment
 from shardmill.storage.path import plain_url, split_url
 
 FILE_MODE = S_IFREG | 0o644
@@ -129,10 +130,10 @@ def check_answers(url: str) -> None:
 
     What is not there, or not ours to read, is for whoever reads it.
     """
-    before = os.environ.get(PATIENCE_VARIABLE)
-    os.environ[PATIENCE_VARIABLE] = str(min(FIRST_PATIENCE_S, float(before or PATIENCE_S)))
+    patience_s = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_S)
     try:
-        look(url)
+        with environment({PATIENCE_VARIABLE: min(FIRST_PATIENCE_S, patience_s)}):
+            look(url)
     except FileNotFoundError:
         return
     except StoreError as error:
@@ -142,11 +143,6 @@ def check_answers(url: str) -> None:
                 f"nobody answers at {plain_url(root)}, which {plain_url(url)} needs: check the "
                 "address, the network and the proxy"
             ) from None
-    finally:
-        if before is None:
-            del os.environ[PATIENCE_VARIABLE]
-        else:
-            os.environ[PATIENCE_VARIABLE] = before
 
 
 def get(url: str) -> bytes:

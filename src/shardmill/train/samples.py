@@ -44,8 +44,8 @@ class _File:
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
-        os.close(self.fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)  # bound above: at the end of the interpreter `os` may be gone before us
 
 
 class _Shard(NamedTuple):

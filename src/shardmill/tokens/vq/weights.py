@@ -27,6 +27,7 @@ import torch
 import xxhash
 
 from shardmill.errors import ConfigError, need
+from shardmill.storage.text import mistaken_for
 
 MARK = "encoder.conv_in.weight"
 CODEBOOK = "quantize.embedding.weight"
@@ -369,10 +370,8 @@ def describe_head(head: bytes, size: int) -> str:
     """Return what a file is that begins so and should hold weights, and what to do about it."""
     if not size:
         return "empty: copy or download it again"
-    if head.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS: fetch what it stands for by git lfs pull, in its repository"
-    if re.match(rb"\s*<(!doctype|html|\?xml)", head, re.IGNORECASE):
-        return "a web page (html), as a server sends when it asks to log in: download it again"
+    if what := mistaken_for(head):
+        return what
     if re.fullmatch(rb"[\t\n\r\x20-\x7e\x80-\xff]*", head):
         first = head.decode("utf-8", "replace").strip().partition("\n")[0]
         return f"text, beginning {first[:40]!r}: name the checkpoint itself"
