@@ -24,7 +24,7 @@ import shardmill as sm
 from shardmill.cli.main import VERBS, cli
 
 DATA = Path(__file__).parents[2] / "demo" / "data"
-HEAVY = ("torch", "PIL", "av", "ray", "transformers", "pyarrow", "numba", "numpy", "rich")
+HEAVY = ("torch", "PIL", "av", "ray", "transformers", "pyarrow", "numpy", "rich")
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.packing import loops as engine
 from shardmill.packing.loops import (
     NO_LIMIT,
     PLAIN,
@@ -79,11 +79,33 @@ def test_sort_and_deal_rows(given_lengths: tuple[np.ndarray, int], block_rows: i
     np.testing.assert_array_equal(*members)
 
 
-def test_without_numba_the_plain_loops_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_compiled_loops_the_plain_ones_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     load_loops.cache_clear()
-    monkeypatch.setattr(engine, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "shardmill.packing.compiled", None)
     assert load_loops("auto") is PLAIN
+    with pytest.raises(ImportError):
+        load_loops("compiled")
     load_loops.cache_clear()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 30))
+def test_worst_fit(lengths: list[int], capacity: int) -> None:
+    plain, compiled = (
+        load_loops(name).worst_fit(np.array(lengths, np.int64), capacity) for name in NAMES
+    )
+    np.testing.assert_array_equal(plain, compiled)
+    fills: list[int] = []
+    for length, pack in zip(lengths, plain.tolist()):
+        least = min(fills, default=capacity + 1)
+        if pack == len(fills):
+            assert least + length > capacity
+            fills.append(0)
+        else:
+            assert pack == fills.index(least)
+        fills[pack] += length
 
 
 def test_sums_of_joined_patterns() -> None:

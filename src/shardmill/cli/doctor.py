@@ -35,7 +35,7 @@ FOR_WHAT = {
     "image": "decoding and resizing images",
     "video": "frames of videos",
     "text": "tokenizers and chat templates",
-    "fast": "compiled planning, fast tokenizers",
+    "fast": "fast tokenizers",
     "view": "the page and the report",
     "codes": "image codes",
     "train": "loaders, Hugging Face processors",
@@ -44,6 +44,7 @@ FOR_WHAT = {
 COMPILED = {
     "shards.tar._tarscan": "walks tar headers",
     "shards.tar._members": "cuts samples out of tars",
+    "packing._loops": "plans packs",
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}

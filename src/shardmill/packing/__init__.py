@@ -1,1 +1,1 @@
-"""Planning packs from lengths, ordering them, and building one: numpy, and numba if there."""
+"""Planning packs from lengths, ordering them, and building one: numpy, and C if there."""

@@ -1,14 +1,15 @@
-"""The five loops of planning, in plain Python and numpy, and the choice between these and numba's.
+"""The loops of planning, in plain Python and numpy, and the choice between these and compiled ones.
 
-`load_loops` is the one place that chooses. `compiled` has the same five functions compiled by
-numba; both give the same plan to the last row, so the choice is about time only. What each function
-takes and returns is said here.
+`load_loops` is the one place that chooses. `compiled` has the same functions in C; both give the
+same plan to the last row, so the choice is about time only. What each function takes and returns is
+said here.
 
     best_fit      best-fit decreasing over the histogram of lengths
     fill_window   packs filled to the last token from a window of samples in arrival order
     sort_rows     rows by length, in a shuffled order of blocks
     deal_rows     rows dealt to the places of the patterns
     halve         one level of the splitting in `balance.Halving`
+    worst_fit     each sample into the least filled pack, as NeMo's knapsack does
 
 Fitting works on lengths, never on samples: ten thousand packs of the lengths 4000, 4000, 192 are
 one pattern, stored as runs of equal lengths (4000, 2), (192, 1) and how often it is made. Runs of
@@ -21,8 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from heapq import heappush, heapreplace
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -111,13 +112,14 @@ class Filled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """The five loops of planning."""
+    """The loops of planning."""
 
     best_fit: Callable[[Histogram, int, int], Patterns]
     fill_window: Callable[[Lengths, int, int, int, int, bool], Filled]
     sort_rows: Callable[[Lengths, NDArray[np.int64], int, Histogram], NDArray[np.uint32]]
     deal_rows: Callable[[Patterns, NDArray[np.uint32], Histogram], NDArray[np.uint32]]
     halve: Callable[[Packs, Packs, NDArray[np.bool_], int, NDArray[np.bool_]], None]
+    worst_fit: Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 
 
 @dataclass(slots=True)
@@ -368,13 +370,36 @@ def halve(
     is_left[left] = False
 
 
-PLAIN = Loops(best_fit, fill_window, sort_rows, deal_rows, halve)
+def worst_fit(lengths: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """Return the pack of each sample, in order: the least filled, or a new one if it is too full.
+
+    Of equally filled packs the oldest is taken. A sample longer than a pack gets one of its own.
+    """
+    packs: list[tuple[int, int]] = []
+    pack_of = []
+    for length in lengths.tolist():
+        if packs and packs[0][0] + length <= capacity:
+            fill, pack = packs[0]
+            heapreplace(packs, (fill + length, pack))
+        else:
+            pack = len(packs)
+            heappush(packs, (length, pack))
+        pack_of.append(pack)
+    return np.array(pack_of, np.int64)
+
+
+PLAIN = Loops(best_fit, fill_window, sort_rows, deal_rows, halve, worst_fit)
 
 
 @cache
 def load_loops(name: LoopsName = "auto") -> Loops:
-    """Return the loops of this name; "auto" is the compiled ones if numba is installed."""
-    if name == "plain" or (name == "auto" and find_spec("numba") is None):
+    """Return the loops of this name; "auto" is the compiled ones where they were built."""
+    if name == "plain":
         return PLAIN
-    numba: Loops = import_module("shardmill.packing.compiled").COMPILED
-    return numba
+    try:
+        found: Loops = import_module("shardmill.packing.compiled").COMPILED
+    except ImportError:
+        if name == "compiled":
+            raise
+        return PLAIN
+    return found

@@ -26,7 +26,6 @@ from shardmill.packing.loops import NO_LIMIT, Loops, LoopsName, Patterns, load_l
 from shardmill.packing.order import shuffled
 from shardmill.plugins import BALANCERS, PACKERS
 
-SMALL_TABLE = 20_000  # planned in less time than numba takes to load
 # Rows of many are shuffled in blocks of one cache line of int32, of few one by one.
 BLOCK_ROWS = 16
 SHUFFLE_ROWS_SINGLY = 1 << 16
@@ -40,7 +39,7 @@ def plan_packs(table: LengthTable, spec: PackSpec, *, loops: LoopsName = "auto")
     Raises `ConfigError` if the spec says to fail for a sample that is longer than a pack, or if a
     packer or balancer of your own loses, repeats or overfills anything.
     """
-    chosen = load_loops("plain" if loops == "auto" and len(table) < SMALL_TABLE else loops)
+    chosen = load_loops(loops)
     usable = usable_lengths(table, spec)
     histogram = count_lengths(usable.units, usable.capacity)
     choice = choose(histogram, usable.capacity, spec, chosen)
