@@ -2,9 +2,9 @@
 
 Goals: a million samples 50 times as fast as NeMo's knapsack with the histogram planner and 10 times
 with the window planner; not slower than NeMo without compiled code; at most 1.0001 times the lower
-bound of packs on every set of lengths; 100 million samples (--huge) in 5 s and 30 s with 1.5 GB. This
-measures the internal planner on lengths in memory, as the peers take them; `sm.plan` also reads the
-lengths from a folder and writes the plan.
+bound of packs on every set of lengths; 100 million samples (--huge) in 5 s and 30 s with 1.5 GB.
+This measures the internal planner on lengths in memory, as the peers take them; `sm.plan` also
+reads the lengths from a folder and writes the plan.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def streaming() -> str:
 
 
 def first_call() -> str:
-    """Return how long a fresh process takes to plan, in a fresh process."""
+    """Return how long a fresh process takes for its first plan."""
     code = (
         "import time\n"
         "from shardmill.model.plan import length_table\n"
