@@ -5,13 +5,15 @@ Only `loops.load_loops` imports this module, and only where `_loops` was built.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.packing import _loops
 from shardmill.packing.loops import Filled, Loops, Patterns
+
+_loops: Any = import_module("shardmill.packing._loops")
 
 
 def _as(array: Any, dtype: Any) -> NDArray[Any]:
