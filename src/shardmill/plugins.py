@@ -3,6 +3,9 @@
 A user's own class needs no entry: `kind = "package.module:Class"` works everywhere. A plugin is a
 frozen dataclass; its fields are its configuration.
 
+A name may be a preset: a class with some of its fields, "module:Class,field=value". It is stored as
+the class with all its fields.
+
 Stored specs name a class as "table/name", such as "template/chat", so that a module can move
 without changing a digest.
 """
@@ -82,9 +85,11 @@ TEMPLATES: Table = {
     "chat": "shardmill.tokens.templates.chat:Chat",
     "turns": "shardmill.tokens.templates.documents:Turns",
     "captions": "shardmill.tokens.templates.documents:Captions",
-    "t2i": "shardmill.tokens.templates.pairs:TextToImage",
-    "i2t": "shardmill.tokens.templates.pairs:ImageToText",
     "mixed": "shardmill.tokens.templates.pairs:MixedPairs",
+    "t2i": "shardmill.tokens.templates.pairs:MixedPairs,t2i_ratio=1",
+    "i2t": "shardmill.tokens.templates.pairs:MixedPairs,t2i_ratio=0",
+    "liquid": "shardmill.tokens.templates.pairs:MixedPairs,joined=false,unconditional=0.1,"
+    'instructions=null,plain={"bos":true,"eos":false}',
     "pair": "shardmill.tokens.templates.pairs:CaptionPair",
     "interleaved": "shardmill.tokens.templates.documents:Interleaved",
 }
@@ -191,7 +196,7 @@ TABLES: Mapping[str, Table] = {
 def resolve(table: Table, kind: str, where: str) -> str:
     """Return 'module:Class' for a name of the table, or the name itself if it has that form."""
     if kind in table:
-        return table[kind]
+        return table[kind].partition(",")[0]
     if ":" in kind:
         return kind
     raise ConfigError(
@@ -212,5 +217,6 @@ def stored_names() -> Mapping[str, str]:
     names: dict[str, str] = {}
     for table, entries in TABLES.items():
         for name, path in entries.items():
-            names.setdefault(path, f"{table}/{name}")
+            if "," not in path:  # a preset is stored as its class
+                names.setdefault(path, f"{table}/{name}")
     return names

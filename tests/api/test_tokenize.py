@@ -20,7 +20,7 @@ from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.text import read_toml
 from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import ImageLayout
-from shardmill.tokens.templates.pairs import ImageToText, MixedPairs, TextToImage
+from shardmill.tokens.templates.pairs import MixedPairs
 from shardmill.tokens.text.huggingface import HuggingFaceText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 
@@ -33,7 +33,8 @@ seed = 7
 [template]
 kind = "mixed"
 t2i_ratio = 0.1
-t2i = { unconditional = 0.1, instructions = ["Draw."] }
+unconditional = 0.1
+instructions = ["Draw."]
 
 [space]
 added = ["boi", "eoi", "unconditional"]
@@ -61,11 +62,7 @@ def test_a_recipe_is_a_stage_that_can_travel(tmp_path: Path, samples: str) -> No
     assert stage == Tokenize(
         input_dir=Path(samples),
         tokenizer=SentencePieceText(path=Path("bundled")),
-        template=MixedPairs(
-            t2i_ratio=0.1,
-            t2i=TextToImage(unconditional=0.1, instructions=("Draw.",)),
-            i2t=ImageToText(),
-        ),
+        template=MixedPairs(t2i_ratio=0.1, unconditional=0.1, instructions=("Draw.",)),
         space=TokenSpace(text_size=32_768, added=("boi", "eoi", "unconditional"), num_codes=8192),
         layout=ImageLayout(row_end="boi"),
         codes=FieldCodes(field="vqcode_512"),

@@ -24,6 +24,7 @@ from shardmill.model.codec import (
 from shardmill.model.space import TokenSpace
 from shardmill.plugins import TABLES, TEMPLATES, resolve_stored
 from shardmill.tokens.templates.documents import Turns
+from shardmill.tokens.templates.pairs import MixedPairs
 
 TEXTS = st.text(max_size=8)
 INNERS = st.builds(Inner, size=st.integers(), name=TEXTS)
@@ -111,9 +112,21 @@ def test_plugins_are_stored_by_the_name_of_their_table() -> None:
 def test_every_name_of_every_table_is_a_class_that_is_stored_under_a_name() -> None:
     for table, entries in TABLES.items():
         for name, path in entries.items():
-            cls = load_class(path)
+            cls = load_class(path.partition(",")[0])
             kind = stored_kind(cls)
-            assert kind is not None and resolve_stored(kind) == path, (table, name)
+            assert kind is not None and resolve_stored(kind) == path.partition(",")[0], (
+                table,
+                name,
+            )
+
+
+def test_a_preset_is_a_class_with_some_of_its_fields() -> None:
+    drawn = build(TEMPLATES, {"kind": "t2i", "bos": False})
+    assert drawn == MixedPairs(t2i_ratio=1.0, bos=False)
+    plain = to_plain(drawn)
+    assert isinstance(plain, dict) and plain["kind"] == "template/mixed"
+    assert from_plain(plain) == drawn
+    assert build(TEMPLATES, {"kind": "t2i", "t2i_ratio": 0.5}) == MixedPairs()
 
 
 def test_a_class_of_ours_that_is_no_plugin_is_known_by_its_field() -> None:

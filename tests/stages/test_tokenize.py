@@ -25,7 +25,7 @@ from shardmill.tokens.codes import FieldCodes
 from shardmill.tokens.layout import LAYOUTS
 from shardmill.tokens.templates.chat import Chat
 from shardmill.tokens.templates.documents import Turns
-from shardmill.tokens.templates.pairs import MixedPairs, TextToImage
+from shardmill.tokens.templates.pairs import MixedPairs
 from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.sentencepiece import SentencePieceText
 from shardmill.tokens.visual.qwen import Qwen2VL
@@ -60,7 +60,7 @@ def pairs_stage(folder: Path, **changes: Any) -> Tokenize:
     spec = Tokenize(
         input_dir=folder,
         tokenizer=BUNDLED,
-        template=MixedPairs(t2i=TextToImage(unconditional=0.1)),
+        template=MixedPairs(unconditional=0.1),
         space=SPACE,
         codes=FieldCodes(field="codes"),
     )

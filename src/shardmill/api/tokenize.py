@@ -30,6 +30,7 @@ from shardmill.stages.tokenize import Tokenize, TokenizeText
 from shardmill.storage.path import as_path
 from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.layout import LAYOUTS, ImageLayout
+from shardmill.tokens.templates.pairs import MixedPairs
 from shardmill.tokens.templates.template import PlainText
 from shardmill.tokens.text.tokenizer import PROBES, TextSpec, TextTokenizer, load_once
 
@@ -57,7 +58,10 @@ def tokenize_stage(
         return _adopt(settings, inputs)
     tokenizer = to_tokenizer(settings.get("tokenizer", "bundled"))
     template = to_plugin(TEMPLATES, settings.get("template", "text"), where="template")
-    space = _space(settings.get("space", {}), tokenizer)
+    codes, layout = settings.get("codes"), _layout(settings.get("layout", "codes"))
+    codes = None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes")
+    joined = codes if isinstance(codes, ShardCodes) and layout.patch is None else None
+    space = _space(settings.get("space", {}), tokenizer, joined.num_codes if joined else 0)
     if not (as_path(inputs[0]) / "stage.json").exists():
         return _tokenize_text(settings, inputs, tokenizer, template, space)
     if len(inputs) > 1:
@@ -69,11 +73,9 @@ def tokenize_stage(
         )
     if "overlong" in settings and "max_length" not in settings:
         raise ConfigError("--overlong is for rows beyond --max-length: give that too")
-    codes, rule = settings.get("codes"), settings.get("rule")
-    codes = None if codes is None else to_plugin(CODE_SOURCES, codes, where="codes")
-    layout = _layout(settings.get("layout", "codes"))
-    if isinstance(codes, ShardCodes) and layout.patch is None:
-        codes.check_space(space)
+    if joined is not None:
+        joined.check_space(space)
+    rule = settings.get("rule")
     return Tokenize(
         input_dir=as_path(inputs[0]),
         tokenizer=tokenizer,
@@ -88,9 +90,10 @@ def tokenize_stage(
 
 def to_tokenizer(value: Any) -> TextSpec:
     """Return a tokenizer from its table or spec, or from a path that says what it is."""
-    if isinstance(value, str):
-        is_sentencepiece = value == "bundled" or Path(value).suffix == ".model"
-        value = {"kind": "sentencepiece" if is_sentencepiece else "huggingface", "path": value}
+    if isinstance(value, str | Path):
+        is_sentencepiece = str(value) == "bundled" or Path(value).suffix == ".model"
+        kind = "sentencepiece" if is_sentencepiece else "huggingface"
+        value = {"kind": kind, "path": str(value)}
     spec: TextSpec = to_plugin(TEXT_TOKENIZERS, value, where="tokenizer")
     return spec
 
@@ -102,6 +105,8 @@ def _tokenize_text(
     template: Any,
     space: TokenSpace,
 ) -> TokenizeText:
+    if isinstance(template, MixedPairs):  # rows without an image, which it says as plain text
+        template = template.plain
     if not isinstance(template, PlainText):
         raise ConfigError(
             f"{inputs[0]} is no folder of samples, so only the template 'text' can read it: "
@@ -151,8 +156,10 @@ def _adopt(settings: Mapping[str, Any], inputs: Sequence[str]) -> AdoptTokens:
     return AdoptTokens(reader=build_reader(plain, places, where="from"), tokenizer=tokenizer)
 
 
-def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:
+def _space(value: Any, tokenizer: TextSpec, num_codes: int = 0) -> TokenSpace:
     """Return the space; without `text_size` the text part is the tokenizer's vocabulary.
+
+    Without `num_codes` it has room for the codebook whose codes are joined.
 
     The tokenizer is loaded here already, so that one that does not fit, or that no fast engine can
     stand in for, is reported before any work begins.
@@ -162,7 +169,7 @@ def _space(value: Any, tokenizer: TextSpec) -> TokenSpace:
         value = to_table(f"fields,{value}", where="space")
         del value["kind"]
     if isinstance(value, Mapping):
-        value = {"text_size": found.vocab_size, **value}
+        value = {"text_size": found.vocab_size, "num_codes": num_codes, **value}
     space: TokenSpace = to_spec(value, TokenSpace, where="space")
     space.check_tokenizer(found.vocab_size, found.name)
     if space.codes_at is not None or space.specials:

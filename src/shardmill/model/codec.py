@@ -238,7 +238,9 @@ def build(
     kind = plain.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(f"{where} needs a kind: one of {', '.join(sorted(table))}")
-    return from_plain({**plain, "kind": resolve(table, kind, where)}, where=where, trusted=trusted)
+    preset = parse_plugin(table.get(kind, ""))
+    named = {**preset, **plain, "kind": resolve(table, kind, where)}
+    return from_plain(named, where=where, trusted=trusted)
 
 
 def parse_plugin(text: str) -> dict[str, Any]:

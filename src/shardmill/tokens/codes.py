@@ -155,13 +155,18 @@ class ShardCodes:
         """Return the folder of codes."""
         return {"codes": (str(self.folder),)}
 
+    @property
+    def num_codes(self) -> int:
+        """The size of the codebook."""
+        return join_codes(self.folder).num_codes
+
     def check_space(self, space: TokenSpace) -> None:
         """Raise `ConfigError` if the codebook has more codes than a token space has room for."""
-        num_codes = join_codes(self.folder).num_codes
-        if num_codes > space.num_codes:
+        if self.num_codes > space.num_codes:
             raise ConfigError(
-                f"the codes in {self.folder} are of a codebook of {num_codes}, the token space has "
-                f"room for {space.num_codes}: give it num_codes={num_codes} (--space)"
+                f"the codes in {self.folder} are of a codebook of {self.num_codes}, the token "
+                f"space has room for {space.num_codes}: give it num_codes={self.num_codes} "
+                "(--space)"
             )
 
     @contextmanager

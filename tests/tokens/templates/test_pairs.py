@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -10,14 +12,16 @@ from shardmill.errors import ConfigError, SampleError
 from shardmill.model.rng import SampleRng
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.model.space import TokenSpace
-from shardmill.tokens.templates.pairs import CaptionPair, ImageToText, MixedPairs, TextToImage
-from shardmill.tokens.templates.template import Medium, Piece, Text, Token
+from shardmill.tokens.templates.pairs import CaptionPair, MixedPairs
+from shardmill.tokens.templates.template import Medium, Piece, Text, Token, text
 from shardmill.tokens.text.tokenizer import TextTokenizer
 
 SPACE = TokenSpace(text_size=32_768, added=("boi", "eoi", "unconditional"), num_codes=8)
 IMAGE, CAPTION = Segment(kind="image", media="jpg"), Segment(kind="text", text="a cat")
 PAIR = Sample(key="k", document=Document((IMAGE, CAPTION)))
 BOS, EOS = Token(1), Token(2, True)
+TextToImage = partial(MixedPairs, t2i_ratio=1.0)
+ImageToText = partial(MixedPairs, t2i_ratio=0.0)
 
 
 def render(template: Any, tokenizer: TextTokenizer, key: str = "k", epoch: int = 0) -> list[Piece]:
@@ -41,14 +45,36 @@ def test_image_to_text_learns_the_caption_and_its_end(bundled: TextTokenizer) ->
         EOS,
     ]
     assert render(ImageToText(prompts=()), bundled)[2] == Text((("a cat", True),))
+    apart = ImageToText(prompts=("Caption:",), joined=False)
+    assert render(apart, bundled)[2:4] == [text("Caption:"), text("a cat", True)]
+
+
+def test_instructions_come_from_a_file_with_one_a_line(
+    bundled: TextTokenizer, tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool.txt"
+    pool.write_text(" Draw it. \n\nPaint it — now.\r\n", "utf-8")
+    asked = {
+        cast(Text, render(TextToImage(instructions=pool), bundled, key=str(n))[1]).parts[0][0]
+        for n in range(40)
+    }
+    assert asked == {"a cat Draw it.", "a cat Paint it — now."}
+    pool.write_text(" \n")
+    with pytest.raises(ConfigError, match=r"pool.txt is empty"):
+        TextToImage(instructions=pool).bind(bundled, SPACE)
+    with pytest.raises(ConfigError, match=r"cannot read .*absent\.txt"):
+        TextToImage(instructions=tmp_path / "absent.txt").bind(bundled, SPACE)
+    with pytest.raises(ConfigError, match="instructions=FILE"):
+        TextToImage(instructions=None).bind(bundled, SPACE)
+    assert ImageToText(instructions=None).bind(bundled, SPACE)
 
 
 def test_a_caption_pair_is_learned_whole(bundled: TextTokenizer) -> None:
-    bos, text, image, eos = render(CaptionPair(), bundled)
+    bos, caption, image, eos = render(CaptionPair(), bundled)
     assert (bos, eos) == (Token(1, True), EOS)
-    assert text == Text((("a cat", True),))
+    assert caption == text("a cat", True)
     assert image == Medium(IMAGE, loss=True, loss_on_start=True)
-    assert render(CaptionPair(first="image"), bundled)[1:3] == [image, text]
+    assert render(CaptionPair(first="image"), bundled)[1:3] == [image, caption]
 
 
 def test_unconditional_takes_the_place_of_all_text(bundled: TextTokenizer) -> None:

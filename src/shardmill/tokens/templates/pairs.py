@@ -2,14 +2,17 @@
 
     t2i    [bos] caption instruction   boi | codes eoi [eos]     learned: right of the bar
     i2t    [bos] boi codes eoi prompt | caption [eos]
+    mixed  one of the two
     pair   [bos] caption boi codes eoi [eos], or the image first; everything is learned
 
-A sample without an image is plain text, learned whole.
+A sample without an image is plain text, learned whole. The names "t2i", "i2t" and "liquid" are
+settings of `MixedPairs`, on the page of names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from shardmill.errors import ConfigError, SampleError
@@ -44,98 +47,75 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextToImage:
-    """The caption with one of the instructions asks for the image; the image is learned.
+class MixedPairs:
+    """With probability `t2i_ratio` a sample is drawn, otherwise it is described.
 
-    With probability `unconditional` the control token "unconditional" stands for all the text, for
-    classifier-free guidance.
+    One of the `instructions` follows a caption that asks for its image, one of the `prompts` an
+    image that asks for its caption; either may be a file with one a line. With probability
+    `unconditional` the control token "unconditional" stands for all the text that asks, for
+    classifier-free guidance. `joined` encodes prompt and caption as one text with a space between,
+    as in prose; otherwise each is encoded by itself, as it stands.
     """
 
     needs_media: ClassVar[bool] = True
 
-    instructions: tuple[str, ...] = INSTRUCTIONS
+    t2i_ratio: float = 0.5
+    instructions: Path | tuple[str, ...] | None = INSTRUCTIONS
+    prompts: Path | tuple[str, ...] = ("The caption of this image is:",)
     unconditional: float = 0.0
+    joined: bool = True
     bos: bool = True
     eos: bool = True
     plain: PlainText = field(default_factory=lambda: PlainText(bos=True))
 
     def __post_init__(self) -> None:
-        _check_chance("unconditional", self.unconditional)
+        for name in ("t2i_ratio", "unconditional"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
 
     def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
         """Return the function that renders samples for this tokenizer and this space."""
         plain = self.plain.bind(tokenizer, space)
         bos, eos = ends(tokenizer, space, bos=self.bos, eos=self.eos)
+        instructions = self._instructions() if self.t2i_ratio > 0 else ()
+        prompts = _lines(self.prompts)
         nothing = None
-        if self.unconditional > 0:
+        if self.t2i_ratio > 0 and self.unconditional > 0:
             nothing = Token(control_ids(tokenizer, space)("unconditional"))
 
-        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
-            image, caption = split_pair(sample)
-            if image is None:
-                return plain(sample, rng)
-            if self.instructions:
-                caption += " " + rng.choose("instruction", self.instructions)
+        def draw(image: Segment, caption: str, rng: SampleRng) -> list[Piece]:
+            if instructions:
+                caption += " " + rng.choose("instruction", instructions)
             ask: Piece = text(caption)
             if nothing is not None and rng.uniform("unconditional") < self.unconditional:
                 ask = nothing
-            return [*bos, ask, Medium(image, loss=True), *eos]
+            return [ask, Medium(image, loss=True)]
 
-        return render
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageToText:
-    """The image with the prompt asks for the caption; the caption is learned."""
-
-    needs_media: ClassVar[bool] = True
-
-    prompts: tuple[str, ...] = ("The caption of this image is:",)
-    bos: bool = True
-    eos: bool = True
-    plain: PlainText = field(default_factory=lambda: PlainText(bos=True))
-
-    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
-        """Return the function that renders samples for this tokenizer and this space."""
-        plain = self.plain.bind(tokenizer, space)
-        bos, eos = ends(tokenizer, space, bos=self.bos, eos=self.eos)
+        def describe(image: Segment, caption: str, rng: SampleRng) -> list[Piece]:
+            if not prompts:
+                return [Medium(image), text(caption, True)]
+            prompt = rng.choose("prompt", prompts)
+            if not self.joined:
+                return [Medium(image), text(prompt), text(caption, True)]
+            # Encoded in one go: the space belongs to the caption's first word, as in prose.
+            return [Medium(image), Text(((prompt, False), (" " + caption, True)))]
 
         def render(sample: Sample, rng: SampleRng) -> list[Piece]:
             image, caption = split_pair(sample)
             if image is None:
                 return plain(sample, rng)
-            answer: tuple[tuple[str, bool], ...] = ((caption, True),)
-            if self.prompts:
-                prompt = rng.choose("prompt", self.prompts)
-                # Encoded in one go: the space belongs to the caption's first word, as in prose.
-                answer = ((prompt, False), (" " + caption, True))
-            return [*bos, Medium(image), Text(answer), *eos]
+            say = draw if rng.uniform("t2i or i2t") < self.t2i_ratio else describe
+            return [*bos, *say(image, caption, rng), *eos]
 
         return render
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPairs:
-    """With probability `t2i_ratio` a sample is drawn, otherwise it is described."""
-
-    needs_media: ClassVar[bool] = True
-
-    t2i_ratio: float = 0.5
-    t2i: TextToImage = field(default_factory=TextToImage)
-    i2t: ImageToText = field(default_factory=ImageToText)
-
-    def __post_init__(self) -> None:
-        _check_chance("t2i_ratio", self.t2i_ratio)
-
-    def bind(self, tokenizer: TextTokenizer, space: TokenSpace) -> Render:
-        """Return the function that renders samples for this tokenizer and this space."""
-        draw, describe = self.t2i.bind(tokenizer, space), self.i2t.bind(tokenizer, space)
-
-        def render(sample: Sample, rng: SampleRng) -> list[Piece]:
-            chosen = draw if rng.uniform("t2i or i2t") < self.t2i_ratio else describe
-            return chosen(sample, rng)
-
-        return render
+    def _instructions(self) -> tuple[str, ...]:
+        if self.instructions is None:
+            raise ConfigError(
+                "this template asks for images with instructions of your own: give "
+                "instructions=FILE with one a line, or instructions=[] for none"
+            )
+        return _lines(self.instructions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +150,15 @@ def split_pair(sample: Sample) -> tuple[Segment | None, str]:
     return (media[0] if media else None), sample.document.text
 
 
-def _check_chance(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} must lie between 0 and 1, got {value}")
+def _lines(given: Path | tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts as they are, and those of a file: one a line, without spaces around it."""
+    if not isinstance(given, Path):
+        return given
+    try:
+        lines = given.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {given}, a text a line: {error}") from error
+    found = tuple(line.strip() for line in lines if line.strip())
+    if not found:
+        raise ConfigError(f"{given} is empty: write a text on each line")
+    return found

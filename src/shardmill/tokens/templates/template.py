@@ -74,7 +74,7 @@ def control_ids(tokenizer: TextTokenizer, space: TokenSpace) -> Callable[[str], 
     """Return the lookup of a control token by name.
 
     A name is one of the space, a role of the tokenizer ("bos", "eos") or the very text of one of
-    its control tokens ("<|im_end|>"), in this order.
+    its control tokens ("<|im_end|>"), in this order; "boi" may be called "<boi>" there.
     """
 
     def find(name: str) -> int:
@@ -82,8 +82,9 @@ def control_ids(tokenizer: TextTokenizer, space: TokenSpace) -> Callable[[str], 
             return space.names[name]
         if name in tokenizer.roles:
             return tokenizer.roles[name]
-        if name in tokenizer.specials:
-            return tokenizer.specials[name].id
+        for token in (name, f"<{name}>"):
+            if token in tokenizer.specials:
+                return tokenizer.specials[token].id
         return space.special(name)
 
     return find

@@ -42,16 +42,20 @@ class HuggingFaceText:
     """The tokenizer of a `tokenizer.json` or of the folder that holds it.
 
     The ids are those of the library `tokenizers`. Tokens that the file calls special are never
-    made from text; other added tokens (`<tool_call>`) are, as the library does it.
+    made from text; other added tokens (`<tool_call>`) are, as the library does it, except those in
+    `control`: Liquid's took the place of unused words, which Gemma does not call special.
     """
 
     path: Path
     engine: Literal["fast", "reference"] = "fast"
+    control: tuple[str, ...] = ("<boi>", "<eoi>", "<unconditional>")
 
     def load(self) -> TextTokenizer:
         """Return the live tokenizer; reads local files only."""
         folder = _Folder.read(self.path)
         reference = _build(folder.raw, self.path)
+        if folder.mark(self.control):
+            reference = _build(folder.raw, self.path)
         reference.no_truncation()
         reference.no_padding()
         # The library's own switch for "special tokens in text are text". (A tokenizer from which
@@ -161,7 +165,7 @@ def tokenizer_files(path: Path) -> list[Path]:
     return [file, *(file.with_name(name) for name in BESIDE if file.with_name(name).is_file())]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Folder:
     """tokenizer.json as bytes and parsed, and what lies beside it."""
 
@@ -189,6 +193,16 @@ class _Folder:
             {key: text for key, text in texts.items() if isinstance(text, str)},
             _chat_template(file.parent, config),
         )
+
+    def mark(self, control: Sequence[str]) -> bool:
+        """Call these added tokens special; return whether some were not."""
+        added = self.tokenizer.get("added_tokens") or ()
+        unmarked = [t for t in added if t["content"] in control and not t.get("special")]
+        for token in unmarked:
+            token["special"] = True
+        if unmarked:
+            self.raw = orjson.dumps(self.tokenizer)
+        return bool(unmarked)
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
