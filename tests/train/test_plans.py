@@ -26,7 +26,6 @@ from shardmill.train import plans as plans_module
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import TokenReader, TrainPack
 from shardmill.train.loader import StepLoader
-from shardmill.train.mix import Mix
 from shardmill.train.order import NO_PACK, EpochNumbers, LoaderState, Split, Taken
 from shardmill.train.plans import (
     EpochPlans,
@@ -222,8 +221,6 @@ def test_why_names_the_packs_of_a_later_epoch(made: Made, plans: EpochPlans) -> 
 
 def test_what_cannot_be_is_refused(made: Made, plans: EpochPlans, tmp_path: Path) -> None:
     reader = TokenReader.open(made.tokens)
-    with pytest.raises(ConfigError, match="plan for each epoch"):
-        Mix({"a": replanned(made, plans)}, {"a": 1.0})
     later = tmp_path / "later.plan"
     write_plan(later, replace(made.plan, spec=replace(made.plan.spec, epoch=2)))
     with pytest.raises(ConfigError, match="plan of epoch 2"):

@@ -6,6 +6,8 @@
     [prices]                       what an hour or a month costs, for quotes
     cpu_hour = 0.04
 
+    [mix]                          what a loader mixes of all that: see `train.mix`
+
     [[step]]
     verb = "tokenize"
     in = "shards"                  an input or a list of them, in the order of the command line
@@ -47,6 +49,7 @@ from shardmill.running.progress import RunReport
 from shardmill.running.runner import Tried, try_units
 from shardmill.storage.path import is_remote, near_path
 from shardmill.storage.text import read_toml
+from shardmill.train.mix import parse_mix
 
 VERBS: Mapping[str, Callable[..., Any]] = {
     verb.__name__: verb
@@ -165,7 +168,9 @@ def opened_recipe(recipe: Place) -> Iterator[Recipe]:
 def read_recipe(path: Path) -> Recipe:
     """Return a recipe whose verbs, options and simple values can be."""
     values = read_toml(path)
-    _check_names(values, ("run", "step", "prices"), where=str(path))
+    _check_names(values, ("run", "step", "prices", "mix"), where=str(path))
+    if "mix" in values:
+        parse_mix(values["mix"], path)
     tables = values.get("step")
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path} has no steps: write one [[step]] a command")

@@ -1,9 +1,12 @@
-"""`shardmill why PLAN --step N`: the packs, documents and source files behind a training step."""
+"""`shardmill why PLAN --step N`: the packs, documents and source files behind a training step.
+
+PLAN is the file of a plan, or a file with `[mix]`, which names the plans and data of its sources.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +17,10 @@ import click
 from shardmill import humanize
 from shardmill.cli import output
 from shardmill.cli.options import PlaceType, json_option
+from shardmill.storage.path import as_path
 
 if TYPE_CHECKING:
+    from shardmill.train.order import Split
     from shardmill.train.plans import Plans
     from shardmill.train.provenance import DocumentOrigin, PackOrigin
 
@@ -59,6 +64,11 @@ if TYPE_CHECKING:
     type=PlaceType(exists=True),
     help="What `measure` counted, if --data holds samples.  [default: that of --epoch-plans]",
 )
+@click.option(
+    "--state",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Of a mix: the loader's state_dict as JSON, to count from.",
+)
 @json_option
 def why(
     plan: Path,
@@ -74,6 +84,7 @@ def why(
     data: Path | None,
     epoch_plans: Path | None,
     lengths: Path | None,
+    state: Path | None,
     as_json: bool,
 ) -> None:
     """Name the packs, documents and source files of a training step.
@@ -83,6 +94,12 @@ def why(
 
     \b
         shardmill why packs.plan --data tokens --step 12345 --rank 7 --world 64
+
+    PLAN may be a file with [mix], which says where its plans and data are: then each pack is shown
+    with its source, and the step with its weights.
+
+    \b
+        shardmill why mix.toml --step 12345 --rank 7 --world 64
     """
     from shardmill.shards.tokens.shard import read_lengths
     from shardmill.train.order import LoaderState, Split
@@ -94,6 +111,17 @@ def why(
         batch_size=batch_size,
         remainder=remainder,  # type: ignore[arg-type]
     )
+    title = f"step {step:,} of rank {rank} of {world}"
+    if plan.suffix == ".toml":
+        given: dict[str, object] = {"--data": data, "--epoch-plans": epoch_plans, "--lengths": lengths}
+        given |= {"--epoch": epoch, "--consumed": consumed, "--borrowed": borrowed}
+        for name, value in {**given, "--remainder": remainder != "borrow"}.items():
+            if value:
+                raise click.UsageError(f"{name} is for the file of a plan: {plan} is that of a mix")
+        _why_mix(plan, split, seed, state, step, title, as_json)
+        return
+    if state is not None:
+        raise click.UsageError("--state is for a mix: give --epoch, --consumed and --borrowed")
     start = LoaderState(seed=seed, epoch=epoch, consumed=consumed, borrowed=borrowed)
     rows = None if data is None else open_rows(data)
     measured = lengths or epoch_plans
@@ -103,13 +131,46 @@ def why(
     if as_json:
         output.print_json({"step": step, "packs": [asdict(pack) for pack in packs]})
         return
-    output.say(
-        "✓", f"step {step:,} of rank {rank} of {world}: {humanize.plural(len(packs), 'pack')}"
-    )
+    output.say("✓", f"{title}: {humanize.plural(len(packs), 'pack')}")
     for pack in packs:
         _print_pack(pack)
     if data is None:
         output.hint("--data FOLDER names the documents and the files they came from")
+
+
+def _why_mix(
+    path: Path, split: Split, seed: int, saved: Path | None, step: int, title: str, as_json: bool
+) -> None:
+    from shardmill.storage.text import read_json
+    from shardmill.train.mix import Interleaving, MixSampler, read_mix
+    from shardmill.train.provenance import packs_of_mix
+
+    mix = read_mix(path)
+    interleaving = Interleaving(mix.weights(), run=mix.run, packs_per_step=mix.packs_per_step)
+    with ExitStack() as opened:
+        plans = {}
+        for name, source in mix.sources.items():
+            lengths = None if source.epoch_plans is None else source.lengths or source.data
+            plans[name] = opened.enter_context(
+                _plans(as_path(source.plan), None if lengths is None else as_path(lengths))
+            )
+        sampler = MixSampler(plans, interleaving, split, seed=seed)
+        start = sampler.start if saved is None else sampler.from_plain(read_json(saved))
+        found = packs_of_mix(mix, sampler, start, step)
+    schedule_step = None if mix.packs_per_step is None else found.mixed // mix.packs_per_step
+    if as_json:
+        packs = [{"source": name, **asdict(pack)} for name, pack in found.packs]
+        where = {"mixed": found.mixed, "schedule_step": schedule_step, "weights": found.weights}
+        output.print_json({"step": step, **where, "packs": packs})
+        return
+    output.say("✓", f"{title}: {humanize.plural(len(found.packs), 'pack')}")
+    at = "" if schedule_step is None else f", step {schedule_step:,} of the schedule"
+    output.echo(f"  {found.mixed:,} packs were mixed before{at}")
+    total = sum(found.weights.values())
+    rows = [(name, f"{w:g}", f"{100 * w / total:.1f} %") for name, w in found.weights.items()]
+    output.table(("source", "weight", "share"), rows)
+    for name, pack in found.packs:
+        _print_pack(pack, f"{name}: ")
 
 
 @contextmanager
@@ -124,12 +185,12 @@ def _plans(plan: Path, lengths: Path | None) -> Iterator[Plans]:
         yield EpochPlans(plan, lengths, folder)
 
 
-def _print_pack(pack: PackOrigin) -> None:
+def _print_pack(pack: PackOrigin, source: str = "") -> None:
     if pack.pack < 0:
         output.heading("an empty pack: the epoch does not fill this step")
         return
     output.heading(
-        f"pack {pack.pack:,}, position {pack.position:,} of epoch {pack.epoch}: "
+        f"{source}pack {pack.pack:,}, position {pack.position:,} of epoch {pack.epoch}: "
         f"{humanize.plural(len(pack.rows), 'document')}"
     )
     if pack.documents:

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -115,6 +116,8 @@ def loader(
         options = {"num_workers": workers, "prefetch_factor": prefetch, **options}
     if device is not None and torch.device(device).type == "cuda":
         options = {"pin_memory": True, **options}
+    if isinstance(plan, str | os.PathLike) and Path(plan).suffix == ".toml":
+        plan = Mix.open(plan)
     if isinstance(plan, Mix):
         _refuse("a mix never ends", remainder=remainder != "borrow")
         _refuse("a mix is read by workers", threads=threads)

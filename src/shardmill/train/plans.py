@@ -83,6 +83,11 @@ class OnePlan:
         """Return the order of an epoch."""
         return EpochOrder(self.first, seed=seed, epoch=epoch).packs
 
+    def settle(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the epoch and position that lie so many packs behind the head of an epoch."""
+        more, position = divmod(position, len(self.first))
+        return epoch + more, position
+
     def find(self, number: int) -> tuple[PackPlan, int]:
         """Return the plan and the number itself."""
         return self.first, number
@@ -135,6 +140,13 @@ class EpochPlans:
         self._remove_before(epoch - KEPT_BEFORE)
         self._plan_in_background(epoch + 1)
         return lambda positions: order.packs(positions).astype("int64") + (epoch << EPOCH_BITS)
+
+    def settle(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the epoch and position that lie so many packs behind the head of an epoch."""
+        # At the head of an epoch its size is not asked for: its plan need not be there yet.
+        while position and position >= (size := self.size(epoch)):
+            epoch, position = epoch + 1, position - size
+        return epoch, position
 
     def find(self, number: int) -> tuple[PackPlan, int]:
         """Return the plan of the epoch in the number, and the place in it."""

@@ -14,7 +14,9 @@ from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.sample import Origin
 from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import SampleDataset, open_samples
-from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens
+from shardmill.shards.tokens.shard import TokenDataset, check_plan, open_tokens, read_lengths
+from shardmill.storage.path import as_path
+from shardmill.train.mix import MixFile, MixSampler, MixState
 from shardmill.train.order import NO_PACK, EpochNumbers, LoaderState, Schedule, Split
 from shardmill.train.plans import Plans
 
@@ -72,15 +74,49 @@ def packs_of_step(
     """
     if step < 0:
         raise ConfigError(f"steps count from 0, got {step}")
-    if isinstance(data, TokenDataset):
-        check_plan(plans.first, data)
-    elif data is not None:
-        _check_samples(plans.first, data, table)
+    _check_rows(plans.first, data, table)
     schedule = Schedule(plans.size, split)
     taken = schedule.take(schedule.skip(start, step))
     numbers = EpochNumbers(plans.size, partial(plans.order, start.seed)).of(taken)
     found = zip(numbers, taken.epochs, taken.positions)
     return [_origin(plans, *place, data) for place in found]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedOrigin:
+    """A step of a mix: the packs mixed before it, its weights, and its packs by their sources."""
+
+    mixed: int
+    weights: dict[str, float]
+    packs: list[tuple[str, PackOrigin]]
+
+
+def packs_of_mix(mix: MixFile, sampler: MixSampler, start: MixState, step: int) -> MixedOrigin:
+    """Return what one rank trains on in a step of a mix, counted from 0 at `start`."""
+    state = sampler.advance(start, step)
+    taken = sampler.positions(state)
+    data = {source: _rows_of(mix, sampler, source) for source in {one.source for one in taken}}
+    packs = []
+    for one in taken:
+        plans, rows = sampler.plans[one.source], data[one.source]
+        origin = _origin(plans, sampler.number(one), one.epoch, one.position, rows)
+        packs.append((sampler.names[one.source], origin))
+    return MixedOrigin(state.mixed, sampler.interleaving.weights_at(state.mixed), packs)
+
+
+def _rows_of(mix: MixFile, sampler: MixSampler, source: int) -> Rows:
+    found = mix.sources[sampler.names[source]]
+    rows = open_rows(as_path(found.data))
+    table = None if found.lengths is None else read_lengths(as_path(found.lengths))
+    _check_rows(sampler.plans[source].first, rows, table)
+    return rows
+
+
+def _check_rows(plan: PackPlan, data: Rows | None, table: LengthTable | None) -> None:
+    if isinstance(data, TokenDataset):
+        check_plan(plan, data)
+    elif data is not None:
+        _check_samples(plan, data, table)
 
 
 def _check_samples(plan: PackPlan, samples: SampleDataset, table: LengthTable | None) -> None:
