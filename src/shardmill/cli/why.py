@@ -113,7 +113,11 @@ def why(
     )
     title = f"step {step:,} of rank {rank} of {world}"
     if plan.suffix == ".toml":
-        given: dict[str, object] = {"--data": data, "--epoch-plans": epoch_plans, "--lengths": lengths}
+        given: dict[str, object] = {
+            "--data": data,
+            "--epoch-plans": epoch_plans,
+            "--lengths": lengths,
+        }
         given |= {"--epoch": epoch, "--consumed": consumed, "--borrowed": borrowed}
         for name, value in {**given, "--remainder": remainder != "borrow"}.items():
             if value:
