@@ -49,7 +49,7 @@ LIMIT_S = (
 START_S = 180.0  # for a child to load its libraries and write its seeds
 EXTRA_BYTES = 2 << 30  # what a reader may take beyond what its libraries hold already
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-C_FILES = ("_tarscan", "_members")
+C_FILES = ("shards.tar._tarscan", "shards.tar._members", "media._resample")
 SANITIZERS = "address,undefined"
 
 
@@ -284,7 +284,7 @@ def build_sanitized(folder: Path) -> dict[str, str] | str:
         return "there is no gcc with libasan here"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for name in C_FILES:
-        source = ROOT / "src/shardmill/shards/tar" / f"{name}.c"
+        source = ROOT / "src/shardmill" / f"{name.replace('.', '/')}.c"
         flags = [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=undefined", "-g", "-O1"]
         include = f"-I{sysconfig.get_path('include')}"
         words = [
@@ -366,19 +366,19 @@ def load_sanitized() -> None:
     folder = os.environ.get("SHARDMILL_SANITIZED")
     if folder is None:
         return
+    from importlib import import_module
     from importlib.machinery import ExtensionFileLoader
     from importlib.util import module_from_spec, spec_from_file_location
 
-    import shardmill.shards.tar as package
-
     for name in C_FILES:
-        whole = f"shardmill.shards.tar.{name}"
+        whole = f"shardmill.{name}"
         path = f"{folder}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
         spec = spec_from_file_location(whole, path, loader=ExtensionFileLoader(whole, path))
         assert spec is not None and spec.loader is not None
         sys.modules[whole] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        setattr(package, name, module)
+        package, _, own = whole.rpartition(".")
+        setattr(import_module(package), own, module)
 
 
 if __name__ == "__main__":

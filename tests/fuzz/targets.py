@@ -463,14 +463,19 @@ def make_images(folder: Path) -> None:
 
 
 def read_image(folder: Path, changed: Path) -> None:
+    from shardmill.media.geometry import Square
     from shardmill.media.header import probe
-    from shardmill.media.image import decode_image
+    from shardmill.media.image import Decoding, decode_image, resize_crop
 
     content = changed.read_bytes()
     for kind in ("image", "video", "audio"):
         attempt(probe, kind, content)
-    attempt(decode_image, content)
-    attempt(decode_image, content, allow_truncated=True)
+    fit = Square(max_aspect=None, resolution=16, resample="bicubic", halve=True).fit
+    for decoding in (Decoding(), Decoding(alpha="drop", depth="clip", orientation="ignore")):
+        for allow in (False, True):
+            pixels = attempt(decode_image, content, decoding=decoding, allow_truncated=allow)
+            if pixels is not None:
+                attempt(resize_crop, pixels, fit(pixels.shape[1], pixels.shape[0]))
 
 
 def make_videos(folder: Path) -> None:

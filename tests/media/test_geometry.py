@@ -42,6 +42,12 @@ def test_a_long_image_is_left_out(width: int, height: int) -> None:
         Square().fit(width, height)
 
 
+def test_without_a_limit_an_image_of_any_shape_is_taken() -> None:
+    assert Square(max_aspect=None).fit(20000, 1) == ResizeCrop(
+        (20000 * 512, 512), (20000 * 512 - 512) // 2, 0, 512, 512
+    )
+
+
 def test_two_to_one_is_still_taken() -> None:
     assert Square().fit(1000, 500).width == 512
 
@@ -99,7 +105,8 @@ def test_impossible_settings_are_refused() -> None:
     for make in (
         lambda: Square(resolution=0),
         lambda: Square(max_aspect=0.5),
-        lambda: Square(max_aspect=1000),
+        lambda: Buckets(max_aspect=None),
+        lambda: Buckets(pixels=10000 * 10000),
         lambda: Buckets(pixels=10),
         lambda: Native(factor=0),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from shardmill.errors import SampleError
-from shardmill.media.geometry import Square
-from shardmill.media.image import decode_image, resampler, resize_crop
+from shardmill.media import image as module
+from shardmill.media.geometry import ResizeCrop, Square
+from shardmill.media.image import Decoding, decode_image, image_size, resize_crop
 
 Image = pytest.importorskip("PIL.Image")
 PHOTOS = Path(__file__).parents[2] / "demo" / "data" / "photos"
@@ -99,61 +101,106 @@ def test_jpeg_pixels_are_those_of_pillow() -> None:
         assert np.array_equal(decode_image(content), expected)
 
 
-def test_resizing_is_pillows_lanczos_up_to_rounding() -> None:
-    pixels = decode_image((PHOTOS / "palace.jpg").read_bytes())
-    fit = Square(resolution=256).fit(pixels.shape[1], pixels.shape[0])
-    box = (fit.left, fit.top, fit.left + fit.width, fit.top + fit.height)
-    resized = Image.fromarray(pixels).resize(fit.resized, Image.Resampling.LANCZOS)
-    expected = np.asarray(resized.crop(box)).astype(int)
-    found = resize_crop(pixels, fit)
-    assert found.shape == (256, 256, 3)
-    assert np.abs(found - expected).max() <= 1
-    assert (found != expected).mean() < 0.02
-
-
-def lanczos_weights(num_in: int, num_out: int) -> np.ndarray:
-    """Return [out, in]: Lanczos of three lobes, as wide as the pixels that shrink, in float64."""
-    scale = num_in / num_out
-    width = max(scale, 1.0)
-    centres = (np.arange(num_out)[:, None] + 0.5) * scale
-    x = (np.arange(num_in)[None, :] + 0.5 - centres) / width
-    weights = np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0.0)
-    return weights / weights.sum(1, keepdims=True)
-
-
-def exact_lanczos(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the image resized across, rounded to bytes, then down, as every library does it."""
-    values = pixels.astype(np.float64)
-    for axis, num_out in ((1, size[0]), (0, size[1])):
-        weights = lanczos_weights(values.shape[axis], num_out)
-        values = np.moveaxis(np.tensordot(weights, values, (1, axis)), 0, axis)
-        values = np.clip(np.floor(values + 0.5), 0, 255)
-    return values
-
-
-@pytest.mark.parametrize("by", ["torch", "pillow"])
-@pytest.mark.parametrize(
-    ("size", "side"), [((97, 64), 32), ((64, 97), 48), ((37, 30), 32), ((40, 40), 64)]
-)
-def test_pixels_are_those_of_the_formula_whoever_resizes(
-    size: tuple[int, int], side: int, by: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "keep"])
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (17, 9), (40, 33)])
+def test_every_kind_of_jpeg_has_the_pixels_of_pillow(
+    size: tuple[int, int], progressive: bool, subsampling: str
 ) -> None:
+    content = (PHOTOS / "cat.jpg").read_bytes()
+    image = Image.open(io.BytesIO(content))
+    if subsampling != "keep":
+        content = saved(
+            image.crop((90, 60, 90 + size[0], 60 + size[1])),
+            "JPEG",
+            subsampling=subsampling,
+            progressive=progressive,
+        )
+    expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    assert np.array_equal(decode_image(content), expected)
+
+
+NUMBERS = {"lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4}
+
+
+def random_fits(num: int, seed: int) -> Iterator[tuple[np.ndarray, ResizeCrop]]:
+    """Yield images of any shape, and parts of what they become when both sides change at will."""
+    rng = np.random.default_rng(seed)
+    for number in range(num):
+        width, height, across, down = (max(1, int(x)) for x in np.exp(rng.uniform(0, 6, 4)))
+        if number % 3 == 0:  # the shape stays, as in every crop
+            across = max(1, width * down // height) if width < 50 * height else across
+        left, top = int(rng.integers(0, across)), int(rng.integers(0, down))
+        wide, tall = int(rng.integers(1, across - left + 1)), int(rng.integers(1, down - top + 1))
+        resample: Any = rng.choice(list(NUMBERS))
+        # Black and white overshoot most where filters have negative lobes.
+        pixels = rng.integers(0, 2, (height, width, 3)).astype(np.uint8) * 255
+        if number % 2:
+            pixels = rng.integers(0, 256, (height, width, 3)).astype(np.uint8)
+        yield pixels, ResizeCrop((across, down), left, top, wide, tall, resample)
+
+
+@pytest.mark.parametrize("by", ["compiled", "pillow"])
+def test_resized_pixels_are_those_of_pillow(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if by == "pillow":
-        monkeypatch.setattr("shardmill.media.image._torch_lanczos", lambda: None)
-    elif resampler() != "torch":
-        pytest.skip("this torch has no Lanczos")
-    width, height = size
-    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3)).astype(np.uint8)
-    photo = np.asarray(
-        Image.open(PHOTOS / "cat.jpg").convert("RGB").crop((90, 60, 90 + width, 60 + height))
-    )
-    fit = Square(resolution=side).fit(width, height)
-    for pixels in (noise, photo):
-        expected = exact_lanczos(pixels, fit.resized)
-        cut = expected[fit.top : fit.top + fit.height, fit.left : fit.left + fit.width]
-        # torch rounds its weights, which adds up where an image grows: few pixels are off by two.
-        within = 2 if by == "torch" and side > min(size) else 1
-        assert np.abs(resize_crop(pixels, fit) - cut).max() <= within
+        monkeypatch.setattr(module, "_pillows_order", lambda: None)
+    elif module._pillows_order() is None:
+        pytest.skip("the C code is not compiled here")
+    for pixels, fit in random_fits(120, seed=1):
+        whole = Image.fromarray(pixels).resize(fit.resized, NUMBERS[fit.resample])
+        box = (fit.left, fit.top, fit.left + fit.width, fit.top + fit.height)
+        assert np.array_equal(resize_crop(pixels, fit), np.asarray(whole.crop(box))), fit
+
+
+def test_a_pillow_that_resizes_in_another_way_does_it_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if module._resample is None:
+        pytest.skip("the C code is not compiled here")
+    resize = Image.Image.resize
+    monkeypatch.setattr(Image.Image, "resize", lambda self, size, *rest: resize(self, size, 0))
+    module._pillows_order.cache_clear()
+    try:
+        assert module._pillows_order() is None
+    finally:
+        module._pillows_order.cache_clear()
+
+
+def test_only_the_part_that_is_kept_is_computed() -> None:
+    if module._pillows_order() is None:
+        pytest.skip("the C code is not compiled here")
+    strip = np.arange(3 * 40000, dtype=np.uint8).reshape(1, 40000, 3)
+    fit = Square(max_aspect=None).fit(40000, 1)
+    assert fit.resized == (40000 * 512, 512)
+    middle = resize_crop(strip, fit)
+    assert middle.shape == (512, 512, 3)
+    near = np.asarray(Image.fromarray(strip[:, 19980:20020]).resize((40 * 512, 512), 1))
+    assert np.array_equal(middle, near[:, 20 * 512 - 256 : 20 * 512 + 256])
+
+
+@pytest.mark.parametrize("order", [None, module._never_first])
+def test_an_image_that_cannot_be_held_on_the_way_is_refused(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_pillows_order", lambda: order and module._resample and order)
+    fit = Square(crop="none", resolution=8192, max_aspect=None).fit(1, 1 << 17)
+    with pytest.raises(SampleError, match="too many pixels"):
+        resize_crop(np.zeros((1 << 17, 1, 3), np.uint8), fit)
+
+
+@pytest.mark.parametrize("ext", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("applied", ["apply", "ignore"])
+def test_sizes_are_told_before_as_pixels_come(ext: str, orientation: int, applied: Any) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = saved(solid("RGB", 9), ext, exif=exif)
+    decoding = Decoding(orientation=applied)
+    pixels = decode_image(content, decoding=decoding)
+    assert image_size(content, decoding) == (pixels.shape[1], pixels.shape[0])
+    if applied == "ignore":
+        stored = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        assert np.array_equal(pixels, stored)
 
 
 def test_a_truncated_image_is_refused_or_tolerated() -> None:

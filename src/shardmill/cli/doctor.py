@@ -45,6 +45,7 @@ COMPILED = {
     "shards.tar._tarscan": "walks tar headers",
     "shards.tar._members": "cuts samples out of tars",
     "packing._loops": "plans packs",
+    "media._resample": "resizes images ten times as fast",
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}

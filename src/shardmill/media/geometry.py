@@ -1,4 +1,4 @@
-"""To which size an image is brought: pure functions of its width and height.
+"""To which size an image is brought, and by which filter: pure functions of its width and height.
 
 `fit` is what the planner asks for the size and what the encoder follows, so that both always agree.
 An image is resized to cover its target, never to less, and the middle is cut out:
@@ -8,25 +8,31 @@ An image is resized to cover its target, never to less, and the middle is cut ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from shardmill.errors import ConfigError, Filtered, SampleError
 
-MAX_ASPECT = 32.0
 MAX_SIDE = 8192  # of what comes out
+
+Resample: TypeAlias = Literal["lanczos", "bicubic", "bilinear", "box"]
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """Resize to `resized`, then keep `width` x `height` from (`left`, `top`) on."""
+    """Halve, resize to `resized`, then keep `width` x `height` from (`left`, `top`) on.
+
+    `halvings` times both sides are first divided by two, rounded down, each time by a box filter.
+    """
 
     resized: tuple[int, int]
     left: int
     top: int
     width: int
     height: int
+    resample: Resample = "lanczos"
+    halvings: int = 0
 
 
 @runtime_checkable
@@ -40,27 +46,66 @@ class Geometry(Protocol):
         """Return all (width, height) that can come out, or () if there are too many to list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Square:
-    """The middle square, at `resolution` pixels a side."""
+@dataclass(frozen=True, kw_only=True)
+class Resized:
+    """What all share: the filter, and how long an image may be; None sets no limit."""
 
-    resolution: int = 512
-    max_aspect: float = 2.0
+    resample: Resample = "lanczos"
+    max_aspect: float | None = 2.0
 
     def __post_init__(self) -> None:
+        if self.max_aspect is not None and not self.max_aspect >= 1:
+            raise ConfigError(f"max_aspect must be at least 1, got {self.max_aspect:g}")
+
+    def check_aspect(self, width: int, height: int) -> None:
+        """Leave out an image that is longer than `max_aspect` times its width, or the reverse."""
+        most = self.max_aspect
+        if most is not None and max(width, height) > most * min(width, height):
+            raise Filtered(f"aspect ratio over {most:g}", f"{width} x {height}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square(Resized):
+    """The middle square, at `resolution` pixels a side.
+
+    The longer side is rounded "down" or to "nearest". `crop` rounds where the square begins
+    ("down", or "nearest" with ties to even), or is "none": both sides become the resolution.
+    With `halve`, sides of at least twice the resolution are first halved by a box filter.
+    """
+
+    resolution: int = 512
+    rounding: Literal["down", "nearest"] = "down"
+    crop: Literal["down", "nearest", "none"] = "down"
+    halve: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _check_side("resolution", self.resolution)
-        _check_aspect(self.max_aspect)
 
     def fit(self, width: int, height: int) -> ResizeCrop:
-        check_aspect(width, height, self.max_aspect)
-        return cover(width, height, self.resolution, self.resolution)
+        self.check_aspect(width, height)
+        side, halvings = self.resolution, 0
+        while self.halve and min(width, height) >= 2 * side:
+            width, height, halvings = width // 2, height // 2, halvings + 1
+        fit = cover(width, height, side, side)
+        if self.crop == "none":
+            fit = replace(fit, resized=(side, side), left=0, top=0)
+        else:
+            if self.rounding == "nearest":
+                # In floating point, as ADM does it: how ties are rounded depends on it.
+                scale = side / min(width, height)
+                fit = replace(fit, resized=(round(width * scale), round(height * scale)))
+            over = [(long - side) / 2 for long in fit.resized]
+            left, top = (round(x) if self.crop == "nearest" else int(x) for x in over)
+            fit = replace(fit, left=left, top=top)
+        return replace(fit, resample=self.resample, halvings=halvings)
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         return ((self.resolution, self.resolution),)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buckets:
+class Buckets(Resized):
     """The size of nearest shape from a table, by default all multiples of `step` within `pixels`.
 
     `table` overrides the sizes, as (width, height).
@@ -68,51 +113,51 @@ class Buckets:
 
     pixels: int = 512 * 512
     step: int = 64
-    max_aspect: float = 2.0
     table: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_side("step", self.step)
-        _check_aspect(self.max_aspect)
         if self.pixels < self.step**2:
             raise ConfigError(f"pixels must hold one step of {self.step}, got {self.pixels}")
-        for side in (side for size in self.table for side in size):
+        if self.max_aspect is None and not self.table:
+            raise ConfigError("sizes up to any aspect do not end: set max_aspect, or give a table")
+        for side in (side for size in self._table for side in size):
             _check_side("each side in the table", side)
 
     def fit(self, width: int, height: int) -> ResizeCrop:
-        check_aspect(width, height, self.max_aspect)
+        self.check_aspect(width, height)
         size = max(self._table, key=lambda size: likeness(size, (width, height)))
-        return cover(width, height, *size)
+        return replace(cover(width, height, *size), resample=self.resample)
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         return self._table
 
     @cached_property
     def _table(self) -> tuple[tuple[int, int], ...]:
-        return self.table or bucket_table(self.pixels, self.step, self.max_aspect)
+        return self.table or bucket_table(self.pixels, self.step, self.max_aspect or 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Native:
+@dataclass(frozen=True, kw_only=True)
+class Native(Resized):
     """The image's own size, cut down to multiples of `factor`; larger ones shrink to fit."""
 
     factor: int = 16
     max_pixels: int = 1024 * 1024
-    max_aspect: float = 2.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_side("factor", self.factor)
-        _check_aspect(self.max_aspect)
         if self.max_pixels < self.factor**2:
             raise ConfigError(f"max_pixels must hold one code, got {self.max_pixels}")
 
     def fit(self, width: int, height: int) -> ResizeCrop:
-        check_aspect(width, height, self.max_aspect)
+        self.check_aspect(width, height)
         resized = shrink(width, height, self.max_pixels)
         wide, tall = (side // self.factor * self.factor for side in resized)
         if not wide or not tall:
             raise SampleError("image too small", f"{width} x {height}, a code is {self.factor}")
-        return _cut(resized, wide, tall)
+        return replace(_cut(resized, wide, tall), resample=self.resample)
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         return ()
@@ -155,12 +200,6 @@ def likeness(size: tuple[int, int], image: tuple[int, int]) -> float:
     return min(across, down) / max(across, down)
 
 
-def check_aspect(width: int, height: int, max_aspect: float) -> None:
-    """Leave out an image that is longer than `max_aspect` times its width, or the reverse."""
-    if max(width, height) > max_aspect * min(width, height):
-        raise Filtered(f"aspect ratio over {max_aspect:g}", f"{width} x {height}")
-
-
 def _cut(resized: tuple[int, int], wide: int, tall: int) -> ResizeCrop:
     return ResizeCrop(resized, (resized[0] - wide) // 2, (resized[1] - tall) // 2, wide, tall)
 
@@ -168,8 +207,3 @@ def _cut(resized: tuple[int, int], wide: int, tall: int) -> ResizeCrop:
 def _check_side(name: str, value: int) -> None:
     if not 1 <= value <= MAX_SIDE:
         raise ConfigError(f"{name} must lie between 1 and {MAX_SIDE}, got {value}")
-
-
-def _check_aspect(value: float) -> None:
-    if not 1 <= value <= MAX_ASPECT:
-        raise ConfigError(f"max_aspect must lie between 1 and {MAX_ASPECT:g}, got {value:g}")

@@ -11,7 +11,7 @@ An array file (see arrays.py) of format "codes". For N samples with M images:
     codes            u8, u16 or u32: the smallest type that holds every code of the codebook
 
 `meta` holds "num_codes" of the codebook and "factor", the pixels of one side of a code's square;
-the stage adds "weights", the fingerprint of the tokenizer, and "resized_by".
+the stage adds "weights", the fingerprint of the tokenizer.
 
 `CodeJoin` finds the codes of samples by key: the next of the shard of the same name, or any other.
 A sample that was skipped when codes were made is found in the list of rejects beside its shard.

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -30,8 +31,14 @@ from numpy.typing import NDArray
 from shardmill.errors import ConfigError, SampleError, check_packages
 from shardmill.machine import count_cpus
 from shardmill.media.geometry import Geometry, ResizeCrop
-from shardmill.media.header import probe
-from shardmill.media.image import Content, decode_image, resampler, resize_crop
+from shardmill.media.image import (
+    DISPLAYED,
+    Content,
+    Decoding,
+    decode_image,
+    image_size,
+    resize_crop,
+)
 from shardmill.model.codec import from_plain
 from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.codes import (
@@ -88,6 +95,7 @@ class EncodeImages(OverSamples):
 
     tokenizer: ImageTokenizer
     geometry: Geometry
+    decoding: Decoding = DISPLAYED
     precision: Precision = "fp32"
     allow_truncated: bool = False
     limit: int | None = None
@@ -134,6 +142,7 @@ class _Worker:
         self.flow = ImageFlow(
             spec.geometry,
             encoder,
+            decoding=spec.decoding,
             num_threads=num_threads,
             batch_pixels=_setting(
                 BATCH_VARIABLE, GPU_BATCH_PIXELS if on_gpu else num_threads * CPU_BATCH_PIXELS
@@ -158,7 +167,7 @@ class _Worker:
             rows,
             num_codes=self._live.num_codes,
             factor=self._live.factor,
-            about={"weights": self._spec.tokenizer.identity(), "resized_by": resampler()},
+            about={"weights": self._spec.tokenizer.identity()},
         )
         draft.finish(unit.name, num_samples=len(rows))
 
@@ -300,9 +309,10 @@ class ImageFlow:
         num_threads: int,
         batch_pixels: int,
         pin: bool,
+        decoding: Decoding = DISPLAYED,
         allow_truncated: bool = False,
     ) -> None:
-        self._geometry, self._encoder = geometry, encoder
+        self._geometry, self._encoder, self._decoding = geometry, encoder, decoding
         self._batch_pixels, self._pin = batch_pixels, pin
         self._allow_truncated = allow_truncated
         from shardmill.tokens.vq.encode import use_one_thread
@@ -325,14 +335,15 @@ class ImageFlow:
     def start(self, batch: Batch, content: Content, fit: ResizeCrop, size: Size) -> None:
         """Let a thread decode an image into the next place of a batch."""
         place = batch.pixels[len(batch.decoded)].numpy()
-        batch.decoded.append(
-            self._pool.submit(_decode_into, place, content, fit, size, self._allow_truncated)
+        decode = partial(
+            decode_image, content, decoding=self._decoding, allow_truncated=self._allow_truncated
         )
+        batch.decoded.append(self._pool.submit(_decode_into, place, decode, fit, size))
 
     def fit(self, content: Content) -> tuple[ResizeCrop, Size]:
         """Return how an image is brought to size, and the size that its header says."""
-        size = probe("image", content).size
-        return self._geometry.fit(size.width, size.height), (size.width, size.height)
+        size = image_size(content, self._decoding)
+        return self._geometry.fit(*size), size
 
     def take(self, size: Size) -> Batch:
         """Return an empty batch for images of this size."""
@@ -426,15 +437,15 @@ class _Run:
 
 
 def _decode_into(
-    place: NDArray[np.uint8], content: Content, fit: ResizeCrop, size: Size, allow_truncated: bool
+    place: NDArray[np.uint8], decode: Callable[[], Pixels], fit: ResizeCrop, size: Size
 ) -> SampleError | None:
     try:
-        pixels = decode_image(content, allow_truncated=allow_truncated)
+        pixels = decode()
         # The place in the batch was chosen by the header.
         if pixels.shape[:2] != size[::-1]:
             detail = f"{size} in its header, {pixels.shape[:2][::-1]} when decoded"
             return SampleError("broken image", detail)
-        place[...] = resize_crop(pixels, fit)
+        resize_crop(pixels, fit, place)
     except SampleError as error:
         return error
     return None
@@ -559,5 +570,5 @@ def _find(shards: list[CodeShard], key: str, folder: Path) -> tuple[CodeShard, i
 
 
 def _as_encoded(spec: EncodeImages, content: bytes | memoryview) -> Pixels:
-    pixels = decode_image(content, allow_truncated=spec.allow_truncated)
+    pixels = decode_image(content, decoding=spec.decoding, allow_truncated=spec.allow_truncated)
     return resize_crop(pixels, spec.geometry.fit(pixels.shape[1], pixels.shape[0]))

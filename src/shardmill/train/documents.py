@@ -28,9 +28,6 @@ from shardmill.shards.samples import SampleDataset, open_samples
 from shardmill.shards.tokens.shard import TokenDataset, open_tokens
 from shardmill.storage.path import AnyPath, UrlPath, as_path
 
-# Images of any shape are cropped to the square, rather than refused.
-EVERY_ASPECT = 32.0
-
 
 @dataclass(frozen=True, slots=True)
 class TrainRow:
@@ -174,7 +171,8 @@ class ImageReader:
 
         Copies of the token shards may arrive in `staged_dir`; images are read where they are.
         """
-        square = Square(resolution=resolution, max_aspect=EVERY_ASPECT)
+        # Images of any shape are cropped to the square, rather than refused.
+        square = Square(resolution=resolution, max_aspect=None)
         return cls(TokenReader.open(tokens, staged_dir), open_samples(as_path(samples)), square)
 
     @property
