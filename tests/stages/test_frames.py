@@ -309,3 +309,15 @@ def test_the_spec_survives_its_plain_form(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         SampleFrames(**{"input_dir": tmp_path, "sampler": Uniform(), **fields})
+
+
+def test_what_was_corrected_is_counted_and_kept_with_the_sample(tmp_path: Path) -> None:
+    content = 2 * numbered_clip(40, format="mpegts")
+    folder = folder_of(tmp_path / "in", [video("joined", content), video("a", numbered_clip())])
+    for name, sampler in (("frames", Uniform(count=4)), ("whole", WholeVideo())):
+        manifest = run(SampleFrames(input_dir=folder, sampler=sampler), tmp_path / name)
+        assert manifest.stats["corrected videos|segments were joined"] == 1
+    joined, other = open_samples(tmp_path / "frames")
+    assert joined.extra["corrected"]["mp4"][0].endswith("1 time corrected")
+    assert shown(joined) == [10, 30, 10, 30]
+    assert "corrected" not in other.extra

@@ -112,7 +112,7 @@ def test_a_medium_that_is_not_there_is_a_reject() -> None:
 def test_frames_are_described_by_their_table() -> None:
     table = steady_table(11, keys=(0, 5))
     images = [EncodedMedium(b"", MediaSize(), "jpg")] * 3
-    found = describe_frames(table, table.numbers_at([0.0, 0.5, 1.0]), images, 1000)
+    found = describe_frames(table, table.numbers_at([0.0, 0.5, 1.0]), images, table.positions(1000))
     described = [(f.number, f.time_s, f.type, f.at) for f in found]
     assert described == [(0, 0.0, "I", 0), (5, 0.5, "I", 500), (10, 1.0, "P", 1000)]
 

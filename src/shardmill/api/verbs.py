@@ -214,13 +214,15 @@ def frames(
     src: Place,
     out: Place,
     *,
-    sampler: Annotated[Plugin, FRAME_SAMPLERS] = "uniform",
+    preset: Literal["vdp-un", "vdp-kf"] | None = None,
+    sampler: Annotated[Plugin | None, FRAME_SAMPLERS] = None,
     clip: str | tuple[float, float] | None = None,
     format: Literal["jpg", "webp"] = "jpg",
-    quality: int = 90,
+    quality: int | None = None,
     long_side: int | None = None,
-    mark: str = "",
+    mark: str | None = None,
     time_scale: int = 1000,
+    at_by: Literal["time", "number"] | None = None,
     interleave: bool = False,
     list_fps: float | None = None,
     max_frames: int = 1024,
@@ -231,20 +233,28 @@ def frames(
     """Turn the videos of samples into frames, or keep them whole.
 
     `clip` is the part of a video that is meant where a row does not say its own: "2.5,10" in
-    seconds. `mark` is written behind each frame, from {at}, {time_s}, {number} and {type}.
+    seconds. `mark` is written behind each frame, from {at}, {time_s}, {number} and {type}; {at}
+    goes by time, or by number as Video-Data-Pipeline counts. A `preset` stands for a sampler
+    ("uniform" without one), quality (90), mark and `at_by`; what you say yourself comes first.
 
         sm.frames(clips, "frames", sampler="uniform,count=16", long_side=512)
     """
     from shardmill.media.frames import ImageFormat
-    from shardmill.stages.frames import SampleFrames
+    from shardmill.stages.frames import PRESETS, SampleFrames
 
+    given = {"sampler": sampler, "quality": quality, "mark": mark, "at_by": at_by}
+    chosen: dict[str, Any] = {
+        **PRESETS[preset],
+        **{name: value for name, value in given.items() if value is not None},
+    }
     stage = SampleFrames(
         input_dir=to_path(src),
-        sampler=to_plugin(FRAME_SAMPLERS, sampler, where="sampler"),
-        images=ImageFormat(format=format, quality=quality, long_side=long_side),
+        sampler=to_plugin(FRAME_SAMPLERS, chosen["sampler"], where="sampler"),
+        images=ImageFormat(format=format, quality=chosen["quality"], long_side=long_side),
         clip_s=to_clip(clip),
-        mark=mark,
+        mark=chosen["mark"],
         time_scale=time_scale,
+        at_by=chosen["at_by"],
         interleave=interleave,
         list_fps=list_fps,
         max_frames=max_frames,

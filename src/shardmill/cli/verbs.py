@@ -170,16 +170,21 @@ def filter_(src: Path, out: Path, **flags: Any) -> None:
 @folder_argument("src", metavar="IN")
 @click.argument("out", type=PlaceType())
 @click.option(
+    "--preset",
+    type=choice(sm.frames, "preset"),
+    help="Frames and marks of Video-Data-Pipeline; other flags come first.",
+)
+@click.option(
     "--sampler",
     shell_complete=kinds(FRAME_SAMPLERS),
     metavar="KIND,FIELD=VALUE",
-    help=f"Which frames: {', '.join(FRAME_SAMPLERS)} or package.module:Class.",
+    help=f"Which frames: {', '.join(FRAME_SAMPLERS)} or package.module:Class. [default: uniform]",
 )
 @click.option(
     "--clip", metavar="START,END", help="Only this part, where a row does not say its own."
 )
 @click.option("--format", type=choice(sm.frames, "format"))
-@click.option("--quality", type=click.IntRange(1, 100))
+@click.option("--quality", type=click.IntRange(1, 100), help="Of the images. [default: 90]")
 @click.option("--long-side", type=click.IntRange(1), help="Scale larger frames down to this.")
 @click.option(
     "--mark",
@@ -191,6 +196,11 @@ def filter_(src: Path, out: Path, **flags: Any) -> None:
     "--time-scale",
     type=click.IntRange(1),
     help="What {at} is at the last frame.",
+)
+@click.option(
+    "--at-by",
+    type=choice(sm.frames, "at_by"),
+    help="Whether {at} is rounded by time, or cut off by number. [default: time]",
 )
 @click.option("--interleave", is_flag=True, help="Put frames between the texts of their times.")
 @click.option(

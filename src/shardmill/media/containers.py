@@ -46,6 +46,9 @@ MAX_PIXELS = 1 << 26
 LOCAL_READ_BYTES = 128 << 10
 HEAD_BYTES = 4096  # of Matroska, whose header may be padded
 MAX_MOOV_BYTES = 1 << 28  # 16 bytes for each of `MAX_FRAMES`
+MAX_OGG_PAGE = 27 + 255 * 256
+TS_SYNC, MAX_TS_PACKET, TS_TAIL_PACKETS = 0x47, 204, 1 << 14
+MAX_FRAGMENT_BOXES = 1 << 20
 MAX_BOXES = 1 << 12  # before the index; a file of empty boxes must not keep us for ever
 # EBML ids of Matroska.
 SEGMENT, INFO, TRACKS, CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
@@ -116,7 +119,10 @@ def read_moov(file: Readable) -> bytes:
 
 def check_claims(file: Readable) -> None:
     """Raise `SampleError` if an index claims more packets than its file can hold."""
-    for track in find_boxes(read_moov(file), b"trak"):
+    moov = read_moov(file)
+    if first_box(moov, b"mvex"):
+        _check_fragments(file)
+    for track in find_boxes(moov, b"trak"):
         table = first_box(track, b"mdia", b"minf", b"stbl")
         sizes = first_box(table, b"stsz")
         try:
@@ -129,17 +135,65 @@ def check_claims(file: Readable) -> None:
             raise SampleError("absurd number of frames", detail)
 
 
+def _check_fragments(file: Readable) -> None:
+    """Raise `SampleError` if a fragment is cut off; its packets would be missing in silence."""
+    at = 0
+    for _ in range(MAX_FRAGMENT_BOXES):
+        header = file.read(at, 16)
+        if len(header) < 8 or not header[4:8].isalnum():
+            return  # the end, or something appended
+        (size,) = unpack_from(">I", header)
+        if size == 1 and len(header) == 16:
+            (size,) = unpack_from(">Q", header, 8)
+        if size < 8:
+            return  # the last box, which reaches to the end, or no box
+        at += size
+        if at > file.num_bytes:
+            raise SampleError("truncated video", f"{file.num_bytes} bytes, a fragment needs {at}")
+
+
+def find_ts_packets(file: Readable) -> Iterator[bytes]:
+    """Yield the last packets of a transport stream, the very last one first.
+
+    They have 188 bytes each, in some files 4 or 16 more. A stream whose last packet is not
+    complete is a `SampleError`.
+    """
+    head = file.read(0, 4 * MAX_TS_PACKET)
+    sizes = (
+        (size, start)
+        for size in (188, 192, MAX_TS_PACKET)
+        for start in range(size)
+        if all(head[at] == TS_SYNC for at in range(start, len(head) - size, size))
+    )
+    size, start = next(sizes, (0, 0))
+    if not size or len(head) < 3 * size:
+        return
+    # With 192 bytes each packet has 4 before it.
+    begin = start - 4 if size == 192 and start >= 4 else start
+    count, rest = divmod(file.num_bytes - begin, size)
+    if rest:
+        detail = f"its last packet has {rest} of {size} bytes"
+        raise SampleError("truncated video", detail)
+    first = max(0, count - TS_TAIL_PACKETS)
+    tail = file.read(begin + first * size, (count - first) * size)
+    for number in range(count - first - 1, -1, -1):
+        at = number * size + start - begin
+        yield tail[at : at + 188]
+
+
 def check_whole(file: Readable) -> None:
     """Raise `SampleError` if a file ends before the end that it states itself: it was cut off.
 
-    FFmpeg makes a frame of what is there of the last one, and says nothing. Transport streams, Ogg
-    and Matroska that was written to a pipe do not state an end.
+    FFmpeg makes a frame of what is there of the last one, or leaves it out, and says nothing.
+    Transport streams and Matroska that was written to a pipe do not state an end.
     """
     head = file.read(0, HEAD_BYTES)
     end = None
     try:
         if head[:3] == b"GIF":
             end = _gif_end(file)
+        elif head[:4] == b"OggS":
+            end = _ogg_end(file)
         elif head[:4] == b"RIFF":
             end = 8 + unpack_from("<I", head, 4)[0]
         elif head[:4] == b"\x1aE\xdf\xa3":
@@ -150,6 +204,22 @@ def check_whole(file: Readable) -> None:
         return
     if end is not None and end > file.num_bytes:
         raise SampleError("truncated video", f"{file.num_bytes} bytes, it needs {end} or more")
+
+
+def _ogg_end(file: Readable) -> int:
+    """Return where the last page of an Ogg ends; behind the file if it does not say that it ends.
+
+    A page is b"OggS", 2 bytes of which the second is flags (4: the last one of its stream), 20
+    more, and the number of pieces, whose sizes follow before the pieces themselves.
+    """
+    start = max(0, file.num_bytes - 2 * MAX_OGG_PAGE)
+    tail = file.read(start, file.num_bytes - start)
+    page = tail[max(0, tail.rfind(b"OggS")) :]
+    num_pieces = page[26] if len(page) > 26 else 0
+    sizes = page[27 : 27 + num_pieces]
+    is_last = len(sizes) == num_pieces > 0 and page[5] & 4
+    end = file.num_bytes - len(page) + 27 + num_pieces + sum(sizes)
+    return end if is_last else max(end, file.num_bytes + 1)
 
 
 def _gif_end(file: Readable) -> int:

@@ -38,6 +38,8 @@ from shardmill.media.video import (
     OpenVideo,
     Video,
     check_size,
+    damages,
+    decode_whole,
     open_video,
     probe_video,
     read_packets,
@@ -115,7 +117,19 @@ def look_at(video: OpenVideo, sampler: FrameSampler, clip: Clip | None) -> Video
         table = table.within(*clip)
     if getattr(sampler, "needs_changes", False):
         table = replace(table, changes=measure_changes(video, table))
+    if getattr(sampler, "needs_types", False):
+        table = replace(table, is_key=find_i_frames(video, table))
     return table
+
+
+def find_i_frames(video: OpenVideo, table: VideoTable) -> NDArray[np.bool_]:
+    """Return which frames are coded as I, also those from which nothing can be decoded alone."""
+    intra = need("av.video.frame", extra="video").PictureType.I
+    found = np.zeros(len(table), bool)
+    with broken_as("broken video"):
+        for number, frame in decode_frames(video, table, np.arange(len(table))):
+            found[number] = frame.pict_type == intra
+    return found
 
 
 def decode_each(
@@ -230,7 +244,7 @@ class _Reader:
 
     def _take(self, frames: list[Any], todo: _Pass) -> Iterator[tuple[int, Any]]:
         for frame in frames:
-            self._is_damaged = is_damaged(frame, self._is_damaged)
+            self._is_damaged = damages(frame, self._is_damaged)
             number = todo.wanted.pop(frame.pts, None)
             if number is None:
                 continue
@@ -289,31 +303,16 @@ def count_frames(
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number, decoded frame) as `decode_frames` does, of a video that `is_counted`."""
     wanted = {table.first_number + number: number for number in numbers.tolist()}
-    damaged = False
-    for count, frame in enumerate(_all_frames(video)):
-        damaged = is_damaged(frame, damaged)
+    for count, (frame, is_damaged) in enumerate(decode_whole(video)):
         number = wanted.pop(count, None)
         if number is not None:
-            if damaged:
+            if is_damaged:
                 raise SampleError("broken video", f"frame {count} is damaged")
             yield number, frame
         if not wanted:
             return
     if wanted:
         raise SampleError("broken video", f"frame {min(wanted)} cannot be decoded")
-
-
-def is_damaged(frame: Any, was_damaged: bool) -> bool:
-    """Tell whether a frame is damaged, or may refer to one before it that was."""
-    return bool(frame.is_corrupt or (was_damaged and not frame.key_frame))
-
-
-def _all_frames(video: OpenVideo) -> Iterator[Any]:
-    video.rewind()
-    context = video.stream.codec_context
-    for packet in read_packets(video):
-        yield from context.decode(packet)
-    yield from context.decode(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ A sampler sees the table of the whole video or of the clip that is meant, and re
 frame that is shown at a time is the one that is taken. Frames are
 chosen by time (`Uniform`, `Fps`), by how they are coded (`Keyframes`, `NearestKeyframes`), by what
 they show (`Scenes`), or were chosen already (`Explicit`). A class attribute `needs_changes` asks
-for the changes of all frames, which takes decoding; `of_row(fields)` makes a sampler for one row.
+for the changes of all frames, `needs_types` for how they are coded, which takes decoding;
+`of_row(fields)` makes a sampler for one row.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from shardmill.model.frames import (
 )
 
 Seconds = NDArray[np.float64]
+By = Literal["time", "number"]
 # A clip may end this much after its video: a second, or a tenth of the clip.
 SLACK_S, SLACK_SHARE = 1.0, 0.1
 # Times that people write, such as 1.2 s, mean the frame at 1.2000000000000002 s too.
@@ -48,7 +50,8 @@ class VideoTable:
     are predicted from the past (P); the others (B) also look ahead. `first_number` is the number
     of the first frame in the whole video, of which this may be a clip. In a video that `is_counted`
     only the order of the frames is known, not their timestamps. `changes` says how much each frame
-    differs from the one before, from 0 to 1, if somebody measured it.
+    differs from the one before, from 0 to 1, if somebody measured it. `corrected` says what was
+    wrong with the times in the file, if anything was.
     """
 
     times_s: Seconds
@@ -62,6 +65,7 @@ class VideoTable:
     first_number: int = 0
     is_counted: bool = False
     changes: Seconds | None = None
+    corrected: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -113,8 +117,13 @@ class VideoTable:
             return "I"
         return "P" if self.is_forward[number] else "B"
 
-    def positions(self, scale: int) -> NDArray[np.int64]:
-        """Return the times on a scale from 0, the first frame, to `scale`, the last."""
+    def positions(self, scale: int, by: By = "time") -> NDArray[np.int64]:
+        """Return the times on a scale from 0, the first frame, to `scale`, the last.
+
+        By time they are rounded; by number every frame counts alike, and the rest is cut off.
+        """
+        if by == "number":
+            return (np.arange(len(self)) / max(len(self) - 1, 1) * scale).astype(np.int64)
         since = self.times_s - self.times_s[0]
         places: NDArray[np.float64] = np.rint(scale * since / max(float(since[-1]), 1e-9))
         return places.astype(np.int64)
@@ -141,6 +150,7 @@ def make_table(
         raise SampleError("no frames", f"{len(pts)} packets, {int(is_key.sum())} key frames")
     if (np.diff(pts[shown]) <= 0).any():
         raise SampleError("broken timestamps", "two frames are shown at the same time")
+    num_lost = int(np.count_nonzero(is_shown)) - len(shown)
     times_s: Seconds = pts[shown] * np.float64(time_base) - origin_s
     start = starts[shown]
     return VideoTable(
@@ -152,6 +162,31 @@ def make_table(
         start_place=start,
         is_key=is_key[shown],
         is_forward=(pts == np.maximum.accumulate(pts))[shown],
+        corrected=(f"begins without a key frame: {num_lost} frames left out",) if num_lost else (),
+    )
+
+
+def number_frames(
+    times_s: Seconds,
+    *,
+    last_duration_s: float,
+    is_key: NDArray[np.bool_],
+    is_forward: NDArray[np.bool_],
+    corrected: tuple[str, ...] = (),
+) -> VideoTable:
+    """Return the table of frames that are decoded from the first on and known by their number."""
+    numbers = np.arange(len(times_s))
+    return VideoTable(
+        times_s=times_s,
+        end_s=float(times_s[-1]) + last_duration_s,
+        pts=numbers,
+        place=numbers,
+        start_pts=np.zeros_like(numbers),
+        start_place=np.zeros_like(numbers),
+        is_key=is_key,
+        is_forward=is_forward,
+        is_counted=True,
+        corrected=corrected,
     )
 
 
@@ -207,18 +242,29 @@ class AllFrames:
 class Uniform:
     """The frames in the middle of `count` equal segments of time.
 
-    A video of fewer frames is rejected; where one frame stands still for long it is taken again.
+    By number, segments are equal in frames whenever they are shown: of N frames, (N - 1) / `count`
+    each, whose start is rounded and whose middle is cut off. A video of fewer frames is rejected,
+    unless it may `repeat` them; where one frame stands still for long it is taken again.
     """
 
     count: int = 16
+    by: By = "time"
+    repeat: bool = False
 
     def __post_init__(self) -> None:
         check_count("count", self.count)
 
     def times(self, video: VideoTable) -> Seconds:
-        if len(video) < self.count:
-            raise SampleError("too few frames", f"{len(video)}, {self.count} are wanted")
-        return middles_s(video, self.count)
+        if len(video) < self.count and not self.repeat:
+            detail = (
+                f"{len(video)}, {self.count} are wanted: say uniform,repeat=true to repeat some"
+            )
+            raise SampleError("too few frames", detail)
+        if self.by == "time":
+            return middles_s(video, self.count)
+        segment = (len(video) - 1) / self.count
+        starts = np.round(segment * np.arange(self.count))
+        return video.times_s[(segment / 2 + starts).astype(np.int64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,27 +319,37 @@ def check_count(name: str, value: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyframes:
-    """`i_frames` key frames and `p_frames` frames between them, merged in the order of time.
+    """`i_frames` key frames and `p_frames` other frames, merged in the order of time.
 
-    Key frames are spread from the first to the last; the last frame of the video counts as one of
-    them, whatever it is, so that the end is always seen. The frames between are predicted from the
-    past (P), the middle ones of equal pieces; they also make up for key frames that are missing.
+    The last frame of the video counts as a key frame, whatever it is, so that the end is seen. Key
+    frames are spread from the first to the last; the others, P or B, are the middle ones of equal
+    pieces, and make up for key frames that are missing. With the spacing "step" both are taken in
+    steps of a whole number from their first on, so that the end may not be reached. `types` of the
+    "container" are its key frames; by the "decoder" every frame coded as I counts as one.
     """
 
     i_frames: int = 8
     p_frames: int = 16
+    spacing: Literal["even", "step"] = "even"
+    types: Literal["container", "decoder"] = "container"
 
     def __post_init__(self) -> None:
         check_count("i_frames", self.i_frames)
         if self.p_frames < 0:
             raise ConfigError(f"p_frames must be 0 or more, got {self.p_frames}")
 
+    @property
+    def needs_types(self) -> bool:
+        """Whether all frames must be decoded to learn how they are coded."""
+        return self.types == "decoder"
+
     def times(self, video: VideoTable) -> Seconds:
         is_i, last = video.is_key.copy(), len(video) - 1
         is_i[last] = True
-        i_frames = _spread(np.flatnonzero(is_i), self.i_frames)
+        spread, middle = (_stepped, _stepped) if self.spacing == "step" else (_spread, _middle)
+        i_frames = spread(np.flatnonzero(is_i), self.i_frames)
         total = self.i_frames + self.p_frames if self.p_frames else len(i_frames)
-        p_frames = _middle(np.flatnonzero(video.is_forward & ~is_i), total - len(i_frames))
+        p_frames = middle(np.flatnonzero(~is_i), total - len(i_frames))
         numbers: FrameNumbers = np.sort(np.concatenate([i_frames, p_frames]))
         return video.times_s[numbers]
 
@@ -324,6 +380,13 @@ class NearestKeyframes:
 
 def _spread(numbers: FrameNumbers, count: int) -> FrameNumbers:
     return numbers if len(numbers) <= count else numbers[spread_frames(len(numbers), count)]
+
+
+def _stepped(numbers: FrameNumbers, count: int) -> FrameNumbers:
+    """Return every so-manieth number: 8 of 20 are 0, 2, .. 14, since 19 / 7 is cut to 2."""
+    if len(numbers) <= count or count <= 1:
+        return numbers[: max(count, 0)]
+    return numbers[:: (len(numbers) - 1) // (count - 1)][:count]
 
 
 def _middle(numbers: FrameNumbers, count: int) -> FrameNumbers:

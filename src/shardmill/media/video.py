@@ -14,6 +14,11 @@ key frames, and which an edit list hides; it lacks how much later a packet is sh
 
 The first and the last packets are then demuxed and compared. If anything does not agree (an edit
 list that repeats or leaves out packets, a fragmented file), all packets are demuxed after all.
+
+Some files do not say when their frames are shown: AVI if frames look ahead, Matroska whose times
+would be negative, segments that were joined byte by byte. Of these every frame is decoded once:
+what comes out of FFmpeg is in the right order, and times that are missing, go back or leap are
+corrected, which the table says in `corrected`.
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from struct import error as StructError
 from struct import unpack_from
@@ -39,12 +44,13 @@ from shardmill.media.containers import (
     check_claims,
     check_whole,
     find_boxes,
+    find_ts_packets,
     first_box,
     open_container,
     read_moov,
     track_number,
 )
-from shardmill.media.samplers import VideoTable, make_table
+from shardmill.media.samplers import VideoTable, make_table, number_frames
 from shardmill.model.frames import MAX_FRAMES
 from shardmill.storage.blob import open_blob
 
@@ -53,6 +59,9 @@ MAX_SIDE = 16383  # of a WebP
 MICROSECONDS = 1_000_000
 # Containers whose header states a duration; others let FFmpeg guess from the bit rate.
 STATES_DURATION = ("mov", "matroska", "avi", "flv")
+# Containers whose times may begin anew; in them FFmpeg takes a leap for a new beginning too.
+MAY_RESTART, LONGEST_LEAP_S = ("mpegts", "mpeg", "flv"), 10
+JOINED = "segments were joined"
 # Rounding, a last frame without duration and audio that ends later are no lies.
 TOLERATED_S, TOLERATED_SHARE = 1.0, 0.1
 SHOWN_VP8 = 0x10  # the bit of a VP8 frame's first byte that says that it is shown
@@ -230,34 +239,149 @@ class _PartFile:
 
 def probe_video(video: OpenVideo) -> VideoTable:
     """Return the table of all frames; a broken, cut off or lying file is a `SampleError`."""
-    with broken_as("broken video"):
-        packets = list_packets(video) or demux_packets(video)
-    is_counted = _is_counted(video)
-    pts = np.sort(packets.dts) if is_counted else packets.pts
     base = float(video.stream.time_base)
+    with broken_as("broken video"):
+        try:
+            packets = list_packets(video) or demux_packets(video)
+            _check_order(video, packets)
+        except _OutOfOrder as problem:
+            return _decoded_table(video, problem)
     table = make_table(
-        pts,
+        packets.pts,
         packets.is_key,
         packets.is_shown,
         time_base=base,
-        origin_s=_origin_s(video, pts[packets.is_shown], base),
+        origin_s=_origin_s(video, packets.pts[packets.is_shown], base),
         last_duration_s=_last_duration(packets) * base,
     )
     _check_duration(video, table, float(np.ptp(packets.dts)) * base)
-    return replace(table, is_counted=is_counted)
+    return table
 
 
-def _is_counted(video: OpenVideo) -> bool:
-    """AVI has no times: if frames look ahead, all that is known is the order that comes out."""
-    is_avi = video.container.format.name == "avi"
-    return is_avi and bool(video.stream.codec_context.has_b_frames)
+class _OutOfOrder(SampleError):
+    """Packets do not tell when frames are shown: the reason says what is wrong with them.
+
+    `ticks`, if there are any, are the right times of all frames.
+    """
+
+    ticks: tuple[int, ...] = ()
+
+
+def _check_order(video: OpenVideo, packets: Packets) -> None:
+    """Raise `_OutOfOrder` if only the decoder knows how many frames there are, or their order."""
+    format = video.container.format.name
+    if format == "avi" and video.stream.codec_context.has_b_frames:
+        problem = _OutOfOrder("frames are counted", "AVI does not say when frames are shown")
+        problem.ticks = tuple(np.sort(packets.dts).tolist())
+        raise problem
+    leap = float("inf")
+    if format in MAY_RESTART:
+        leap = LONGEST_LEAP_S / float(video.stream.time_base)
+    gaps = np.diff(packets.dts)
+    wrong = np.flatnonzero((gaps < 0) | (gaps > leap))
+    if len(wrong):
+        raise _OutOfOrder("times restart", f"at packet {wrong[0] + 1}")
+    if len(np.unique(shown := packets.pts[packets.is_shown])) < len(shown):
+        raise _OutOfOrder("times repeat", "two frames are shown at the same time")
+    if format == "mpegts" and not _is_ts_padded(video):
+        raise _OutOfOrder("end unknown", "its last packet is full, so that more may be missing")
+
+
+def _is_ts_padded(video: OpenVideo) -> bool:
+    """Say whether the last packet of the video is padded: frames begin in a packet of their own.
+
+    Of one that is cut off between two packets the last is full, as it is of one frame in 184.
+    """
+    for packet in find_ts_packets(video.part):
+        if int.from_bytes(packet[1:3], "big") & 0x1FFF == video.stream.id:
+            return bool(packet[3] & 0x20)
+    return True
+
+
+def decode_whole(video: OpenVideo) -> Iterator[tuple[Any, bool]]:
+    """Yield every frame that FFmpeg decodes from the beginning on, and whether it is damaged.
+
+    A packet that does not decode damages all frames up to the next key frame.
+    """
+    video.rewind()
+    context, is_damaged = video.stream.codec_context, False
+    for packet in chain(read_packets(video), [None]):
+        try:
+            frames = context.decode(packet)
+        except need("av", extra="video").InvalidDataError:
+            is_damaged = True
+            continue
+        for frame in frames:
+            is_damaged = damages(frame, is_damaged)
+            yield frame, is_damaged
+
+
+def damages(frame: Any, was_damaged: bool) -> bool:
+    """Tell whether a frame is damaged, or may refer to one before it that was."""
+    return bool(frame.is_corrupt or (was_damaged and not frame.key_frame))
+
+
+def _decoded_table(video: OpenVideo, problem: _OutOfOrder) -> VideoTable:
+    """Return the table of what the decoder gives, with times that go on."""
+    types = need("av.video.frame", extra="video").PictureType
+    pts: list[int | None] = []
+    is_i, is_b, damaged = [], [], False
+    for frame, is_damaged in decode_whole(video):
+        damaged = is_damaged
+        if len(pts) >= MAX_FRAMES:
+            raise SampleError("absurd number of frames", f"more than {MAX_FRAMES}")
+        pts.append(frame.pts)
+        is_i.append(bool(frame.key_frame))
+        is_b.append(frame.pict_type == types.B)
+    if damaged:
+        raise SampleError("truncated video", f"its last frame, {len(pts) - 1}, is damaged")
+    if not pts:
+        raise SampleError("no frames", "FFmpeg decodes none")
+    # A packet may hold no frame, or two.
+    given = [*problem.ticks[: len(pts)], *[None] * (len(pts) - len(problem.ticks))]
+    ticks, num_corrected = _going_on(given if problem.ticks else pts, video)
+    base = float(video.stream.time_base)
+    corrected = f"{problem.reason}: {problem.detail}"
+    if num_corrected:
+        corrected += f", {num_corrected} {'time' if num_corrected == 1 else 'times'} corrected"
+    table = number_frames(
+        ticks * np.float64(base) - _origin_s(video, ticks, base),
+        last_duration_s=float(np.median(np.diff(ticks)) if len(ticks) > 1 else 0) * base,
+        is_key=np.array(is_i),
+        is_forward=~np.array(is_b),
+        corrected=() if problem.ticks else (corrected,),
+    )
+    if problem.ticks:
+        _check_duration(video, table, table.duration_s)
+    return table
+
+
+def _going_on(pts: list[int | None], video: OpenVideo) -> tuple[NDArray[np.int64], int]:
+    """Return times that grow, and how many had to be changed: what is wrong takes a frame's time.
+
+    5 6 7 5 6 goes on as 5 6 7 8 9, of which one step was wrong.
+    """
+    if set(pts) == {None}:
+        raise SampleError("no frame times", "none of its frames says when it is shown")
+    steps = [b - a for a, b in pairwise(pts) if a is not None and b is not None and b > a]
+    usual = int(np.median(steps)) if steps else 1
+    may_restart = video.container.format.name in MAY_RESTART
+    leap = LONGEST_LEAP_S / video.stream.time_base if may_restart else 1 << 40
+    gaps = [None if None in (a, b) else b - a for a, b in pairwise(pts)]  # type: ignore[operator]
+    is_right = [gap is not None and 0 < gap <= leap for gap in gaps]
+    steady = [gap if right else usual for gap, right in zip(gaps, is_right)]
+    known = next((number for number, time in enumerate(pts) if time is not None), 0)
+    first = (pts[known] or 0) - sum(steady[:known])  # type: ignore[arg-type]
+    return np.cumsum([first, *steady]).astype(np.int64), is_right.count(False)
 
 
 def _origin_s(video: OpenVideo, pts: NDArray[np.int64], base: float) -> float:
     """Return when players begin to count: at the first audio or frame, whichever is first."""
     first = int(pts.min()) * base if len(pts) else 0.0
-    start = video.container.start_time
-    return first if start is None else min(first, start / MICROSECONDS)
+    start_s = float(video.container.start_time or 0) / MICROSECONDS
+    # A start long before the first frame is a time that was corrected.
+    has_start = video.container.start_time is not None and first - start_s <= LONGEST_LEAP_S
+    return min(first, start_s) if has_start else first
 
 
 def _last_duration(packets: Packets) -> float:
@@ -266,11 +390,15 @@ def _last_duration(packets: Packets) -> float:
 
 
 def _check_duration(video: OpenVideo, table: VideoTable, decoded_s: float) -> None:
-    """Compare the header with the time of showing, and with that of decoding, which some state."""
+    """Compare the header with the time of showing, of decoding, or until the end: all are stated.
+
+    Matroska that begins at 7 s and lasts for 4 says 11.
+    """
     stated = _stated_duration(video)
     if stated is None:
         return
-    found = min(table.duration_s, decoded_s, key=lambda seconds: abs(seconds - stated))
+    until_s = table.end_s + (video.container.start_time or 0) / MICROSECONDS
+    found = min(table.duration_s, decoded_s, until_s, key=lambda seconds: abs(seconds - stated))
     if abs(stated - found) > max(TOLERATED_S, TOLERATED_SHARE * found):
         detail = f"its header says {stated:g} s, its frames last {found:g} s"
         raise SampleError("wrong duration", detail)
@@ -306,17 +434,32 @@ def demux_packets(video: OpenVideo) -> Packets:
     """Read every packet of a stream; one that is cut off or without a time is a `SampleError`."""
     rows: list[tuple[int, int, bool, bool]] = []
     last_pts, last_duration, is_vp8 = None, 0, video.codec == "vp8"
+    incomplete: list[int] = []
+    untimed, dts = -1, BEGINNING
     for number, packet in enumerate(read_packets(video)):
         if packet.is_corrupt:
-            raise SampleError("truncated video", f"packet {number} is not complete")
+            incomplete.append(number)
         if number >= MAX_FRAMES:
             raise SampleError("absurd number of frames", f"more than {MAX_FRAMES}")
-        pts = _pts(packet, video, number)
-        dts = pts if packet.dts is None else packet.dts
+        # Without frames that look ahead, frames are shown in the order in which they are decoded.
+        looks_ahead = bool(video.stream.codec_context.has_b_frames)
+        pts = packet.dts if packet.pts is None and not looks_ahead else packet.pts
+        if pts is None:
+            untimed, pts = number, dts
+        dts = (
+            pts if packet.dts is None and rows == [] else dts if packet.dts is None else packet.dts
+        )
         is_shown = not packet.is_discard and not (is_vp8 and _is_hidden(packet))
         rows.append((pts, dts, packet.is_keyframe, is_shown))
         if last_pts is None or pts > last_pts:
             last_pts, last_duration = pts, packet.duration or 0
+    may_join = video.container.format.name == "mpegts"
+    if incomplete and (not may_join or incomplete[-1] == len(rows) - 1):
+        raise SampleError("truncated video", f"packet {incomplete[0]} is not complete")
+    if incomplete:
+        raise _OutOfOrder(JOINED, f"at packet {incomplete[0] + 1}")
+    if untimed >= 0:
+        raise _OutOfOrder("no frame times", f"packet {untimed} does not say when it is shown")
     columns = np.array(rows, np.int64).reshape(-1, 4)
     return Packets(
         pts=columns[:, 0],
@@ -325,15 +468,6 @@ def demux_packets(video: OpenVideo) -> Packets:
         is_shown=columns[:, 3].astype(bool),
         last_duration=last_duration,
     )
-
-
-def _pts(packet: Any, video: OpenVideo, number: int) -> int:
-    if packet.pts is not None:
-        return int(packet.pts)
-    # Without frames that look ahead, frames are shown in the order in which they are decoded.
-    if packet.dts is not None and not video.stream.codec_context.has_b_frames:
-        return int(packet.dts)
-    raise SampleError("no frame times", f"packet {number} does not say when it is shown")
 
 
 def _is_hidden(packet: Any) -> bool:

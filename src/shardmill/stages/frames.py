@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.media.frames import FrameConverter, ImageFormat, decode_each, look_at
-from shardmill.media.samplers import FrameSampler, VideoTable, WholeVideo, make_table
+from shardmill.media.samplers import By, FrameSampler, VideoTable, WholeVideo, make_table
 from shardmill.media.video import BlobPart, open_video
 from shardmill.model.frames import FrameNumbers
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
@@ -53,6 +54,14 @@ MIN_FRAMES = 2  # that make a list: one image is an image
 THOUSANDTHS = 1000  # of a second, the ticks of a list
 NO_MEDIA = ("json", "txt")
 MAX_FRAMES = 1024
+_BY_TIME = {"sampler": "uniform", "quality": 90, "mark": "", "at_by": "time"}
+_VDP = {**_BY_TIME, "quality": 100, "at_by": "number"}
+# What "un" and "kf" of Video-Data-Pipeline take and write; None is what is chosen without one.
+PRESETS: Mapping[str | None, Mapping[str, Any]] = {
+    None: _BY_TIME,
+    "vdp-un": {**_VDP, "sampler": "uniform,by=number,repeat=true"},
+    "vdp-kf": {**_VDP, "sampler": "keyframes,spacing=step,types=decoder", "mark": "#{at}"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,8 @@ class SampleFrames(OverSamples):
 
     A segment's own `time_s` is the clip of its video that is meant; `clip_s` is that of all others.
     `mark` is a text to write behind each frame, from {at}, {time_s}, {number} and {type}, where
-    {at} runs from 0 at the first frame to `time_scale` at the last. `interleave` puts frames
+    {at} runs from 0 at the first frame to `time_scale` at the last, `at_by` time or number (see
+    `VideoTable.positions`). `interleave` puts frames
     between the texts that follow a video by their times. With `list_fps`, images that follow each
     other are a video, at that rate if their segments have no times. A video of which more than
     `max_frames` are chosen is rejected: the images of a sample are held in memory.
@@ -76,6 +86,7 @@ class SampleFrames(OverSamples):
     clip_s: tuple[float, float] | None = None
     mark: str = ""
     time_scale: int = 1000
+    at_by: By = "time"
     interleave: bool = False
     max_frames: int = MAX_FRAMES
     layout: Layout = "dashed"
@@ -118,7 +129,12 @@ class SampleFrames(OverSamples):
                 with tally.sample(shard.index.keys[number]):
                     stored = StoredSample.read(shard, number)
                     self._count_videos(tally, stored.sample.document.segments)
-                    sample, sizes = self._frame(stored, sizes_of(number))
+                    notes: dict[str, list[str]] = {}
+                    sample, sizes = self._frame(stored, sizes_of(number), notes)
+                    if notes:
+                        sample = replace(sample, extra={**sample.extra, "corrected": notes})
+                    for note in chain.from_iterable(notes.values()):
+                        tally.count(f"corrected videos|{note.partition(':')[0]}")
                     writer.add(sample, sizes)
                     count_sample(tally, sample, sizes)
 
@@ -128,40 +144,46 @@ class SampleFrames(OverSamples):
         if num_videos:
             tally.count(self.works_on, num_videos)
 
-    def _frame(self, stored: StoredSample, sizes: Mapping[str, MediaSize]) -> SizedSample:
+    def _frame(
+        self, stored: StoredSample, sizes: Mapping[str, MediaSize], notes: dict[str, list[str]]
+    ) -> SizedSample:
+        """Return a sample with its frames; `notes` gets what was corrected of each video."""
         segments = stored.sample.document.segments
         videos = [place for place, segment in enumerate(segments) if segment.kind == "video"]
         if isinstance(self.sampler, WholeVideo):
             if self.sampler.check:
-                self._check(stored, [segments[place] for place in videos])
+                for place in videos:
+                    self._check(stored, segments[place], notes)
             return SizedSample(stored.with_media(), sizes)
         lists = [] if self.list_fps is None else list(find_lists(segments))
         if not videos and not lists:
             return SizedSample(stored.with_media(), sizes)
-        frames = {place: self._frames_of(stored, segments[place]) for place in videos}
+        frames = {place: self._frames_of(stored, segments[place], notes) for place in videos}
         # Videos were read piece by piece, and are not held in memory as a whole even now.
         sample = stored.with_media(without={segments[place].media for place in videos})
         for places in lists:
             frames |= self._chosen(stored, sample, sizes, places)
         return put_frames(sample, sizes, frames, mark=self.mark, interleave=self.interleave)
 
-    def _check(self, stored: StoredSample, videos: list[Segment]) -> None:
-        for segment in videos:
-            with named(segment.media), open_video(stored.part(segment.media)) as video:
-                look_at(video, self.sampler, segment.time_s)
+    def _check(self, stored: StoredSample, segment: Segment, notes: dict[str, list[str]]) -> None:
+        with named(segment.media), open_video(stored.part(segment.media)) as video:
+            _note(notes, segment, look_at(video, self.sampler, segment.time_s))
 
-    def _frames_of(self, stored: StoredSample, segment: Segment) -> list[FrameImage]:
+    def _frames_of(
+        self, stored: StoredSample, segment: Segment, notes: dict[str, list[str]]
+    ) -> list[FrameImage]:
         sampler = sampler_for(self.sampler, stored.info(segment.media))
         part, clip = stored.part(segment.media), segment.time_s or self.clip_s
         with named(segment.media), open_video(part) as video:
             converter = FrameConverter(self.images.long_side, video.stream.sample_aspect_ratio)
             table = look_at(video, sampler, clip)
+            _note(notes, segment, table)
             numbers = self._numbers(sampler, table)
             encoded = decode_each(
                 video, table, numbers, lambda frame: converter.encode(frame, self.images)
             )
         images = [EncodedMedium(*made, self.images.format) for made in encoded]
-        return describe_frames(table, numbers, images, self.time_scale)
+        return self._described(table, numbers, images)
 
     def _chosen(
         self, stored: StoredSample, sample: Sample, sizes: Mapping[str, MediaSize], places: range
@@ -174,8 +196,14 @@ class SampleFrames(OverSamples):
         numbers = self._numbers(sampler, table)
         names = [listed[number].media for number in numbers if stored.part(listed[number].media)]
         images = [EncodedMedium(sample.media[n], sizes[n], n.rpartition(".")[2]) for n in names]
-        frames = describe_frames(table, numbers, images, self.time_scale)
+        frames = self._described(table, numbers, images)
         return {place: [] for place in places} | {places[-1]: frames}
+
+    def _described(
+        self, table: VideoTable, numbers: FrameNumbers, images: Sequence[EncodedMedium]
+    ) -> list[FrameImage]:
+        at = table.positions(self.time_scale, self.at_by)
+        return describe_frames(table, numbers, images, at)
 
     def _numbers(self, sampler: FrameSampler, table: VideoTable) -> FrameNumbers:
         numbers = table.numbers_at(sampler.times(table))
@@ -183,6 +211,11 @@ class SampleFrames(OverSamples):
             detail = f"{len(numbers)} chosen, the limit is {self.max_frames}"
             raise SampleError("too many frames", detail)
         return numbers
+
+
+def _note(notes: dict[str, list[str]], segment: Segment, table: VideoTable) -> None:
+    if table.corrected:
+        notes[segment.media] = list(table.corrected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +290,15 @@ def check_mark(mark: str) -> None:
 
 
 def describe_frames(
-    table: VideoTable, numbers: FrameNumbers, images: Sequence[EncodedMedium], time_scale: int
+    table: VideoTable,
+    numbers: FrameNumbers,
+    images: Sequence[EncodedMedium],
+    at: NDArray[np.int64],
 ) -> list[FrameImage]:
-    """Return the images of the frames with these numbers, with what their table says of them."""
-    at = table.positions(time_scale)
+    """Return the images of the frames with these numbers, with what their table says of them.
+
+    `at` are the positions of all frames of the table.
+    """
     return [
         FrameImage(
             image=image,
