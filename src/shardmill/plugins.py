@@ -148,6 +148,7 @@ FORMATS: Table = {
     "liquid": "shardmill.formats.adapters.liquid:LiquidFormat",
     "liquid-pairs": "shardmill.formats.adapters.liquid:LiquidPairsFormat",
     "tensordict": "shardmill.formats.adapters.tensordict:TensorDictFormat",
+    "tensordict-labels": "shardmill.formats.adapters.tensordict:LabelsFormat",
     "tensordict-pairs": "shardmill.formats.adapters.tensordict:PairsFormat",
     "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
     "energon": "shardmill.formats.energon:EnergonFormat",

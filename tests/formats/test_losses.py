@@ -34,7 +34,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tensordict": {"length": 4000, "pad_id": 0},
     "tensordict-pairs": {"img_length": 4, "txt_length": 64, "pad_id": 0, "others": "drop"},
 }
-OF_TOKENS = [name for name in FORMATS if not name.startswith("liquid")]
+LIKE_PAIRS = ["tensordict-labels"]  # whose text is one id
+OF_TOKENS = [n for n in FORMATS if not n.startswith("liquid") and n not in LIKE_PAIRS]
 TAKE_SAMPLES = ["liquid", "liquid-pairs", "webdataset", "energon"]
 CODES = SPACE.code_offset + np.arange(4)
 IMAGE = MediaSpan(name="jpg", kind="image", position=1, num_tokens=4, grid=(1, 2, 2), before=1)
@@ -165,6 +166,6 @@ def test_a_sample_far_behind_is_refused_by_its_worker(
 
 
 def test_every_format_of_the_table_is_met() -> None:
-    assert {*OF_TOKENS, *TAKE_SAMPLES} == {*FORMATS}
+    assert {*OF_TOKENS, *LIKE_PAIRS, *TAKE_SAMPLES} == {*FORMATS}
     assert {*ROWS, "documents"} == OF_ROWS
     assert {*SAMPLES, "media"} == OF_SAMPLES  # media without codes are copied, or rejected by name

@@ -159,7 +159,7 @@ class Block:
     """Many records as flat arrays, all of whose tokens are learned, from one file of origin.
 
     `lengths` are those of the documents, `per_record` how many of them each record has, `rows` the
-    numbers of the records in their file, `idx` those that the file itself gives them.
+    numbers that the data set itself gives the records.
     """
 
     ids: NDArray[Any]
@@ -169,13 +169,11 @@ class Block:
     keys: Sequence[str] | NumberedKeys
     origin: Origin
     rows: NDArray[np.int64]
-    idx: NDArray[np.int64]
 
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
         documents = self._documents()
-        numbers = zip(self.rows.tolist(), self.idx.tolist(), self.per_record.tolist())
-        for key, (number, idx, count) in zip(self.keys, numbers):
+        for key, number, count in zip(self.keys, self.rows.tolist(), self.per_record.tolist()):
             origin = replace(self.origin, row=number)
             rows = tuple(
                 TokenRow(
@@ -188,7 +186,7 @@ class Block:
                 )
                 for at, (ids, media) in enumerate(islice(documents, count))
             )
-            yield Record(key=key, idx=idx, rows=rows)
+            yield Record(key=key, idx=number, rows=rows)
 
     def _documents(self) -> Iterator[tuple[NDArray[Any], tuple[MediaSpan, ...]]]:
         ends, spans = np.cumsum(self.lengths).tolist(), iter(self._spans())
@@ -347,9 +345,10 @@ class FolderReader(ABC):
             first += count
 
     def read(self, input: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the records of a part, numbered over all parts."""
+        """Yield the records of a part, numbered over all parts where they have no number."""
         records = self.records(open_manifest(Path(self.dir)).shards[input["shard"]])
-        return (replace(record, idx=idx) for idx, record in enumerate(records, input["first"]))
+        for number, record in enumerate(records, input["first"]):
+            yield replace(record, idx=number if record.idx is None else record.idx)
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of the manifest."""
@@ -359,7 +358,7 @@ class FolderReader(ABC):
 
 @runtime_checkable
 class BlockReader(Protocol):
-    """A reader that has many records at a time, for who takes them all."""
+    """A reader of records that have numbers, many at a time, for who takes them all."""
 
     def read_blocks(self, input: Mapping[str, Any]) -> Iterator[Block]:
         """Yield the records of a part, many at a time; the next block may use the same memory."""
@@ -556,9 +555,12 @@ class TokensReader(FolderReader):
         """Yield the rows or packs of a shard."""
         opened = self._open(shard)
         bounds = opened.documents if opened.holds_packs else np.arange(len(opened) + 1)
+        numbers = opened.numbers
         for first, last in pairwise(bounds.tolist()):
             rows = tuple(opened[row] for row in range(first, last))
-            yield with_codes(Record(key=rows[0].key if rows else "", rows=rows), opened.space)
+            idx = None if numbers is None else int(numbers[first])
+            record = Record(key=rows[0].key if rows else "", idx=idx, rows=rows)
+            yield with_codes(record, opened.space)
 
     def _open(self, shard: ShardEntry) -> TokenShard:
         return open_token_shard({role: Path(self.dir) / shard.files[role].path for role in ROLES})

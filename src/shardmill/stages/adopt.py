@@ -95,7 +95,9 @@ class AdoptTokens:
             assert isinstance(count, int)
             tally.count(f"passed over|{name}", count)
         whole = self.reader.ids_file(unit.input) if isinstance(self.reader, FileReader) else None
-        with TokenWriter(lambda role: draft.file(unit.name, role), space, ids_file=whole) as writer:
+        # Their data set's own numbers are the rows of their origins, and an export has them again.
+        about = {"numbered": True} if isinstance(self.reader, BlockReader) else {}
+        with TokenWriter(lambda role: draft.file(unit.name, role), space, about, whole) as writer:
             if isinstance(self.reader, BlockReader):
                 for block in self.reader.read_blocks(unit.input):
                     _write_block(block, writer, tally)

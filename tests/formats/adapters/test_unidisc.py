@@ -141,7 +141,7 @@ def tables(draw: DrawFn) -> dict[str, Any]:
     table = {
         "input_ids": matrix(integers(0, 49), "int16"),
         "attention_mask": mask,
-        "modality": matrix(sampled_from([0, 0, 0, 1, -1]), "int8"),
+        "modality": np.where(mask, matrix(sampled_from([0, 0, 0, 1]), "int8"), -1).astype("int8"),
     }
     if draw(booleans()):
         table["sample_ids"] = np.sort(matrix(integers(0, 2), "int16"), axis=1)
@@ -359,6 +359,13 @@ def test_a_file_that_was_cut_off_is_named(folder: Path) -> None:
     path = folder / "c4.memmap"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"c4\.memmap: has 23 bytes, its shape .* says 24"):
+        open_memmaps(folder)
+
+
+def test_a_file_that_is_too_long_is_not_said_to_be_cut_off(folder: Path) -> None:
+    path = folder / "c4.memmap"
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(FormatError, match=r"has 48 bytes, its shape .* says 24: it is too long"):
         open_memmaps(folder)
 
 

@@ -4,7 +4,8 @@
 
     input_ids       int16 or int32 [rows, length]   padded with pad_id
     attention_mask  bool           [rows, length]   False where padded
-    modality        int8           [rows, length]   1 for image codes, 0 for text and padding
+    modality        int8           [rows, length]   1 for image codes, 0 for text and padding; with
+                                                    modality=false -1, as for Chameleon's ids
     sample_ids      int16          [rows, length]   of packs only: document 0, 1, 2 ...; -1 padding
 
 `PairsFormat` writes the codes of one image and the text around it and its delimiters:
@@ -13,8 +14,14 @@
     txt_input_ids       int32          [rows, txt_length]   padded with pad_id
     txt_attention_mask  bool           [rows, txt_length]   False where padded
 
-Both have `idx` int32 [rows, 1] besides, the number of the row in the input. Codes are raw (0 ..
-K-1), so that the shift can be chosen when a model is trained, or shifted as the model sees them.
+`LabelsFormat` writes the codes of one image and the id before them:
+
+    img_input_ids       int16 or int32 [rows, img_length]
+    img_label           int32          [rows, 1]
+
+All have `idx` int32 [rows, 1] besides, of labels [rows]: the number of the row in the input, or the
+one it had in UniDisc's data that it was adopted from. Codes are raw (0 .. K-1), so that the shift
+can be chosen when a model is trained, or shifted as the model sees them.
 
 All units write into the same files in place. Which rows are kept follows from lengths alone, so
 `plan` knows the place of every row, and `write` comes to the same rows.
@@ -67,9 +74,6 @@ class Tensor:
     def row_bytes(self) -> int:
         """The bytes of one row."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-INDEX = Tensor("int32", (1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,7 @@ class TensorRowsFormat(Format):
 
     # Whether packs are taken apart into the sequences that they are made of.
     by_sequence: ClassVar[bool] = False
+    index: ClassVar[Tensor] = Tensor("int32", (1,))
 
     pad_id: int | None = None
     overlong: Overlong = "refuse"
@@ -163,15 +168,16 @@ class TensorRowsFormat(Format):
         """Yield the first row of each unit in the input and in the tensors."""
         self.tensors(source)  # refuses what cannot be
         firsts = []
-        number = row = 0
+        number = row = largest = 0
         for slices in ranges:
             firsts.append((number, row))
             for batch in self._batches(source, slices):
                 self.check(batch)
                 kept = self.kept(batch)
                 number, row = number + len(kept), row + int(kept.sum())
-        if number > MAX_IDX:
-            raise ConfigError(f"{source.folder} has {number:,} rows, idx counts {MAX_IDX:,}")
+                largest = max(largest, int(row_numbers(batch, number - len(kept)).max(initial=0)))
+        if largest >= MAX_IDX:
+            raise ConfigError(f"{source.folder} has a row {largest:,}, idx counts {MAX_IDX:,}")
         for first_number, first_row in firsts:
             yield {"number": first_number, "row": first_row, "rows": row}
 
@@ -188,7 +194,8 @@ class TensorRowsFormat(Format):
                 kept = self.kept(batch)
                 self._account(batch, kept, tally)
                 values = self.values(batch, kept)
-                values["idx"] = (np.flatnonzero(kept) + number)[:, None]
+                numbers = row_numbers(batch, number)[kept]
+                values["idx"] = numbers.reshape(-1, *self.index.shape)
                 for key, tensor in tensors.items():
                     array = values[key].astype(tensor.dtype, copy=False)
                     assert array.shape[1:] == tensor.shape, (key, array.shape, tensor.shape)
@@ -198,7 +205,7 @@ class TensorRowsFormat(Format):
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
         """Write meta.json."""
-        num_rows = (out_dir / "idx.memmap").stat().st_size // INDEX.row_bytes
+        num_rows = (out_dir / "idx.memmap").stat().st_size // self.index.row_bytes
         write_meta(out_dir, self._all_tensors(source), num_rows)
 
     def open(self, folder: Path, space: TokenSpace | None) -> Reader:
@@ -212,7 +219,7 @@ class TensorRowsFormat(Format):
         return token_batches(source, slices, max_rows=max_rows, by_sequence=self.by_sequence)
 
     def _all_tensors(self, source: ExportInput) -> dict[str, Tensor]:
-        return {**self.tensors(source), "idx": INDEX}
+        return {**self.tensors(source), "idx": self.index}
 
     def _account(self, batch: TokenBatch, kept: NDArray[np.bool_], tally: Tally) -> None:
         """Count the stored sequences; those of a dropped pack go with it."""
@@ -230,6 +237,7 @@ class TensorDictFormat(TensorRowsFormat):
 
     length: int
     dtype: DtypeName = "smallest"
+    modality: bool = True
 
     def __post_init__(self) -> None:
         self.rule()  # refuses a length that cannot be
@@ -238,6 +246,12 @@ class TensorDictFormat(TensorRowsFormat):
     def keeps(self) -> frozenset[Aspect]:
         """Tokens, and of packs which of them share a document."""
         return frozenset({"tokens", "documents", "packs", "idx"})
+
+    def loses(self, batch: TokenBatch, aspects: frozenset[Aspect]) -> Iterator[tuple[Aspect, int]]:
+        """Yield what there is no tensor for, and modality if it is left out."""
+        # A plain super() does not work in a dataclass with slots.
+        form = TensorRowsFormat if self.modality else Format
+        yield from form.loses(self, batch, aspects)
 
     def rule(self) -> FixedLength:
         """Return what becomes of rows that are shorter or longer."""
@@ -288,7 +302,7 @@ class TensorDictFormat(TensorRowsFormat):
         values = {
             "input_ids": padded(ids, mask, self.pad_id or 0),
             "attention_mask": mask,
-            "modality": padded(codes, mask, 0),
+            "modality": padded(codes, mask, 0) if self.modality else np.full(mask.shape, -1),
         }
         if batch.packed:
             # The number of each sequence in its pack, for each of its tokens.
@@ -404,9 +418,41 @@ class PairsFormat(TensorRowsFormat):
         return chosen.reshape(-1, self.img_length)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsFormat(PairsFormat):
+    """Images of `img_length` codes, each with the id of its class before them."""
+
+    index: ClassVar[Tensor] = Tensor("int32", ())
+
+    txt_length: int = 1
+
+    def __post_init__(self) -> None:
+        PairsFormat.__post_init__(self)
+        if self.txt_length != 1 or self.pad_id is not None or self.overlong == "cut":
+            raise ConfigError("a label is one id: leave txt_length, pad_id and overlong=cut out")
+
+    def tensors(self, source: ExportInput) -> dict[str, Tensor]:
+        """Return the tensors by key."""
+        tensors = PairsFormat.tensors(self, source)
+        return {"img_input_ids": tensors["img_input_ids"], "img_label": tensors["txt_input_ids"]}
+
+    def values(self, batch: TokenBatch, kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+        """Return images and labels."""
+        values = PairsFormat.values(self, batch, kept)
+        return {"img_input_ids": values["img_input_ids"], "img_label": values["txt_input_ids"]}
+
+
+def row_numbers(batch: TokenBatch, first: int) -> NDArray[np.int64]:
+    """Return the numbers of rows: counted on from `first`, or those of the data set they are of."""
+    numbers = batch.shard.numbers
+    if numbers is None:
+        return np.arange(first, first + len(batch))
+    return numbers[batch.start : batch.stop].astype(np.int64)
+
+
 def padded(flat: NDArray[Any], mask: NDArray[np.bool_], fill: int) -> NDArray[Any]:
     """Return rows that have the flat values where the mask is True, and `fill` elsewhere."""
-    rows = np.full(mask.shape, fill, flat.dtype)
+    rows = np.full(mask.shape, fill, np.result_type(flat.dtype, np.min_scalar_type(fill)))
     rows[mask] = flat
     return rows
 
@@ -438,7 +484,7 @@ def kept_tokens(
 def id_dtype(source: ExportInput, form: CodeForm, name: DtypeName, pad_id: int | None) -> str:
     """Return the dtype of ids: the smallest that holds all of them, or the one asked for."""
     size = num_ids(source.space(), form)
-    if pad_id is not None and not 0 <= pad_id < size:
+    if pad_id is not None and not -INT16_SIZE <= pad_id < size:
         raise ConfigError(f"pad_id {pad_id} is none of the {size} ids of {source.folder}")
     if name == "smallest":
         return smallest_signed(size)

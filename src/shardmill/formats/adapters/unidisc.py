@@ -4,15 +4,20 @@ A folder holds `train_0`, `train_1`, ... from ranks that ended and `tmp_train_0`
 that were stopped, each a TensorDict with a column `idx`; or it is one merged TensorDict. A row was
 written if its `idx` is not negative and its `write_flag`, if there is one, is set. Of rows with one
 id the first is taken, finished parts before temporary ones: none is lost and none is doubled.
+Folders that were made in advance and hold nothing yet are no parts.
 
-    interleaved    input_ids, attention_mask, modality [N, L]: text ids and raw codes, padded
+    interleaved    input_ids, attention_mask, modality [N, L]: text ids and raw codes, padded;
+                   the last two may be bits, uint8 [N, L / 8], the first token highest
+    Chameleon      the same with ids of its vocabulary, of which modality says nothing: it is -1
     one modality   input_ids [N, L], modality [N, 1]
     packs          sample_ids [N, L] besides: the number of each token's document in its pack
     pairs          txt_input_ids, txt_attention_mask [N, T]; without a mask, ids below 0 are padding
                    img_input_ids [N, I]: the codes of one image
+    labels         img_label [N, 1] or [N] and img_input_ids: a class and an image
 
 Codes move behind the text ids of the space, padding goes, everything else is learned, as UniDisc
-does. A pair becomes its text without end, the image's marker, the codes and the end.
+does. A pair becomes its text without end, the image's marker, the codes and the end; a class is one
+id before the codes. The row of an origin is `idx`, so that an export has it again.
 
 A TensorDict is read without torch: one raw file a tensor, sizes in JSON.
 
@@ -20,7 +25,8 @@ A TensorDict is read without torch: one raw file a tensor, sizes in JSON.
     meta.json     {NAME: {"device", "shape": [N, L], "dtype": "torch.int16", "is_nested"}, ...,
                    "shape": [N], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
 
-A file that is shorter than its shape says was cut off while it was written: a `FormatError`.
+A tensor without rows has no file. A file that is shorter than its shape says was cut off while it
+was written, a longer one was written for another shape: a `FormatError`.
 """
 
 from __future__ import annotations
@@ -39,7 +45,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError
-from shardmill.formats.format import Aspect, Block, Part, Record, guarded, stamp, with_codes
+from shardmill.formats.format import (
+    Aspect,
+    Block,
+    Part,
+    Record,
+    guarded,
+    is_code,
+    stamp,
+    with_codes,
+)
 from shardmill.model.codec import PlaceName
 from shardmill.model.sample import Origin
 from shardmill.model.space import TokenSpace
@@ -52,16 +67,23 @@ Table: TypeAlias = dict[str, NDArray[Any]]
 CodeForm: TypeAlias = Literal["raw", "shifted"]
 # Llama-2 with one id more, LlamaGen's codebook, and `<image>` on the id that UniDisc gives it.
 UNIDISC_SPACE = TokenSpace(text_size=32001, specials={"eos": 2, "image": 811}, num_codes=16384)
+# Chameleon's vocabulary: codes among the text, and the tokens that UniDisc puts around an image.
+CHAMELEON_FIELDS = (
+    'text_size=65536,num_codes=8192,codes_at=4,specials={"boi":8197,"eoi":8196,"row_end":8803}'
+)
 IMAGE = MODALITIES["image"]
 NAMES = ("codes",)
 TOKENS_AT_ONCE = 1 << 20  # a block: some MiB of ids, masks and kinds
 Ids = Literal["global", "local"]
 Convert: TypeAlias = "Callable[[UnidiscPart, NDArray[np.int64]], FlatRows]"
-PART = re.compile(r"(tmp_)?(train|val)(?:_(.+))?")
+TEMPORARY = "tmp_"
+PART = re.compile(rf"({TEMPORARY})?(?:split_(\d+)_)?(train|val)(?:_(.+))?")
 ROWS_AT_ONCE = 256
 TOKEN_NAMES = ("input_ids", "img_input_ids", "txt_input_ids")
-MARK_NAMES = ("attention_mask", "txt_attention_mask", "modality", "sample_ids")
+MARK_NAMES = ("img_label", "attention_mask", "txt_attention_mask", "modality", "sample_ids")
+MARK_BITS = 8  # of a uint8
 META_NAME = "meta.json"
+META_BYTES = 1 << 16
 SUFFIX = ".memmap"
 DTYPES = {
     "torch.bool": "|b1",
@@ -120,7 +142,11 @@ class UnidiscReader:
     @guarded
     def parts(self) -> Iterator[Part]:
         """Yield a part for each part, named with the rows that are taken from it."""
+        num_left = len(
+            {*part_folders(Path(self.dir), self.split)} - {p.folder for p in self._parts}
+        )
         for chosen in choose_rows(self._parts, self.ids, self.convert):
+            is_first = chosen.part is self._parts[0]
             yield Part(
                 input={
                     "raw": [str(path) for path in _files(chosen.part.folder)],
@@ -132,6 +158,7 @@ class UnidiscReader:
                 passed={
                     "rows never written": chosen.num_unwritten,
                     "ids of an earlier part": chosen.num_repeated,
+                    "folders that are no parts": num_left * is_first,
                 },
             )
 
@@ -188,6 +215,11 @@ class UnidiscReader:
             return interleaved_rows(table, numbers, self.space, self.codes)
         if {"txt_input_ids", "img_input_ids"} <= table.keys():
             return paired_rows(table, numbers, self.space, self.codes, end=self.end)
+        if {"img_label", "img_input_ids"} <= table.keys():
+            labels = _as_column(table["img_label"])
+            mask = np.ones(labels.shape, np.bool_)
+            pairs = {**table, "txt_input_ids": labels, "txt_attention_mask": mask}
+            return paired_rows(pairs, numbers, self.space, self.codes, end=False, marked=False)
         known = ", ".join(sorted(table))
         raise FormatError(
             f"holds {known}, which is no layout of UniDisc's tokens", path=part.folder
@@ -205,8 +237,7 @@ class UnidiscReader:
             media=flat.media,
             keys=keys,
             origin=Origin(source=Path(self.dir).name, path=name, row=0),
-            rows=numbers,
-            idx=chosen.ids[some],
+            rows=chosen.ids[some],
         )
 
 
@@ -232,14 +263,15 @@ def interleaved_rows(
 ) -> FlatRows:
     """Return rows of text and images without their padding."""
     _check_shapes(table)
-    given, per_token = _rows_of(table["input_ids"], numbers), table["modality"].shape[1:] != (1,)
+    given = _rows_of(table["input_ids"], numbers)
     is_kept = np.ones(given.shape, np.bool_)
     if "attention_mask" in table:
-        is_kept = _rows_of(table["attention_mask"], numbers) != 0
+        is_kept = _marks_of(table, "attention_mask", numbers) != 0
     lengths = is_kept.sum(axis=1, dtype=np.int64)
     starts, total = np.cumsum(lengths) - lengths, int(lengths.sum())
-    kinds = _rows_of(table["modality"], numbers)
-    is_image = (kinds[is_kept] if per_token else np.repeat(kinds[:, 0], lengths)) == IMAGE
+    kinds = _marks_of(table, "modality", numbers)
+    kinds = kinds[is_kept] if kinds.shape == given.shape else np.repeat(kinds[:, 0], lengths)
+    is_image, codes = _find_kinds(kinds, given[is_kept], space, codes)
     ids = _space_ids(given[is_kept], is_image, space, codes)
     per_row = np.ones_like(lengths)
     if "sample_ids" in table:
@@ -253,10 +285,17 @@ def interleaved_rows(
 
 
 def paired_rows(
-    table: Table, numbers: NDArray[np.int64], space: TokenSpace, codes: CodeForm, *, end: bool
+    table: Table,
+    numbers: NDArray[np.int64],
+    space: TokenSpace,
+    codes: CodeForm,
+    *,
+    end: bool,
+    marked: bool = True,
 ) -> FlatRows:
-    """Return pairs as text, marker and codes, with `end` each with one end token."""
-    marker, last = space.names.get("image"), space.special("eos") if end else None
+    """Return pairs as text, marker if `marked`, and codes, with `end` each with one end token."""
+    marker = space.names.get("image") if marked else None
+    last = space.special("eos") if end else None
     text = _rows_of(table["txt_input_ids"], numbers)
     mask = _rows_of(table["txt_attention_mask"], numbers) if "txt_attention_mask" in table else None
     is_word = text >= 0 if mask is None else mask != 0
@@ -264,6 +303,8 @@ def paired_rows(
         is_word = _without_end(text, is_word, last)
     words = text[is_word]
     _check(words, space.size, "id", "among its tokens")
+    if codes == "raw":
+        _check_text(words, False, space)
     images = _rows_of(table["img_input_ids"], numbers)
     image_ids = _space_ids(images.reshape(-1), np.ones(images.size, np.bool_), space, codes)
     # Marker, codes and end are the last columns of a matrix, from which padding is left out.
@@ -276,9 +317,8 @@ def paired_rows(
         wide[:, column], is_kept[:, column] = token or 0, token is not None
     lengths, ones = is_kept.sum(axis=1, dtype=np.int64), np.ones(len(text), np.int64)
     before = ones * (marker is not None)
-    media = _media_columns(
-        ones, is_word.sum(axis=1, dtype=np.int64) + before, ones * images.shape[1], before
-    )
+    position = is_word.sum(axis=1, dtype=np.int64) + before
+    media = _media_columns(ones, position, ones * images.shape[1], before, 0 * ones, 0 * ones)
     return FlatRows(wide[is_kept], lengths, ones, media)
 
 
@@ -286,14 +326,17 @@ def is_verbatim(table: Table, space: TokenSpace, codes: CodeForm) -> bool:
     """Say whether the file of ids is what they become: no padding, and nothing to shift."""
     if "input_ids" not in table or "modality" not in table:
         return False
-    ids, kinds = table["input_ids"], table["modality"]
-    mask = table.get("attention_mask", np.ones(1, np.bool_))
-    if not ids.size or ids.itemsize != space.dtype.itemsize or not mask.all():
+    ids = table["input_ids"]
+    if not ids.size or ids.itemsize != space.dtype.itemsize:
         return False
-    if codes == "shifted" or space.code_offset == 0:
-        return True
-    some = (kinds[start : start + ROWS_AT_ONCE] for start in range(0, len(kinds), ROWS_AT_ONCE))
-    return not any((rows == IMAGE).any() for rows in some)
+    is_shifted = codes == "shifted" or space.code_offset == 0
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        some = np.arange(start, min(start + ROWS_AT_ONCE, len(ids)))
+        if "attention_mask" in table and not _marks_of(table, "attention_mask", some).all():
+            return False
+        if not is_shifted and (_marks_of(table, "modality", some) == IMAGE).any():
+            return False
+    return True
 
 
 def _rows_of(column: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
@@ -303,13 +346,47 @@ def _rows_of(column: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
     return column[numbers]
 
 
+def _marks_of(table: Table, name: str, numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """Return some rows of a column that has a value, or a bit, for each token."""
+    marks = _rows_of(table[name], numbers)
+    return np.unpackbits(marks, axis=1) if _is_bits(table, name) else marks
+
+
+def _is_bits(table: Table, name: str) -> bool:
+    (count, width), column = table["input_ids"].shape, table[name]
+    return column.dtype == np.uint8 and column.shape == (count, width / MARK_BITS)
+
+
 def _check_shapes(table: Table) -> None:
     """Raise `FormatError` unless columns have a value a token; only modality may have one a row."""
     shape = table["input_ids"].shape
     for name in ("attention_mask", "modality", "sample_ids"):
         found = table[name].shape if name in table else shape
-        if found != shape and (name != "modality" or found != (shape[0], 1)):
+        is_other = name in table and (
+            (name == "modality" and found == (shape[0], 1))
+            or (name != "sample_ids" and _is_bits(table, name))
+        )
+        if found != shape and not is_other:
             raise FormatError(f"has the shape {found}, input_ids has {shape}", path=name)
+
+
+def _find_kinds(
+    kinds: NDArray[Any], ids: NDArray[Any], space: TokenSpace, codes: CodeForm
+) -> tuple[NDArray[np.bool_], CodeForm]:
+    """Return which tokens are of images, and the form of their codes.
+
+    Where modality says nothing of any token, the ids are those of the space.
+    """
+    is_unsaid = kinds < 0
+    if not is_unsaid.any():
+        return kinds == IMAGE, codes
+    if space == UNIDISC_SPACE or not is_unsaid.all():
+        raise FormatError(
+            "does not say which tokens are images (it is -1), as runs with use_chameleon leave it: "
+            f"give the space of Chameleon's ids, --space '{CHAMELEON_FIELDS}'",
+            path="modality",
+        )
+    return is_code(ids, space), "shifted"
 
 
 def _space_ids(
@@ -318,10 +395,22 @@ def _space_ids(
     """Return ids of the space; an id or a code that it does not have is a `FormatError`."""
     _check(ids, space.size, "id", "among its tokens")
     found = ids.astype(space.dtype)
-    if codes == "raw" and is_image.any():
-        _check(ids[is_image], space.num_codes, "code", "in an image")
-        found += is_image * found.dtype.type(space.code_offset)
+    if codes == "raw":
+        _check_text(ids, is_image, space)
+        if is_image.any():
+            _check(ids[is_image], space.num_codes, "code", "in an image")
+            found += is_image * found.dtype.type(space.code_offset)
     return found
+
+
+def _check_text(ids: NDArray[Any], is_image: NDArray[np.bool_] | bool, space: TokenSpace) -> None:
+    is_wrong = is_code(ids, space) & ~np.asarray(is_image)
+    if is_wrong.any():
+        raise FormatError(
+            f"holds the id {int(ids[np.argmax(is_wrong)])} in its text, where the token space has "
+            "image codes: give the space of its tokenizer, --space text_size=N,num_codes=N",
+            path="input_ids",
+        )
 
 
 def _check(values: NDArray[Any], size: int, what: str, where: str) -> None:
@@ -339,7 +428,15 @@ def _find_images(
     lengths: NDArray[np.int64],
     space: TokenSpace,
 ) -> MediaColumns:
-    """Return the runs of codes as media of the documents that begin at `starts`."""
+    """Return the runs of codes as media of the documents that begin at `starts`.
+
+    Where the space has a token `row_end`, those behind codes belong to the image.
+    """
+    names = space.names
+    is_row_end = np.zeros(len(ids), np.bool_)
+    if "row_end" in names:
+        is_row_end[1:] = (ids[1:] == names["row_end"]) & is_image[:-1]
+        is_image = is_image | is_row_end
     # A run ends where codes end, and where a document does.
     # With codes at 1 1 1 0 1 and documents that begin at 0 and 2: runs 0 .. 1, 2 .. 2 and 4 .. 4.
     is_start = np.zeros(len(ids) + 1, np.bool_)
@@ -350,26 +447,47 @@ def _find_images(
     first, last = np.flatnonzero(begins), np.flatnonzero(ends)
     owner = np.searchsorted(starts, first, side="right") - 1
     position = first - starts[owner]
-    has_marker = (position > 0) & (ids[first - 1] == space.names.get("image", -1))
+
+    def stands(name: str, offset: int) -> NDArray[np.bool_]:
+        """Say of each run whether the token of a name is so far before it, in its document."""
+        found: NDArray[np.bool_] = ids[np.maximum(first - offset, 0)] == names.get(name, -1)
+        return found & (position >= offset)
+
+    # Where rows have ends, two tokens between the beginning and the codes say height and width.
+    has_sizes = stands("boi", 3) & ("row_end" in names)
+    before = np.where(stands("image", 1) | stands("boi", 1), 1, 3 * has_sizes)
+    is_inside = last + 1 < starts[owner] + lengths[owner]
+    after = is_inside & (ids[np.minimum(last + 1, len(ids) - 1)] == names.get("eoi", -1))
     counts = np.bincount(owner, minlength=len(starts)).astype(np.int64)
-    return _media_columns(counts, position, last - first + 1, has_marker.astype(np.int64))
+    num_rows = np.concatenate([[0], np.cumsum(is_row_end)])
+    height = num_rows[last + 1] - num_rows[first]
+    return _media_columns(counts, position, last - first + 1, before, after, height)
 
 
 def _media_columns(
     counts: NDArray[np.int64],
     position: NDArray[np.int64],
     length: NDArray[np.int64],
-    before: NDArray[np.int64],
+    before: NDArray[Any],
+    after: NDArray[Any],
+    height: NDArray[np.int64],
 ) -> MediaColumns:
-    """Return images as media: `counts` of them in each row, square if they can be."""
+    """Return images as media: `counts` of them in each row, with `height` ends of rows in each.
+
+    Without any, an image is square if it can be.
+    """
     side = np.floor(np.sqrt(length) + 0.5).astype(np.int64)
     is_square = side * side == length
     ones = np.ones_like(length)
-    grid = [ones, np.where(is_square, side, 1), np.where(is_square, side, length)]
-    zeros = np.zeros_like(length)
-    columns = dict.fromkeys(MEDIA_COLUMNS, zeros)
-    columns |= {"position": position, "length": length, "before": before, "kind": IMAGE * ones}
-    return MediaColumns(counts, columns, np.stack(grid, axis=1), NAMES)
+    rows = np.where(is_square, side, 1)
+    width = np.where(is_square, side, length)
+    has_rows = (height > 0) & (length % np.maximum(height, 1) == 0)
+    rows = np.where(has_rows, height, rows)
+    width = np.where(has_rows, length // np.maximum(height, 1) - 1, width)
+    columns = dict.fromkeys(MEDIA_COLUMNS, np.zeros_like(length))
+    columns |= {"position": position, "length": length, "kind": IMAGE * ones}
+    columns |= {"before": before.astype(np.int64), "after": after.astype(np.int64)}
+    return MediaColumns(counts, columns, np.stack([ones, rows, width], axis=1), NAMES)
 
 
 def _without_end(text: NDArray[Any], is_word: NDArray[Any], last: int) -> NDArray[np.bool_]:
@@ -410,6 +528,11 @@ class UnidiscPart:
         """The name of its folder."""
         return self.folder.name
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether its rank had not ended when it was written."""
+        return self.name.startswith(TEMPORARY)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartRows:
@@ -422,16 +545,43 @@ class PartRows:
     num_repeated: int
 
 
-def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[UnidiscPart]:
-    """Return the parts of a split: finished ones by number, then the temporary ones."""
-    if is_memmap_folder(root):
-        return [UnidiscPart(root, open_memmaps(root))]
+def part_folders(root: Path, split: str) -> list[Path]:
+    """Return the folders of a split in order: finished ones by number, then the temporary ones."""
     found = sorted((key, path) for path in root.iterdir() if (key := _sort_key(path, split)))
-    opened = (_open_part(path, skip_broken=skip_broken) for _, path in found)
-    parts = [part for part in opened if part is not None]
-    if not parts:
+    return [path for _, path in found]
+
+
+def find_parts(root: Path, split: str, *, skip_broken: bool) -> list[UnidiscPart]:
+    """Return the parts of a split in order; a folder that holds nothing is none.
+
+    What is left of a temporary part whose rank has ended is none either. Another broken part is an
+    error; with `skip_broken` a temporary one is left out and stands in for a finished one.
+    """
+    folders = part_folders(root, split)
+    if is_memmap_folder(root) and (split == "train" or not folders):
+        return [UnidiscPart(root, open_memmaps(root))]
+    opened: dict[str, UnidiscPart] = {}
+    broken: dict[str, FormatError] = {}
+    for folder in folders:
+        if any(folder.iterdir()):
+            try:
+                opened[folder.name] = UnidiscPart(folder, open_memmaps(folder))
+            except FormatError as error:
+                broken[folder.name] = error
+    for name, problem in broken.items():
+        is_temporary = name.startswith(TEMPORARY)
+        ended = opened.get(name.removeprefix(TEMPORARY)) if is_temporary else None
+        if ended is not None and len(ended.table.get("idx", ())):
+            continue
+        if not is_temporary and TEMPORARY + name not in opened:
+            raise problem
+        if not skip_broken:
+            what = "leaves it out" if is_temporary else f"takes {TEMPORARY}{name} in its place"
+            hint = f"; --from unidisc,skip_broken=true {what}"
+            raise FormatError(problem.problem + hint, path=problem.path) from problem
+    if not opened:
         raise ConfigError(f"{root} holds no parts of split {split!r}, such as {split}_0")
-    return parts
+    return [*opened.values()]
 
 
 def choose_rows(
@@ -444,7 +594,7 @@ def choose_rows(
     each from 0.
     """
     columns = [_id_column(part) for part in parts]
-    taken = _first_of_each(columns) if ids != "local" else [np.flatnonzero(c >= 0) for c in columns]
+    taken = _all_of_ranks(parts, columns) if ids == "local" else _first_of_each(columns)
     if ids is None:
         _check_repeats(parts, columns, taken, convert)
     for part, column, rows in zip(parts, columns, taken):
@@ -454,22 +604,10 @@ def choose_rows(
 
 def _sort_key(path: Path, split: str) -> tuple[bool, int, str] | None:
     found = PART.fullmatch(path.name)
-    if found is None or found[2] != split or not path.is_dir():
+    if found is None or found[3] != split or not path.is_dir():
         return None
-    number = found[3] or ""
+    number = found[4] or found[2] or ""
     return bool(found[1]), int(number) if number.isdecimal() else -1, number
-
-
-def _open_part(folder: Path, *, skip_broken: bool) -> UnidiscPart | None:
-    try:
-        return UnidiscPart(folder, open_memmaps(folder))
-    except FormatError as error:
-        if not folder.name.startswith("tmp_"):
-            raise
-        if not skip_broken:
-            hint = "; --from unidisc,skip_broken=true leaves this part out"
-            raise FormatError(error.problem + hint, path=error.path) from error
-        return None
 
 
 def _id_column(part: UnidiscPart) -> NDArray[np.int64]:
@@ -477,11 +615,34 @@ def _id_column(part: UnidiscPart) -> NDArray[np.int64]:
     table = part.table
     if "idx" not in table:
         raise FormatError("has no column 'idx': it was not written by UniDisc", path=part.folder)
-    ids = table["idx"].reshape(len(table["idx"]), -1)[:, 0].astype(np.int64)
+    ids = _as_column(table["idx"])[:, 0].astype(np.int64)
     if "write_flag" in table:
-        written = table["write_flag"].reshape(len(ids), -1)[:, 0]
-        ids = np.where(written, ids, -1)
+        ids = np.where(_as_column(table["write_flag"])[:, 0], ids, -1)
     return np.maximum(ids, -1)
+
+
+def _as_column(values: NDArray[Any]) -> NDArray[Any]:
+    """Return [N] as [N, 1], as some runs and combining store what others store as [N, 1]."""
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _all_of_ranks(
+    parts: Sequence[UnidiscPart], columns: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.int64]]:
+    """Return the written rows of each part; none of a temporary one whose rank has ended."""
+    rows = [np.flatnonzero(column >= 0) for column in columns]
+    ended = {part.name for part, some in zip(parts, rows) if len(some)}
+    merged = [part for part in parts if part.name in ("train", "val")]
+    if merged and len(ended) > 1:
+        raise ConfigError(
+            f"{merged[0].folder} is what combine_token_dicts made of the parts beside it, and ids "
+            f"that each part counts from 0 do not tell which: give {merged[0].folder} alone, or "
+            "move it away"
+        )
+    return [
+        some[:0] if part.is_temporary and part.name.removeprefix(TEMPORARY) in ended else some
+        for part, some in zip(parts, rows)
+    ]
 
 
 def _first_of_each(columns: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
@@ -566,7 +727,11 @@ def _conflict(id_: int, first: UnidiscPart, second: UnidiscPart) -> ConfigError:
 
 def is_memmap_folder(folder: Path) -> bool:
     """Say whether a folder holds at least the description of memory maps."""
-    return (folder / META_NAME).is_file() and any(folder.glob(f"*{SUFFIX}"))
+    meta_path = folder / META_NAME
+    if not meta_path.is_file() or any(folder.glob(f"*{SUFFIX}")):
+        return meta_path.is_file()
+    with meta_path.open("rb") as file:  # tensors without rows have no files
+        return b"tensordict" in file.read(META_BYTES)
 
 
 def open_memmaps(folder: Path) -> dict[str, NDArray[Any]]:
@@ -610,7 +775,8 @@ def _open_tensor(folder: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]
         raise FormatError("is missing: the folder was not written to its end", path=path)
     raw = map_bytes(path)
     if len(raw) != wanted:
+        why = "was cut off" if len(raw) < wanted else "is too long, and was made for another shape"
         raise FormatError(
-            f"has {len(raw)} bytes, its shape {shape} says {wanted}: it was cut off", path=path
+            f"has {len(raw)} bytes, its shape {shape} says {wanted}: it {why}", path=path
         )
     return np.frombuffer(raw, dtype).reshape(shape)

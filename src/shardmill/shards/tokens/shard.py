@@ -105,6 +105,13 @@ class TokenShard:
         return isinstance(about, dict) and bool(about.get("packs"))
 
     @property
+    def numbers(self) -> NDArray[Any] | None:
+        """The number of each row in the data set that it was adopted from, if that has numbers."""
+        about = self.spans.meta.get("about")
+        is_numbered = isinstance(about, dict) and bool(about.get("numbered"))
+        return self.columns["origin_row"] if is_numbered else None
+
+    @property
     def num_visual(self) -> NDArray[Any]:
         """The tokens inside media, of each row."""
         return self.columns["num_visual"]
