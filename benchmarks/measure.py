@@ -27,6 +27,7 @@ sys.path.insert(0, str(SUPPORT_DIR))
 
 NUM_CHATS, PER_SHARD = sized(100_000, 200), sized(1000, 50)
 NUM_PROCESSED = sized(200, 10)
+PHOTOS = Path(__file__).parent.parent / "demo" / "data" / "photos"
 SIZES = [(640, 480), (480, 640), (1024, 768), (336, 336), (1280, 720), (500, 375), (768, 1024)]
 PROSE = "".join(pydoc_data.topics.topics.values())
 TEMPLATE = """{% set image_count = namespace(value=0) %}
@@ -84,27 +85,29 @@ def make_chats(folder: Path, num: int, max_questions: int) -> Any:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    """Return an image that is neither flat nor noise."""
-    import numpy as np
-    from PIL import Image
+    """Return one of the demo's photographs at this size."""
+    from PIL import Image, ImageOps
 
-    noise = np.random.default_rng(width).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
+    names = ["astronaut.jpg", "cat.jpg", "coffee.webp", "flower.jpg", "palace.jpg", "rocket.jpg"]
     file = io.BytesIO()
-    Image.fromarray(noise).resize((width, height)).save(file, "JPEG", quality=90)
+    with Image.open(PHOTOS / names[(width + height) % len(names)]) as photo:
+        ImageOps.fit(photo.convert("RGB"), (width, height)).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
-def make_model(folder: Path) -> None:
-    """Write what a processor of Qwen2.5-VL needs, with the settings of its checkpoint."""
+def make_model(folder: Path, family: str = "Qwen2_5_VL") -> None:
+    """Write what a processor of the family needs, with the settings of its checkpoints."""
     shutil.copytree(fetch_tokenizers.fetch("qwen2.5"), folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    config = {
-        "processor_class": "Qwen2_5_VLProcessor",
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "min_pixels": 3136,
-        "max_pixels": 12845056,
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    config: dict[str, Any] = {"image_processor_type": "Qwen2VLImageProcessor"}
+    if family == "Qwen3VL":
+        config |= {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}}
+        config |= {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    else:
+        config |= {"min_pixels": 3136, "max_pixels": 12845056}
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"processor_class": f"{family}Processor", **config})
+    )
 
 
 def shardmill(folder: str, workers: int) -> Callable[[], int]:

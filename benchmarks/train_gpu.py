@@ -1,7 +1,8 @@
 """Training steps on a GPU, from plans to gradients: python benchmarks/train_gpu.py
 
-Random weights in the real shapes of Qwen2-1.5B (text, packs of 8k and 32k) and Qwen2.5-VL-3B (chats
-with images, packs of 16k), bf16, activations recomputed in the backward pass, fused AdamW:
+Random weights in the real shapes of Qwen2-1.5B (text, packs of 8k and 32k), Qwen2.5-VL-3B and
+Qwen3-VL-2B (chats with photographs, packs of 16k), bf16, activations recomputed in the backward
+pass, fused AdamW:
 
     padded     documents in random order, padded to the longest of a batch of as many places
     sorted     the same with documents of like length in a batch
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +42,34 @@ sys.path.insert(0, str(SUPPORT_DIR))
 
 VOCABULARY = 151_936
 CAPACITIES = (512, 1024) if QUICK else (8192, 32_768)
-PIXEL_CAPACITY = sized(16_384, 2048)
+PIXEL_CAPACITY = sized(16_384, 4096)
 STEPS, WARM_UP = sized(8, 2), sized(4, 1)
 WORKERS = sized(8, 1)
 TEXT = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
 TEXT |= {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True}
-VISION: dict[str, Any] = {"depth": 32, "hidden_size": 1280, "num_heads": 16, "patch_size": 14}
-VISION |= {"intermediate_size": 3420, "out_hidden_size": 2048, "window_size": 112}
-VISION |= {"fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2}
-VL_TEXT = {"hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36}
-VL_TEXT |= {"num_attention_heads": 16, "num_key_value_heads": 2, "tie_word_embeddings": True}
-MROPE = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1e6}
+WIDTHS = {"hidden_size": 2048, "num_attention_heads": 16, "vocab_size": VOCABULARY}
+# The text and the vision tower of each family, and what they are called.
+VISUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "Qwen2_5_VL": (
+        "Qwen2.5-VL-3B",
+        {"intermediate_size": 11_008, "num_hidden_layers": 36, "num_key_value_heads": 2},
+        {"depth": 32, "hidden_size": 1280, "num_heads": 16, "patch_size": 14, "window_size": 112}
+        | {"intermediate_size": 3420, "out_hidden_size": 2048, "tokens_per_second": 2}
+        | {"fullatt_block_indexes": [7, 15, 23, 31]},
+    ),
+    "Qwen3VL": (
+        "Qwen3-VL-2B",
+        {"intermediate_size": 6144, "num_hidden_layers": 28, "num_key_value_heads": 8},
+        {"depth": 24, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096}
+        | {"out_hidden_size": 2048, "deepstack_visual_indexes": [5, 11, 17]},
+    ),
+}
+MROPE = {"Qwen2_5_VL": ([16, 24, 24], 1e6), "Qwen3VL": ([24, 20, 20], 5e6)}
 if QUICK:
     TEXT |= {"num_hidden_layers": 2, "hidden_size": 96, "intermediate_size": 128}
-    VL_TEXT |= {"num_hidden_layers": 2, "hidden_size": 2048, "intermediate_size": 128}
-    VISION |= {"depth": 2, "fullatt_block_indexes": [1]}
+    for _, text, vision in VISUAL.values():
+        text |= {"num_hidden_layers": 2, "intermediate_size": 128}
+        vision |= {"depth": 2} | {name: [1] for name in vision if name.endswith("indexes")}
 
 Batch = dict[str, Any]
 
@@ -80,10 +95,12 @@ def make_inputs(folder: Path) -> None:
     for capacity in CAPACITIES:
         plan = folder / f"{capacity}.plan"
         sm.plan(folder / "tokens", plan, capacity=capacity, overlong="cut")
-    shards = measure.make_chats(folder, sized(240, 60), 1)
-    measure.make_model(folder / "model")
-    measured = sm.measure(shards, folder / "lengths", model=folder / "model", workers=0)
-    sm.plan(measured, folder / "pixels.plan", capacity=PIXEL_CAPACITY)
+    shards = measure.make_chats(folder, sized(240, 60), 11)  # so 39 % of the tokens are visual
+    for family in VISUAL:
+        measure.make_model(folder / family, family)
+        lengths = folder / f"{family}.lengths"
+        measured = sm.measure(shards, lengths, model=folder / family, workers=0)
+        sm.plan(measured, folder / f"{family}.plan", capacity=PIXEL_CAPACITY)
 
 
 def text_model(attention: str, dtype: Any, **sizes: Any) -> Any:
@@ -94,17 +111,22 @@ def text_model(attention: str, dtype: Any, **sizes: Any) -> Any:
     return _on_gpu(AutoModelForCausalLM, config, attention, dtype)
 
 
-def image_model(attention: str, dtype: Any, **sizes: Any) -> Any:
-    """Return Qwen2.5-VL-3B on the GPU."""
-    from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
+def image_model(family: str, attention: str, dtype: Any, **sizes: Any) -> Any:
+    """Return a model of the family on the GPU."""
+    import transformers
 
-    text = {**VL_TEXT, "vocab_size": VOCABULARY, "rope_parameters": MROPE, "rope_scaling": MROPE}
+    _, text, vision = VISUAL[family]
+    section, theta = MROPE[family]
+    rope = {"rope_type": "default", "mrope_section": section, "rope_theta": theta}
     ids = {"image_token_id": 151_655, "video_token_id": 151_656}
     ids |= {"vision_start_token_id": 151_652, "vision_end_token_id": 151_653}
-    config = Qwen2_5_VLConfig(
-        text_config={**text, **sizes}, vision_config=VISION, tie_word_embeddings=True, **ids
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**WIDTHS, **text, "rope_parameters": rope, "rope_scaling": rope, **sizes},
+        vision_config=vision,
+        tie_word_embeddings=True,
+        **ids,
     )
-    return _on_gpu(AutoModelForImageTextToText, config, attention, dtype)
+    return _on_gpu(transformers.AutoModelForImageTextToText, config, attention, dtype)
 
 
 def _on_gpu(auto: Any, config: Any, attention: str, dtype: Any) -> Any:
@@ -153,22 +175,23 @@ def padded_batches(folder: Path, capacity: int, *, is_sorted: bool) -> Iterator[
         yield {"input_ids": ids, "attention_mask": mask, "labels": labels, "use_cache": False}
 
 
-def packs_of(folder: Path, plan: str, workers: int = 0) -> Any:
+def packs_of(folder: Path, plan: str, workers: int = 0, **options: Any) -> Any:
     """Return the loader of a plan for models of transformers."""
     import torch
 
     import shardmill as sm
 
     collate = sm.Collate("transformers", media_dtype=torch.bfloat16)
-    options: dict[str, Any] = {"workers": workers, "collate": collate}
+    options = {"collate": collate, "device": DEVICE, "workers": workers, **options}
     if workers:
         options |= {"pin_memory": DEVICE == "cuda", "persistent_workers": True, "prefetch": 4}
-    if plan.startswith("pixels"):
-        model, lengths = str(folder / "model"), folder / "lengths"
-        return sm.loader(
-            folder / plan, folder / "shards", processor=model, lengths=lengths, **options
-        )
-    return sm.loader(folder / plan, folder / "tokens", **options)
+    family = plan.removesuffix(".plan")
+    if family not in VISUAL:
+        return sm.loader(folder / plan, folder / "tokens", **options)
+    processor, lengths = str(folder / family), folder / f"{family}.lengths"
+    return sm.loader(
+        folder / plan, folder / "shards", processor=processor, lengths=lengths, **options
+    )
 
 
 def useful(batch: Batch) -> int:
@@ -232,7 +255,8 @@ def compare(name: str, folder: Path, plan: str, build: Callable[..., Any], modes
 
     import shardmill as sm
 
-    capacity = PIXEL_CAPACITY if plan.startswith("pixels") else int(plan.removesuffix(".plan"))
+    is_visual = plan.removesuffix(".plan") in VISUAL
+    capacity = PIXEL_CAPACITY if is_visual else int(plan.removesuffix(".plan"))
     speeds: dict[str, float] = {}
     implementations = {"4-D": "sdpa", "flex": "flex_attention", "ours": sm.attention()}
     for mode in modes:
@@ -243,7 +267,7 @@ def compare(name: str, folder: Path, plan: str, build: Callable[..., Any], modes
             if mode in ("padded", "sorted"):
                 batches = padded_batches(folder, capacity, is_sorted=mode == "sorted")
             else:
-                batches = endless(packs_of(folder, plan, WORKERS if plan.startswith("p") else 0))
+                batches = endless(packs_of(folder, plan, WORKERS if is_visual else 0))
                 if mode == "ours":
                     sm.check_batch(model, packs_of(folder, plan))
             if mode == "ours":
@@ -252,7 +276,7 @@ def compare(name: str, folder: Path, plan: str, build: Callable[..., Any], modes
                 del kept
                 batches = endless(packs_of(folder, plan, WORKERS))
             # A step with a dense mask and pixels takes 11 s.
-            few = (2, 1) if mode == "4-D" and plan.startswith("p") else (STEPS, WARM_UP)
+            few = (2, 1) if mode == "4-D" and is_visual else (STEPS, WARM_UP)
             speeds[mode] = training.speed(batches, *few)
         except (torch.OutOfMemoryError, ValueError) as error:
             print(f"{name} {mode}: {error}"[:300], flush=True)
@@ -290,12 +314,12 @@ def same_losses(folder: Path) -> str:
     lines += ["| model | numbers | attention | largest difference | mean loss, packed and alone |"]
     lines += ["|---|---|---|---:|---:|"]
     cases = [("Qwen2, 4 layers", f"{CAPACITIES[0]}.plan", text_model)]
-    cases += [("Qwen2.5-VL, 4 layers", "pixels.plan", image_model)]
+    cases += [(f"{VISUAL[f][0]}, 4 layers", f"{f}.plan", partial(image_model, f)) for f in VISUAL]
     for (name, plan, build), dtype in [(c, d) for c in cases for d in ("float32", "bfloat16")]:
         attentions = ["sdpa", sm.attention()]
         attentions += ["flex_attention"] if build is text_model and DEVICE == "cuda" else []
-        packs = packs_of(folder, plan).dataset
         collate = sm.Collate("transformers", media_dtype=getattr(torch, dtype))
+        packs = packs_of(folder, plan, collate=collate, device=None).dataset
         pack = max((packs[n] for n in range(min(4, len(packs)))), key=lambda p: len(p.pack.keys))
         members = zip(pack.pack.samples.tolist(), pack.pack.layout.lengths.tolist())
         ones = [one_document(packs, *member) for member in members]
@@ -310,8 +334,9 @@ def same_losses(folder: Path) -> str:
                 found = functional.cross_entropy(logits.float(), labels, reduction="none")
                 return found[labels != -100]
 
+            if attention == "sdpa":  # first, so that what is alone knows nothing of packs
+                alone = torch.cat([losses(one) for one in ones])
             together = losses(pack)
-            alone = torch.cat([losses(one) for one in ones])
             far = float((together - alone).abs().max())
             means = f"{float(together.mean()):.5f}, {float(alone.mean()):.5f}"
             lines.append(f"| {name} | {dtype} | {attention} | {far:.1e} | {means} |")
@@ -327,19 +352,23 @@ def one_document(packs: Any, number: int, length: int) -> Any:
     from shardmill.train.documents import TrainPack
 
     found = packs.reader.read(number)
-    return TrainPack(0, build_pack([found.row], packs.build, lengths=[length]), found.tensors)
+    levels = getattr(packs.reader, "levels", None)
+    tensors = found.tensors if levels is None else levels.finish(found.tensors)
+    return TrainPack(0, build_pack([found.row], packs.build, lengths=[length]), tensors)
 
 
 def sections(folder: Path, parts: list[str]) -> Iterator[str]:
     """Yield the tables."""
-    if "loss" in parts:
-        yield same_losses(folder)
     if "text" in parts:
         for capacity in CAPACITIES:
             modes = ["padded", "sorted", "4-D", "flex", "ours"]
             yield compare("Qwen2-1.5B", folder, f"{capacity}.plan", text_model, modes)
     if "images" in parts:
-        yield compare("Qwen2.5-VL-3B", folder, "pixels.plan", image_model, ["4-D", "ours"])
+        for family, (name, _, _) in VISUAL.items():
+            build = partial(image_model, family)
+            yield compare(name, folder, f"{family}.plan", build, ["4-D", "ours"])
+    if "loss" in parts:
+        yield same_losses(folder)
 
 
 def main() -> None:

@@ -295,6 +295,9 @@ def test_masks_of_a_batch() -> None:
     size = len(ids)
     assert torch.equal(create_mask(block.mask_mod, 1, 1, size, size, "cpu"), dense)
     assert sm.dense_mask((titan, None)).shape[0] == 2
+    images = collate(FAMILIES["qwen2_vl"])(packs_of(FAMILIES["qwen2_vl"]))
+    ids = images["seq_idx"][0]
+    assert torch.equal(sm.dense_mask(images)[0, 0], (ids[:, None] == ids).tril())
     with pytest.raises(ConfigError, match="batch of Collate"):
         sm.dense_mask({"input_ids": row["input_ids"]})
 
