@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import shardmill as sm
 from shardmill.api.tokenize import tokenize_stage
 from shardmill.errors import ConfigError
 from shardmill.running.runner import run_stage
@@ -55,6 +56,31 @@ def test_rows_without_codes_have_none(samples: Path, tmp_path: Path) -> None:
     (image,) = shard.images(0)
     assert (image.medium, image.codes.shape) == ("vqcode_512", (32, 32))
     assert image.codes.reshape(-1).tolist() == json.loads(row["vqcode_512"])
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "num_codes", "shape"),
+    [
+        ("640", "384", 960, (24, 40)),
+        (256, 1024, 1024, (64, 16)),
+        ("640", "480", 1024, (32, 32)),  # the size of the image before it was cut
+        ("no", "no", 1024, (32, 32)),
+        ("-640", "-384", 960, None),
+        ("0", "9" * 5000, 960, None),
+        ("no", [3], 960, None),
+        (1e300, 1e999, 960, None),
+    ],
+)
+def test_width_and_height_say_the_shape(
+    tmp_path: Path, width: object, height: object, num_codes: int, shape: tuple[int, int] | None
+) -> None:
+    row = {**liquid_row(0, "no"), "data_type": "image_text", "width": width, "height": height}
+    row["vqcode_multi768"] = json.dumps([7] * num_codes)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    sm.ingest(tmp_path / "rows.jsonl", tmp_path / "samples", shape="liquid", workers=0)
+    options = {"from_": "vqcode_multi768", "max_skip_rate": 1.0, "allow_empty": True, "workers": 0}
+    codes = sm.codes(tmp_path / "samples", tmp_path / "codes", **options)  # type: ignore[arg-type]
+    assert [image.codes.shape for images in codes for image in images] == ([shape] if shape else [])
 
 
 def test_tokens_do_not_depend_on_where_codes_come_from(samples: Path, tmp_path: Path) -> None:

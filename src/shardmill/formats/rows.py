@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,14 @@ from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Tally, Unit
 from shardmill.shards.arrays import bounds_between
 from shardmill.shards.codes import CodeJoin, ImageCodes, join_codes
-from shardmill.shards.ledger import open_manifest
-from shardmill.shards.samples import Members, SampleShard, open_entry, parse_sample
+from shardmill.shards.ledger import open_manifest, read_rejects
+from shardmill.shards.samples import (
+    Members,
+    SampleShard,
+    entry_index,
+    open_entry,
+    parse_sample,
+)
 from shardmill.shards.tokens.ids import open_megatron_index
 from shardmill.shards.tokens.shard import ROLES, TokenShard, open_token_shard
 
@@ -102,6 +108,7 @@ class ExportInput:
     # What of a sample must not be lost: the format has no place for it, and nobody dropped it.
     refuses: frozenset[Aspect] = frozenset()
     _open: dict[int, TokenShard] = field(default_factory=dict)
+    _orders: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def has_tokens(self) -> bool:
@@ -152,6 +159,31 @@ class ExportInput:
         if not self.shards:
             raise ConfigError(f"{self.folder} is empty: there is nothing to export")
         return self.token_shard(0).space
+
+    def shuffled(self, seed: int) -> NDArray[np.int64]:
+        """Return the number of the sample at each place of the order that a seed makes.
+
+        Samples that were left out when codes were made have no place in it, so that it is the order
+        in which `datasets` shuffles the others. They lie between them, to be counted as skipped.
+        """
+        if seed not in self._orders:
+            lost = np.array([*self._lost()], np.int64)
+            kept = np.setdiff1d(np.arange(self.num_rows), lost)
+            order = kept[np.random.default_rng(seed).permutation(len(kept))]
+            between = np.linspace(0, len(kept), len(lost), endpoint=False, dtype=np.int64)
+            self._orders[seed] = np.insert(order, between, lost)
+        return self._orders[seed]
+
+    def _lost(self) -> Iterator[int]:
+        """Yield the numbers of the samples that were skipped when codes were made."""
+        lists = {} if self.codes is None else self.codes.rejects
+        start = 0
+        for shard in self.shards:
+            if shard.name in lists:
+                keys = [reject.key for reject in read_rejects(lists[shard.name])]
+                rows = np.unique(entry_index(self.folder, shard).find_all(keys))
+                yield from (start + rows[rows >= 0]).tolist()
+            start += shard.num_samples
 
     def ranges(self, num_units: int | None) -> list[tuple[Slice, ...]]:
         """Return the rows of each unit: a shard each, or as many even parts as asked for.
@@ -518,25 +550,49 @@ class PairRow:
     raw: Members
 
 
-def pair_rows(source: ExportInput, piece: Piece, tally: Tally) -> Iterator[PairRow]:
+def pair_rows(
+    source: ExportInput, piece: Piece, tally: Tally, shuffle: int | None = None
+) -> Iterator[PairRow]:
     """Yield the samples of a unit that are a text, or an image and a text.
 
     All samples are counted as read, and every other one is skipped with its reason; whoever takes
-    a row counts it as kept.
+    a row counts it as kept. With `shuffle` they are those that lie at the unit's places in the
+    order of this seed. They are read as they lie, and what is on disk stays there until it is used.
     """
-    for part in piece.slices:
-        name = source.shards[part.shard].name
-        with source.sample_shard(part.shard) as shard:
-            for key, raw in _raw_samples(shard, range(part.start, part.stop)):
-                tally.num_in += 1
-                try:
-                    sample = parse_sample(key, raw)
-                    refuse_lost(sample, source)
-                    row = _pair_row(source, name, sample.document, key, raw)
-                except SampleError as error:
-                    tally.skip(key, error)
-                else:
-                    yield row
+    if shuffle is None:
+        yield from (row for _, row in _numbered_rows(source, piece.slices, tally))
+        return
+    starts = np.cumsum([0, *(shard.num_samples for shard in source.shards)])
+    places = [np.arange(p.start, p.stop) + starts[p.shard] for p in piece.slices]
+    numbers = source.shuffled(shuffle)[np.concatenate([*places, np.empty(0, np.int64)])]
+    by_number = np.argsort(numbers)
+    shards = np.searchsorted(starts, numbers, side="right") - 1
+    at = (numbers - starts[shards])[by_number].tolist()
+    slices = [Slice(shard, row, row + 1) for shard, row in zip(shards[by_number].tolist(), at)]
+    found = {by_number[n]: row for n, row in _numbered_rows(source, slices, tally)}
+    yield from (found[place] for place in sorted(found))
+
+
+def _numbered_rows(
+    source: ExportInput, slices: Sequence[Slice], tally: Tally
+) -> Iterator[tuple[int, PairRow]]:
+    """Yield the rows with their numbers among all of the slices."""
+    number = count()
+    for shard_number, parts in groupby(slices, lambda part: part.shard):
+        name = source.shards[shard_number].name
+        with source.sample_shard(shard_number) as shard:
+            for part in parts:
+                for key, raw in _raw_samples(shard, range(part.start, part.stop)):
+                    tally.num_in += 1
+                    place = next(number)
+                    try:
+                        sample = parse_sample(key, raw)
+                        refuse_lost(sample, source)
+                        row = _pair_row(source, name, sample.document, key, raw)
+                    except SampleError as error:
+                        tally.skip(key, error)
+                    else:
+                        yield place, row
 
 
 def _raw_samples(shard: SampleShard, rows: range) -> Iterator[tuple[str, Members]]:

@@ -9,7 +9,7 @@ are tokenized.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
@@ -58,8 +58,9 @@ class FieldCodes:
     """Codes in a field of the row (Liquid's `vqcode_512`) or a member (`npy`) of the sample.
 
     A field may hold one image, or an object that maps media to codes. A sample that has the
-    field but no image gets an image in front of its text. `height` is the number of rows;
-    without it the codes are a square, or have the shape of their array.
+    field but no image gets an image in front of its text. `height` is the number of rows; without
+    it the codes have the shape of their array, or that of the row's `width` and `height` in pixels
+    if these are as many squares as there are codes, or they are a square.
     """
 
     field: str
@@ -88,10 +89,10 @@ class FieldCodes:
         if isinstance(value, dict):
             value = value.get(medium)
         if isinstance(value, np.ndarray):
-            return self._shaped(value)
+            return self._shaped(value, sample)
         if value in ABSENT:
             raise SampleError("no image codes", f"field {self.field!r} has none for {medium!r}")
-        return self._shaped(_as_array(value, self.field))
+        return self._shaped(_as_array(value, self.field), sample)
 
     def _value(self, sample: Sample) -> Any:
         if self.field in sample.media:
@@ -101,15 +102,31 @@ class FieldCodes:
             return _parsed(value, self.field)
         return value
 
-    def _shaped(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _shaped(self, values: NDArray[Any], sample: Sample) -> NDArray[Any]:
         if not 0 < values.size <= MAX_CODES or values.dtype.kind not in "iu":
             raise SampleError("bad image codes", f"{values.size} values of type {values.dtype}")
         if values.ndim == 2 and self.height is None:
             return values
-        height = self.height or isqrt(values.size)
-        if values.size % height or (self.height is None and height * height != values.size):
-            raise SampleError("bad image codes", f"{values.size} codes are no {height} rows")
+        height = self.height or _height_in(sample.extra, values.size)
+        if height is None or values.size % height:
+            what = "square, and width and height do not fit" if height is None else f"{height} rows"
+            raise SampleError("bad image codes", f"{values.size} codes are no {what}")
         return values.reshape(height, -1)
+
+
+def _height_in(fields: Mapping[str, Any], num_codes: int) -> int | None:
+    """Return the rows of codes of an image of `width` x `height` pixels, else those of a square.
+
+    960 codes of 640 x 384 are squares of 16 pixels, since 640 * 384 = 960 * 16 * 16: 24 rows.
+    """
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        width, height = int(fields["width"]), int(fields["height"])
+        factor = isqrt(width * height // num_codes)
+        is_whole = factor and factor**2 * num_codes == width * height and not height % factor
+        if is_whole and height > 0:
+            return height // factor
+    side = isqrt(num_codes)
+    return side if side * side == num_codes else None
 
 
 def with_images(sample: Sample, names: Sequence[str]) -> Sample:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 from coded_folder import codes_of, make_pair, make_text, store_coded
 from lossy_export import lossy_export
@@ -103,6 +104,26 @@ def test_rows_are_what_the_packing_script_makes_of_jsonl(
     assert sum(row["data_type"] == "text_pretrain" for row in stream) == 8
 
 
+@pytest.mark.parametrize("num_shards", [None, 5])
+def test_rows_are_shuffled_as_the_packing_script_does(
+    tmp_path: Path, num_shards: int | None
+) -> None:
+    """A row whose image was left out when codes were made is none of those that are shuffled."""
+    folders = store_coded(tmp_path, SAMPLES, per_shard=5, without=["p4", "p8"])
+    reject = {"key": "p8", "reason": "aspect ratio", "detail": "3:1", "filtered": True}
+    (folders[1] / "rejects").mkdir()
+    for shard, key in zip(open_manifest(folders[0]).shards, ("p4", "p8")):
+        line = json.dumps({**reject, "key": key}) + "\n"
+        (folders[1] / "rejects" / f"{shard.name}.jsonl").write_text(line)
+    plain = datasets.load_from_disk(str(run(folders, tmp_path / "plain")))
+    assert len(plain) == len(SAMPLES) - 2
+    out = run(folders, tmp_path / "out", num_shards, shuffle=42)
+    assert list(datasets.load_from_disk(str(out))) == list(plain.shuffle(seed=42))
+    assert list(plain) != list(plain.shuffle(seed=42))
+    assert open_manifest(out).skipped == {"no image codes": 2}
+    assert check_folder(out).sound
+
+
 def test_the_trainer_finds_its_codes(folders: tuple[Path, Path], tmp_path: Path) -> None:
     found = datasets.load_from_disk(str(run(folders, tmp_path / "out")))
     for row, sample in zip(found, SAMPLES):
@@ -195,6 +216,21 @@ def test_images_lie_beside_the_lines(tmp_path: Path) -> None:
         else:
             assert "image_path" not in row
     assert check_folder(tmp_path / "out").sound
+
+
+def test_shuffled_lines_have_their_images(tmp_path: Path) -> None:
+    samples, _ = store_coded(tmp_path, PAIR_SAMPLES, per_shard=4)
+    stage = lossy_export(format=LiquidPairsFormat(shuffle=7), input_dir=samples)
+    assert run_stage(stage, tmp_path / "out", workers=0).complete
+    lines = (tmp_path / "out" / "shards").glob("*.jsonl")
+    rows = [json.loads(line) for path in sorted(lines) for line in path.read_text().splitlines()]
+    order = np.random.default_rng(7).permutation(len(PAIR_SAMPLES))
+    for row, number in zip(rows, order, strict=True):
+        sample = PAIR_SAMPLES[number]
+        assert row["text"] == sample.document.text
+        if sample.media:
+            image = tmp_path / "out" / "shards" / row["image_path"]
+            assert image.read_bytes() == sample.media["jpg"]
 
 
 def test_rows_of_liquid_have_codes_or_none(mixed: Mixed, tmp_path: Path) -> None:

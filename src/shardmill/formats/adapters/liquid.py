@@ -16,6 +16,9 @@
     {"data_type": "text_pretrain", "text": T}
 
 Without codes the images are written beside the jsonl, and their paths count from its folder.
+
+Rows come in the order of the samples. With `shuffle` = S, row i of N is sample number
+`numpy.random.default_rng(S).permutation(N)[i]`, of those that have codes or need none.
 """
 
 from __future__ import annotations
@@ -65,10 +68,14 @@ CODE_FIELDS = ("vqcode_512", "vqcode_multi768", "vq_code")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidFormat(Format):
-    """Rows of Liquid; `column` says where codes go, and with it which sizes images may have."""
+    """Rows of Liquid; `column` says where codes go, and with it which sizes images may have.
+
+    `shuffle` is a seed: the rows come in the order of `datasets` for it, as Liquid packs them.
+    """
 
     files: Literal["arrow", "parquet", "jsonl"] = "arrow"
     column: Literal["vqcode_512", "vqcode_multi768"] = "vqcode_512"
+    shuffle: int | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -87,7 +94,7 @@ class LiquidFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit as one table; images without codes are skipped."""
-        rows = _kept_rows(pair_rows(source, piece, tally), tally, self._size)
+        rows = _kept_rows(pair_rows(source, piece, tally, self.shuffle), tally, self._size)
         plain = (self._row(row) for row in rows)
         path = draft.file(piece.name, self.files)
         if self.files == "jsonl":
@@ -133,7 +140,9 @@ class LiquidFormat(Format):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiquidPairsFormat(Format):
-    """One line of JSON a sample."""
+    """One line of JSON a sample; `shuffle` is the seed of their order."""
+
+    shuffle: int | None = None
 
     @property
     def keeps(self) -> frozenset[Aspect]:
@@ -147,7 +156,7 @@ class LiquidPairsFormat(Format):
 
     def write(self, source: ExportInput, piece: Piece, draft: Draft, tally: Tally) -> None:
         """Write the rows of a unit, and their images if there are no codes."""
-        rows = pair_rows(source, piece, tally)
+        rows = pair_rows(source, piece, tally, self.shuffle)
         path = draft.file(piece.name, "jsonl")
         if source.codes is None:
             _write_lines(path, _rows_with_images(rows, piece.name, draft, tally))
