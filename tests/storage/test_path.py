@@ -188,7 +188,11 @@ def test_globs_are_sorted_and_need_a_file(tmp_path: Path) -> None:
     assert [Path(p).name for p in expand(f"{tmp_path}/*.tar")] == ["a.tar", "b.tar"]
     assert len(expand(f"{tmp_path}/**/*.tar")) == 3
     assert len(expand(f"{tmp_path}/{{a,c}}.*")) == 2
-    with pytest.raises(ConfigError, match="no file matches"):
+    with pytest.raises(ConfigError, match=r"no file matches '.*/\*\.zip'$"):
+        expand(f"{tmp_path}/*.zip")
+    (tmp_path / "d" / "f").mkdir()
+    (tmp_path / "d" / "f" / "g.zip").touch()
+    with pytest.raises(ConfigError, match=r"but .*/d/f/g.zip is below: write '.*/\*\*/\*\.zip'$"):
         expand(f"{tmp_path}/*.zip")
 
 

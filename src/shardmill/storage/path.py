@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -407,7 +407,12 @@ def _expand_glob(name: str) -> list[str]:
         return _expand_remote(name)
     found = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
-        raise ConfigError(f"no file matches {name!r}")
+        head, slash, last = name.rpartition("/")
+        # Two levels, not all: below a home there may be millions of files.
+        deeper = (glob.iglob(f"{head}{slash}{stars}/{last}") for stars in ("*", "*/*"))  # noqa: PTH207
+        first = next(chain.from_iterable(deeper), None)
+        below = f", but {first} is below: write '{head}{slash}**/{last}'" if first else ""
+        raise ConfigError(f"no file matches {name!r}{below}")
     return found
 
 

@@ -149,6 +149,9 @@ def test_liquid_takes_text_or_text_prompt() -> None:
         row = {"image_path": "a.jpg", name: "t", "data_type": "image_text"}
         assert segments(LiquidShape(), row) == [("image", "a.jpg"), ("text", "t")]
     assert segments(LiquidShape(), {"data_type": "text_pretrain", "text": "t"}) == [("text", "t")]
+    empty = LiquidShape().shape({"image_path": "a.jpg", "text": "", "text_prompt": None})
+    assert [(s.kind, s.text) for s in empty.segments] == [("image", ""), ("text", "")]
+    assert empty.extra == {"text_prompt": None}
 
 
 @pytest.mark.parametrize(

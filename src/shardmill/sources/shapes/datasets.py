@@ -158,12 +158,15 @@ NO_CODES: tuple[Any, ...] = (None, "", "no", [])
 class LiquidShape:
     """Liquid's rows: `image_path` and `text` or `text_prompt`, or plain text without an image.
 
-    A row that holds codes needs no image any more; the codes stay among its other fields.
+    A row that holds codes needs no image any more; the codes stay among its other fields. An empty
+    caption is one: Liquid trains on it.
     """
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         """Return the document of a pair, or of a text for data_type "text_pretrain"."""
-        text = need_one(fields, ("text", "text_prompt"))
+        names = ("text", "text_prompt")
+        empty = next((name for name in names if fields.get(name) == ""), None)
+        text = first_of(fields, names) or empty or need_one(fields, names)
         segments = [RowSegment(kind="text", text=text_of(fields, text))]
         has_codes = any(fields.get(name) not in NO_CODES for name in CODE_FIELDS)
         has_image = not is_missing(fields.get("image_path"))
