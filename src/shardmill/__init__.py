@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from shardmill.model.codec import trust
     from shardmill.train.attention import attention, block_mask, check_batch, dense_mask
     from shardmill.train.collate import Collate, num_items
+    from shardmill.train.context import ContextSplit
     from shardmill.train.dataset import PackedDataset, RowDataset
     from shardmill.train.loader import loader
     from shardmill.train.mix import Mix
@@ -63,6 +64,7 @@ _MODULES = {
     "SampleStream": "shardmill.train.stream",
     "Collate": "shardmill.train.collate",
     "num_items": "shardmill.train.collate",
+    "ContextSplit": "shardmill.train.context",
     **dict.fromkeys(_MASKS.split(), "shardmill.train.attention"),
     "Mix": "shardmill.train.mix",
     "ShardmillError": "shardmill.errors",
@@ -73,6 +75,7 @@ _MODULES = {
 
 __all__ = [
     "Collate",
+    "ContextSplit",
     "Mix",
     "NothingKept",
     "PackedDataset",

@@ -92,7 +92,7 @@ def test_a_dummy_image_stands_where_there_is_none(reader: Any) -> None:
     grids = batch["image_grid_thw"]
     assert len(grids) == 1 + len(seen.pack.media)
     assert batch["pixel_values"].dtype == torch.bfloat16
-    assert batch["n_images_per_sample"].tolist() == [0, len(seen.pack.media)]
+    assert batch["n_images_per_sample"].tolist() == [1, len(seen.pack.media)]
     image_id = reader.processor.image_token_id
     merged = (grids.prod(dim=1) // 4).sum()
     assert (batch["input_ids"] == image_id).sum() == merged

@@ -14,8 +14,10 @@ It needs no package beside torch:
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,12 @@ from shardmill.errors import ConfigError, need
 from shardmill.model.tokenrow import TokenRow
 from shardmill.packing.build import NO_LABEL, BuildSpec, build_pack
 from shardmill.train.collate import Collate
+from shardmill.train.context import ContextSplit
 from shardmill.train.documents import TrainPack
 
 # Towers of transformers 5 pass their images and windows on in one call if they read "flash".
 NAME = "shardmill_flash"
+ULYSSES = "shardmill_flash_ulysses"
 # Masks made of nothing but these are what `cu_seqlens`, causality and a window already say.
 PLAIN = {
     "causal_mask_function",
@@ -46,28 +50,33 @@ FLEX_FROM = 4096
 PROBE = 16
 
 
-def attention() -> str:
+def attention(group: Any = None) -> str:
     """Register an attention that keeps documents apart; returns its name.
 
         model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=sm.attention())
 
     Text and vision towers, forward and backward. A model whose attention it cannot compute (a soft
-    cap, sinks) is a `ConfigError` when it runs.
+    cap, sinks) is a `ConfigError` when it runs. With a `group` of torch.distributed, whose ranks
+    share each row (`ContextSplit("ulysses", ...)`), each rank attends over the whole row with its
+    share of the heads.
     """
     hf = need("transformers", extra="train")
     masks = need("transformers.masking_utils", extra="train")
     models = need("transformers.modeling_utils", extra="train")
-    hf.AttentionInterface.register(NAME, _attend)
-    masks.AttentionMaskInterface.register(NAME, _mask)
+    name = NAME if group is None else ULYSSES
+    attend_in = _attend if group is None else partial(_attend_ulysses, group)
+    hf.AttentionInterface.register(name, attend_in)
+    masks.AttentionMaskInterface.register(name, _mask)
     loading = models.lazy_import_flash_attention
     if not hasattr(loading, "skips"):
         # Of a name with "flash" in it transformers would load a package or a kernel from its hub.
         def load(implementation: str | None, *args: Any, **options: Any) -> Any:
-            return None if implementation == NAME else loading(implementation, *args, **options)
+            is_ours = implementation in (NAME, ULYSSES)
+            return None if is_ours else loading(implementation, *args, **options)
 
-        load.skips = NAME  # type: ignore[attr-defined]
+        load.skips = True  # type: ignore[attr-defined]
         models.lazy_import_flash_attention = load
-    return NAME
+    return name
 
 
 def _mask(**given: Any) -> Any:
@@ -144,6 +153,55 @@ def _attend(
         q, k, v, cu_seq_lens_q, longest, causal=causal, scale=scaling, window=sliding_window
     )
     return out.view(batch, size, heads, -1), None
+
+
+def _attend_ulysses(
+    group: Any,
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over the whole row, of which each rank of the group has one part."""
+    world, heads, size = group.size(), query.shape[1], query.shape[2]
+    shared = math.lcm(key.shape[1], world)
+    if heads % shared:
+        raise ConfigError(
+            f"{heads} heads with {key.shape[1]} of keys cannot be shared by {world} ranks: take a "
+            "context split among fewer"
+        )
+    if attention_mask is not None or cu_seq_lens_q is None:
+        raise ConfigError(
+            'this attention takes batches of sm.Collate("transformers", context=...) as they are, '
+            "for models that need no mask beside causality, documents and windows"
+        )
+    torch._assert_async(cu_seq_lens_q[-1] == world * query.shape[0] * size)
+    key, value = (t.repeat_interleave(shared // t.shape[1], 1) for t in (key, value))
+    query, key, value = (_exchange(t, 1, 2, group) for t in (query, key, value))
+    out, _ = _attend(module, query, key, value, None, cu_seq_lens_q=cu_seq_lens_q, **options)
+    return _exchange(out, 1, 2, group), None
+
+
+def _exchange(given: torch.Tensor, cut: int, join: int, group: Any) -> torch.Tensor:
+    # Rank r gets the r-th piece along one axis from all ranks, joined along the other.
+    sent = torch.stack(given.chunk(group.size(), cut))
+    return torch.cat(_AllToAll.apply(sent, group).unbind(), join)
+
+
+class _AllToAll(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, sent: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        got = torch.empty_like(sent)
+        torch.distributed.all_to_all_single(got, sent, group=group)
+        return got
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _AllToAll.apply(gradient.contiguous(), ctx.group), None
 
 
 def _is_block_mask(mask: Any) -> bool:
@@ -286,6 +344,10 @@ def _document_ids(batch: Any) -> torch.Tensor:
     if not name:
         return (batch["positions"] == 0).flatten().cumsum(0).view(ids.shape)
     ends = batch[name].to(ids.device)
+    if ends[-1] != ids.numel():
+        raise ConfigError(
+            "the batch is one part of a row that is split: a mask is made of the whole"
+        )
     places = torch.arange(ids.numel(), device=ids.device)
     return torch.searchsorted(ends[1:].contiguous(), places, right=True).view(ids.shape)
 
@@ -324,37 +386,65 @@ def check_batch(model: Any, batch: Any) -> None:
 
     `batch` is one of `collate="transformers"`, or the loader, whose state stays as it is. Two short
     documents are made of its tokens, the first is then changed, and what the model says of the
-    second must stay as it was. With sharded weights all ranks must call it.
+    second must stay as it was. With sharded weights all ranks must call it, as with a context
+    split: there a document must also see its beginning on another rank.
 
         sm.check_batch(model, loader)
     """
+    context = None
     if isinstance(batch, DataLoader):
         packs = getattr(batch.dataset, "packs", batch.dataset)
-        batch = getattr(batch.dataset, "collate", batch.collate_fn)([packs[0]])
+        collate = getattr(batch.dataset, "collate", batch.collate_fn)
+        if (context := getattr(collate, "context", None)) is not None:
+            collate = replace(collate, context=None)  # so that all ranks take the same words
+        batch = collate([packs[0]])
     if not isinstance(batch, Mapping) or "seq_idx" not in batch:
         raise ConfigError('this is no batch of collate="transformers", which alone can be tried')
+    if "shift_labels" in batch:
+        raise ConfigError("of rows that are split the loader must be given, not one part")
     labels = batch["labels"].flatten()
     ids = batch["input_ids"].flatten()[labels != NO_LABEL]
     if not len(ids):
         ids = batch["input_ids"].flatten()
-    words = np.resize(ids[: 3 * PROBE].cpu().numpy(), 3 * PROBE).reshape(3, PROBE)
+    # The first rank has the first document and the head of the second, which fills the others.
+    size = PROBE if context is None else PROBE * (2 * context.world - 1)
+    words = np.resize(ids[: 3 * size].cpu().numpy(), 3 * size).reshape(3, size)
     words[1] = np.where(words[1] == words[0], np.roll(words[0], 1), words[1])
-    first, other = (_logits(model, batch, [words[i], words[2]]) for i in range(2))
-    seen = (first[PROBE:] - other[PROBE:]).abs().max()
+    trial = partial(_logits, model, batch, context)
+    logits, is_second = trial([words[0, :PROBE], words[2]])
+    seen = (logits - trial([words[1, :PROBE], words[2]])[0])[is_second].abs().max()
     # The same numbers in the same places: only kernels that mix rows may differ, by a rounding.
-    if not seen <= torch.finfo(first.dtype).eps * first.abs().max():
-        config = getattr(model, "config", None)
-        found = getattr(config, "_attn_implementation", None)
+    rounding = torch.finfo(logits.dtype).eps * logits.abs().max()
+    is_alone = False
+    if context is not None:
+        other = np.where(words[0] == words[2], words[1], words[0])
+        other[PROBE:] = words[2, PROBE:]
+        moved = (logits - trial([words[0, :PROBE], other])[0]).abs().max()
+        found = torch.stack([seen - rounding, (rounding - moved) if context.rank else -moved])
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        seen, is_alone = found[0] + rounding, bool(found[1] >= 0)
+    config = getattr(model, "config", None)
+    name = f"{type(model).__name__} (attention {getattr(config, '_attn_implementation', None)!r})"
+    if is_alone:
         raise ConfigError(
-            f"documents of a pack see each other in {type(model).__name__} (attention {found!r}): "
-            f"changing one moves the logits of the next by {float(seen):.2g}; load the model with "
-            "attn_implementation=sm.attention(), or plan with --max-documents 1"
+            f"a document does not see its beginning on another rank in {name}: load the model with "
+            "attn_implementation=sm.attention(group), of the ranks that share a row"
+        )
+    if not seen <= rounding:
+        raise ConfigError(
+            f"documents of a pack see each other in {name}: changing one moves the logits of the "
+            f"next by {float(seen):.2g}; load the model with attn_implementation=sm.attention(), "
+            "or plan with --max-documents 1"
         )
 
 
-def _logits(model: Any, batch: Mapping[str, Any], documents: list[Any]) -> torch.Tensor:
+def _logits(
+    model: Any, batch: Mapping[str, Any], context: ContextSplit | None, documents: list[Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # What the model says of two documents, and which places are those of the second.
     rows = [TokenRow(key="", ids=np.asarray(ids, np.int64)) for ids in documents]
-    made = Collate("transformers")([TrainPack(0, build_pack(rows, BuildSpec()), {})])
+    collate = Collate("transformers", context=context)
+    made = collate([TrainPack(0, build_pack(rows, BuildSpec()), {})])
     if batch["position_ids"].ndim == 3:
         made["position_ids"] = made["position_ids"].expand(len(batch["position_ids"]), 1, -1)
     made = {name: made[name] for name in made if name in batch and name != "labels"}
@@ -367,6 +457,6 @@ def _logits(model: Any, batch: Mapping[str, Any], documents: list[Any]) -> torch
     model.eval()
     try:
         with torch.no_grad():
-            return model(**made).logits[0]
+            return model(**made).logits[0], made["seq_idx"][0] == 1
     finally:
         model.train(was_training)

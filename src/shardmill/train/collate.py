@@ -16,12 +16,18 @@ transformers read them: those of the text, by which they find the documents, in 
 axes; elsewhere [3, B, S]. Padding at the end is a document of its own. No batch has a dense mask:
 `attention.dense_mask` makes one on the device.
 
+With a `context` split a rank gets its places of the row, in whatever has a value for each: ids,
+labels, positions, `seq_idx`, `document_ids`, `loss_mask`. Labels are shifted before the row is cut,
+so that the last place of a part predicts the first of the next one; models of transformers find
+them as `shift_labels`. Ends and lengths of documents stay those of the whole row.
+
 Media are joined over all packs, under the names of the processor. With `num_chunks` they come as
 `media_chunks`, a list of dicts, one for each micro-batch of a pipeline.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +38,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, need
 from shardmill.packing.build import NO_LABEL, Pack
+from shardmill.train.context import IN_ORDER, ContextSplit
 from shardmill.train.documents import TrainPack, join_tensors
 
 # As NeMo fills up its tables of lengths.
@@ -40,6 +47,8 @@ IMAGE = 1
 COUNTED = {"image": "n_images_per_sample", "video": "n_videos_per_sample"}
 # What processors call the kind of each token; Gemma 3 finds its images by them.
 TYPE_IDS = ("mm_token_type_ids", "token_type_ids")
+# Where documents end in the row, in the words of the trainers that do not split rows themselves.
+ENDS = ("cu_seqlens_padded", "cu_seqlens", "cu_seq_lens_q")
 # Pixels of a side of the dummy image: the smallest that common processors take.
 SIDE = 56
 
@@ -78,7 +87,7 @@ class Trainer:
 
     `flat`: all packs in one row. `shifted`: labels are. `text_row`: text positions stand in front
     of mRoPE's axes. `names` are its words for ours, `attention` gives what tells documents apart,
-    `finish` makes the batch of all that.
+    `finish` makes the batch of all that. `splits`: it shares rows among ranks itself.
     """
 
     flat: bool
@@ -87,6 +96,7 @@ class Trainer:
     names: Mapping[str, str]
     attention: Callable[[Sequence[BatchRow]], dict[str, Any]]
     counted: bool = False
+    splits: bool = False
     finish: Callable[[dict[str, Any]], Any] = dict
 
 
@@ -97,7 +107,8 @@ class Collate:
     A batch is padded with `pad_id` to the longest row, rounded up to `multiple_of`, or to a fixed
     `length`; what does not fit raises `ConfigError`. Floats of media become `media_dtype`. `dummy`
     is an image for batches that have none; `loader` sets it if there is a processor. `num_chunks`
-    splits the media of a batch for the micro-batches of a pipeline.
+    splits the media of a batch for the micro-batches of a pipeline. `context` is this rank's part
+    of each row; the row is padded to what can be split.
 
         collate = sm.Collate("transformers", multiple_of=128)
         loader = sm.loader("packs.plan", "tokens", collate=collate)
@@ -110,6 +121,7 @@ class Collate:
     media_dtype: torch.dtype | None = None
     dummy: DummyImage | None = None
     num_chunks: int | None = None
+    context: ContextSplit | None = None
 
     def __post_init__(self) -> None:
         if self.trainer not in TRAINERS:
@@ -123,6 +135,22 @@ class Collate:
             raise ConfigError(f"media_dtype is a type of torch, got {self.media_dtype!r}")
         if self.num_chunks is not None and TRAINERS[self.trainer].flat:
             raise ConfigError(f"{self.trainer} batches have one row: num_chunks cannot split it")
+        if self.context is None:
+            return
+        if TRAINERS[self.trainer].splits:
+            raise ConfigError(
+                f"{self.trainer} splits rows among its ranks itself: leave out context"
+            )
+        if not TRAINERS[self.trainer].shifted and self.context.kind not in IN_ORDER:
+            raise ConfigError(
+                f"models of {self.trainer} take parts in the order of the row: context "
+                f"{' or '.join(IN_ORDER)}, got {self.context.kind}"
+            )
+        if self.length is not None and self.length % self.context.multiple:
+            raise ConfigError(
+                f"length {self.length} cannot be split as {self.context.kind} among "
+                f"{self.context.world} ranks: take a multiple of {self.context.multiple}"
+            )
 
     def for_processor(self, processor: Any) -> Collate:
         """Return this with the dummy image of a processor that takes images."""
@@ -132,8 +160,6 @@ class Collate:
 
     def __call__(self, packs: Sequence[TrainPack]) -> Any:
         """Return the batch."""
-        if not packs:
-            raise ConfigError("a batch needs at least one pack")
         trainer = TRAINERS[self.trainer]
         if not packs or not all(isinstance(pack, TrainPack) for pack in packs):
             raise ConfigError("a batch is made of packs, and of one at least")
@@ -153,12 +179,16 @@ class Collate:
             batch[type_ids] = _stack([row.modality for row in rows])
         batch |= trainer.attention(rows)
         batch |= self._media(rows, trainer)
+        if self.context is not None:
+            batch = _part(batch, rows, self.context, trainer)
         return trainer.finish({trainer.names.get(name, name): v for name, v in batch.items()})
 
     def _size(self, lengths: Sequence[int]) -> int:
         longest = max(1, *lengths)
         if self.length is None:
-            return -(-longest // self.multiple_of) * self.multiple_of
+            split = 1 if self.context is None else self.context.multiple
+            multiple = math.lcm(self.multiple_of, split)
+            return -(-longest // multiple) * multiple
         if longest > self.length:
             room = 0 if self.dummy is None else len(self.dummy.ids)
             raise ConfigError(
@@ -170,6 +200,7 @@ class Collate:
         return self.length
 
     def _with_dummy(self, row: BatchRow) -> BatchRow:
+        # Each row, since whoever cuts a batch into micro-batches must find one in all of them.
         if self.dummy is None or row.tensors:
             return row
         size = len(self.dummy.ids)
@@ -178,6 +209,7 @@ class Collate:
             lengths=np.append(row.lengths, size),
             padded=np.append(row.padded, size),
             tensors=self.dummy.tensors,
+            counts={**row.counts, COUNTED["image"]: len(self.dummy.tensors) > 0},
         )
 
     def _media(self, rows: Sequence[BatchRow], trainer: Trainer) -> dict[str, Any]:
@@ -276,6 +308,26 @@ def _filled_up(row: BatchRow, size: int, pad_id: int) -> BatchRow:
         lengths=np.append(row.lengths, 0),
         padded=np.append(row.padded, rest),
     )
+
+
+def _part(
+    batch: dict[str, Any], rows: Sequence[BatchRow], context: ContextSplit, trainer: Trainer
+) -> dict[str, Any]:
+    if any(row.tensors for row in rows):
+        raise ConfigError(
+            "a row with pixels cannot be split: images are put in before. Leave out context, and "
+            "split what the model has embedded by ContextSplit.places"
+        )
+    if not trainer.shifted:
+        ahead = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=NO_LABEL)
+        batch = {**batch, "shift_labels": ahead}
+    ends = next(batch[name] for name in ENDS if name in batch)
+    places = torch.from_numpy(context.places(ends.diff().numpy().astype(np.int64)))
+    return {
+        # What tells of documents has one axis, what has a value for each place has more.
+        name: value[..., places] if isinstance(value, torch.Tensor) and value.ndim > 1 else value
+        for name, value in batch.items()
+    }
 
 
 def _stack(rows: Sequence[NDArray[Any]]) -> torch.Tensor:
@@ -378,11 +430,14 @@ TRAINERS: Mapping[str, Trainer] = {
         flat=False,
         names={"input_ids": "input", "position_ids": "positions"},
         attention=_one_axis,
+        splits=True,
         finish=_torchtitan,
     ),
     "megatron": Trainer(flat=True, names={"input_ids": "tokens"}, attention=_megatron),
-    "nemo": Trainer(flat=False, text_row=True, names={}, attention=_transformers, counted=True),
-    "nemo-thd": Trainer(flat=False, names={}, attention=_nemo_thd, counted=True),
+    "nemo": Trainer(
+        flat=False, text_row=True, names={}, attention=_transformers, counted=True, splits=True
+    ),
+    "nemo-thd": Trainer(flat=False, names={}, attention=_nemo_thd, counted=True, splits=True),
 }
 
 

@@ -118,6 +118,11 @@ def loader(
         options = {"pin_memory": True, **options}
     if isinstance(plan, str | os.PathLike) and Path(plan).suffix == ".toml":
         plan = Mix.open(plan)
+    if getattr(collate, "context", None) is not None and (rank is None or world is None):
+        raise ConfigError(
+            "ranks that share a row read the same packs: give the loader rank and world of the "
+            "data-parallel group, which are not those of the context split"
+        )
     if isinstance(plan, Mix):
         _refuse("a mix never ends", remainder=remainder != "borrow")
         _refuse("a mix is read by workers", threads=threads)
