@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -116,6 +116,41 @@ def test_a_server_says_how_long_to_wait() -> None:
     with answering(answer) as (url, _):
         download(f"{url}/x", 1000, QUICK, hosts_of(url), sleep=pauses.append)
     assert pauses == [7.0]
+
+
+def test_odd_numbers_of_a_server_cost_one_sample() -> None:
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        # A superscript is a digit to `isdigit`, and no number.
+        headers = {"Retry_After": "\xb2"} if handler.path == "/wait" else {"Location": "ftp://h/x"}
+        send(handler, 503 if handler.path == "/wait" else 302, **headers)
+
+    with answering(answer) as (url, _):
+        assert reason_of(f"{url}/wait").reason == "http 503"
+        assert reason_of(f"{url}/moved").reason == "http 302"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"y"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=["head", "continue", "chunk", "trailers"],
+)
+def test_no_part_of_an_answer_may_go_on_for_ever(parts: tuple[bytes, bytes]) -> None:
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        with suppress(OSError):
+            handler.wfile.write(parts[0])
+            while True:
+                handler.wfile.write(parts[1])
+                time.sleep(0.01)
+
+    with answering(answer) as (url, _):
+        slow = Patience(timeout_s=5, total_s=0.2, num_tries=1)
+        with pytest.raises(SampleError, match="time-out"):
+            download(f"{url}/x", 1000, slow, hosts_of(url))
 
 
 def test_silence_and_slowness_are_time_outs() -> None:

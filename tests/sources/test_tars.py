@@ -204,6 +204,14 @@ def test_own_documents_are_left_alone() -> None:
     assert fields == row
 
 
+def test_numbers_without_end_are_texts() -> None:
+    digits = "9" * 5000
+    fields, _ = row_fields(
+        "k", {"cls": memoryview(digits.encode()), f"{digits}.jpg": memoryview(b"x")}
+    )
+    assert fields["cls"] == digits and fields["image"] == f"{digits}.jpg"
+
+
 def test_other_members() -> None:
     given = members(cls=b"17\n", html=b"<p>", npy=b"\x93NUMPY", index=b"x", txt=b"")
     assert row_fields("k", given)[0] == {

@@ -22,6 +22,7 @@ that share its lane.
 from __future__ import annotations
 
 import http.client
+import io
 import os
 import random
 import socket
@@ -33,7 +34,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -46,6 +47,8 @@ from shardmill.storage.path import plain_url
 
 TRANSIENT = ("http 408", "http 425", "http 429", "http 5", "time-out", "no connection")
 CHUNK_BYTES = 1 << 18
+MAX_DETAIL = 300  # of what a server says
+MAX_ADDRESSES = 4  # that are tried: a name may have thousands, of which none answers
 NUM_LANES = 8  # so that threads are bounded, however many hosts there are
 PER_HOST = 8
 PER_HOST_VARIABLE = "SHARDMILL_PER_HOST"
@@ -107,40 +110,43 @@ def _try(url: str, max_bytes: int, patience: Patience, hosts: frozenset[str]) ->
     deadline_s = time.monotonic() + patience.total_s
     request = urllib.request.Request(_quoted(url), headers=HEADERS)
     try:
-        with _opener(hosts).open(request, timeout=patience.timeout_s) as answer:
-            return _read(answer, max_bytes, deadline_s)
+        opener = _opener(hosts, deadline_s)
+        with opener.open(request, timeout=patience.timeout_s) as answer:
+            return _read(answer, max_bytes)
     except urllib.error.HTTPError as error:
-        with error:
-            raise _refusal(error) from None
+        error.close()
+        raise _refusal(error) from None
     except TimeoutError as error:
         raise _Trouble("time-out", str(error) or "no answer in time", passes=True) from None
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         raise _connection_trouble(error) from None
 
 
-def _read(answer: Any, max_bytes: int, deadline_s: float) -> bytes:
-    said = answer.headers.get("Content-Length", "")
-    if said.isdigit() and int(said) > max_bytes:
+def _read(answer: Any, max_bytes: int) -> bytes:
+    said = _digits(answer.headers.get("Content-Length"))
+    if said and int(said) > max_bytes:
         raise _Trouble("too large", f"{said} bytes, the limit is {max_bytes}", passes=False)
     chunks, num_bytes = [], 0
-    # read1 returns what is there, so that a server which trickles cannot hold us for ever.
     while chunk := answer.read1(CHUNK_BYTES):
         chunks.append(chunk)
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
             raise _Trouble("too large", f"more than the limit of {max_bytes}", passes=False)
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"too slow: {num_bytes} bytes when the time was over")
-    if said.isdigit() and num_bytes != int(said):
+    if said and num_bytes != int(said):
         raise http.client.IncompleteRead(b"", int(said) - num_bytes)
     return b"".join(chunks)
 
 
 def _refusal(error: urllib.error.HTTPError) -> _Trouble:
     reason = f"http {error.code}"
-    wait = error.headers.get("Retry-After", "") if error.headers else ""
-    pause_s = float(wait) if wait.isdigit() else 0.0
-    return _Trouble(reason, str(error.reason), passes=is_transient(reason), pause_s=pause_s)
+    wait = _digits(error.headers.get("Retry-After") if error.headers else None)
+    detail = f"{error.reason!s:.{MAX_DETAIL}}"
+    return _Trouble(reason, detail, passes=is_transient(reason), pause_s=float(wait or 0))
+
+
+def _digits(value: str | None) -> str:
+    """Return the header of a number, "" for anything else; `isdigit` also means a superscript."""
+    return value if value and value.isascii() and value.isdigit() else ""
 
 
 def _connection_trouble(error: Exception) -> _Trouble:
@@ -150,7 +156,8 @@ def _connection_trouble(error: Exception) -> _Trouble:
     # A name that does not exist, or a certificate that is wrong, will be so in a second as well.
     unknown = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
     lasting = unknown or isinstance(cause, ssl.SSLCertVerificationError | ValueError)
-    return _Trouble("no connection", f"{type(cause).__name__}: {cause}", passes=not lasting)
+    detail = f"{type(cause).__name__}: {cause}"
+    return _Trouble("no connection", f"{detail:.{MAX_DETAIL}}", passes=not lasting)
 
 
 def _quoted(url: str) -> str:
@@ -170,10 +177,40 @@ def _connect(hosts: frozenset[str], address: tuple[str, int], *options: Any) -> 
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     numbers = [str(place[0]) for *_, place in found]
     check_address(host, port, numbers, hosts)
-    for number in numbers[:-1]:
+    *others, last = numbers[:MAX_ADDRESSES]
+    for number in others:
         with suppress(OSError):
             return socket.create_connection((number, port), *options)
-    return socket.create_connection((numbers[-1], port), *options)
+    return socket.create_connection((last, port), *options)
+
+
+class _Until(io.RawIOBase):
+    """What a connection sends until the time is over: heads, sizes of chunks and trailers, too.
+
+    The time-out of a socket begins anew with each byte, so that a server which trickles, or which
+    never stops to say that it will go on, could hold us for ever.
+    """
+
+    def __init__(self, raw: Any, deadline_s: float) -> None:
+        self._raw, self._deadline_s = raw, deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if time.monotonic() > self._deadline_s:
+            raise TimeoutError("too slow: the time was over before all had arrived")
+        return self._raw.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _answer(deadline_s: float, *options: Any, **more: Any) -> http.client.HTTPResponse:
+    answer = http.client.HTTPResponse(*options, **more)
+    answer.fp = io.BufferedReader(_Until(answer.fp.detach(), deadline_s))
+    return answer
 
 
 class _Judged(urllib.request.AbstractHTTPHandler):
@@ -182,19 +219,22 @@ class _Judged(urllib.request.AbstractHTTPHandler):
     Certificates are those of the name: only where the connection leads is decided here.
     """
 
-    def __init__(self, hosts: frozenset[str]) -> None:
+    def __init__(self, hosts: frozenset[str], deadline_s: float) -> None:
         super().__init__()
-        self._hosts = hosts
+        self._hosts, self._deadline_s = hosts, deadline_s
 
     def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+        is_proxied = req.has_proxy() or req._tunnel_host
+        if is_proxied:
+            check_proxied(req.full_url, self._hosts)
+
         def connection(*where: Any, **how: Any) -> Any:
             made = http_class(*where, **how)
-            made._create_connection = partial(_connect, self._hosts)
+            made.response_class = partial(_answer, self._deadline_s)
+            if not is_proxied:
+                made._create_connection = partial(_connect, self._hosts)
             return made
 
-        if req.has_proxy() or req._tunnel_host:
-            check_proxied(req.full_url, self._hosts)
-            return super().do_open(http_class, req, **options)
         return super().do_open(connection, req, **options)
 
 
@@ -206,14 +246,13 @@ class _Https(_Judged, urllib.request.HTTPSHandler):
     pass
 
 
-@lru_cache(maxsize=8)
-def _opener(hosts: frozenset[str]) -> urllib.request.OpenerDirector:
+def _opener(hosts: frozenset[str], deadline_s: float) -> urllib.request.OpenerDirector:
     # Not `build_opener`: a redirect must not lead to ftp:// or file://.
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        _Http(hosts),
-        _Https(hosts),
+        _Http(hosts, deadline_s),
+        _Https(hosts, deadline_s),
         urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),

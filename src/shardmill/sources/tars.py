@@ -46,6 +46,7 @@ TEXTS = ("txt", "caption", "text")
 NUMBERS = ("cls", "cls2", "index", "inx", "id")
 OTHER_TEXTS = ("html", "htm", "md", "prompt", "url", "key", "lang", "transcript")
 MAX_SAMPLE_BYTES = 1 << 31
+MAX_DIGITS = 18
 ROWS_AHEAD = 32  # fetched together, where a tar is remote
 
 
@@ -209,8 +210,8 @@ def _add_field(fields: dict[str, Any], ext: str, content: bytes) -> None:
     if ext in TEXTS:
         fields["text"] = text
     elif ext in NUMBERS:
-        number = text.strip()
-        fields[ext] = int(number) if number.removeprefix("-").isdecimal() else number
+        number = _whole(text.strip())
+        fields[ext] = text.strip() if number is None else number
     else:
         fields[ext] = text
 
@@ -245,5 +246,11 @@ def _name_media(
 
 def _number(ext: str) -> int:
     # "10.jpg" comes after "2.jpg", though writers that sort names put it before.
-    head = ext.partition(".")[0]
-    return int(head) if head.isdecimal() else -1
+    number = _whole(ext.partition(".")[0])
+    return -1 if number is None else number
+
+
+def _whole(text: str) -> int | None:
+    # Python refuses to read thousands of digits, and nothing has as many.
+    is_number = len(text) <= MAX_DIGITS and text.removeprefix("-").isdecimal()
+    return int(text) if is_number else None
