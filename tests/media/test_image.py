@@ -240,6 +240,20 @@ def test_what_is_no_image_says_why(content: bytes, reason: str) -> None:
         decode_image(content)
 
 
+def test_scans_and_tiles_without_end_are_refused_before_they_cost_time_or_memory() -> None:
+    jpeg = saved(solid("RGB", "red"), "JPEG", progressive=True)
+    scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    assert decode_image(jpeg[:-2] + scan * 3 + jpeg[-2:]).shape == (24, 40, 3)
+    with pytest.raises(SampleError, match="scans, the limit"):
+        decode_image(jpeg[:-2] + scan * 300 + jpeg[-2:])
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 322: 20000, 323: 20000, 324: 8, 325: 99}
+    entries = b"".join(pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    packed = zlib.compress(bytes(1000)).ljust(100)
+    tiff = b"II*\0" + pack("<I", 8 + len(packed)) + packed + pack("<H", len(tags)) + entries
+    with pytest.raises(SampleError, match="in one tile"):
+        decode_image(tiff + bytes(4))
+
+
 def test_damage_anywhere_is_a_reason_and_never_a_crash() -> None:
     rng = np.random.default_rng(0)
     for name in ("cat.jpg", "coins.png", "coffee.webp"):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -37,6 +38,10 @@ Content = bytes | memoryview
 Order: TypeAlias = Callable[[tuple[int, int], tuple[int, int]], bool]
 
 MAX_PIXELS = 1 << 27  # 384 MB as RGB
+# A progressive JPEG has about ten; each costs as much time as all pixels, and hardly a byte.
+MAX_SCANS = 256
+START_OF_SCAN = b"\xff\xda"  # inside of a scan, a zero follows each 0xff
+TILE_TAGS = (322, 323)  # width and height of the tiles of a TIFF
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 ORIENTATION_TAG = 0x0112
 EXIF_MARK = b"Exif\0\0"
@@ -70,6 +75,9 @@ def decode_image(
         detail = f"{medium.size.width} x {medium.size.height}, the limit is {MAX_PIXELS}"
         raise SampleError("too many pixels", detail)
     if medium.ext == "jpg":
+        num_scans = bytes(content).count(START_OF_SCAN)
+        if num_scans > MAX_SCANS:
+            raise SampleError("broken image", f"{num_scans} scans, the limit is {MAX_SCANS}")
         pixels = _decode_plain_jpeg(content, decoding)
         if pixels is not None:
             return pixels
@@ -203,6 +211,9 @@ def _decode_any(content: Content, decoding: Decoding, allow_truncated: bool) -> 
     # Pillow knows this as a setting of the process; a stage has one value for all its threads.
     files.LOAD_TRUNCATED_IMAGES = allow_truncated
     with _open_with_pillow(content) as image:
+        sides = (getattr(image, "tag_v2", {}).get(tag) for tag in TILE_TAGS)
+        if prod(side for side in sides if isinstance(side, int)) > MAX_PIXELS:
+            raise SampleError("too many pixels", f"in one tile, the limit is {MAX_PIXELS}")
         image.load()
         if decoding.orientation == "apply":
             image = ops.exif_transpose(image)
