@@ -450,6 +450,19 @@ def test_a_file_that_claims_absurdly_many_rows_is_refused_before_they_are_cut(
         next(TableSource(files=(str(tmp_path / "a.arrow"),)).parts(None))
 
 
+@pytest.mark.parametrize("column", ["text", "list"])
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    monkeypatch.setattr("shardmill.sources.tables.MAX_UNPACKED", 1 << 20)
+    nulls = pa.array([[None] * 200_000], pa.list_(pa.int64()))
+    values = {"text": pa.array(["x" * (2 << 20)]), "list": nulls}
+    table = pa.table({column: values[column]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(FormatError, match=r"a\.parquet: .*row group 0, column .* unpacks"):
+        list(Cursors().at(tmp_path / "a.parquet", 0, 1))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_broken_arrow_and_parquet_files_end_in_rejects_or_name_themselves(
     tmp_path: Path, seed: int

@@ -78,6 +78,7 @@ NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 MAPPED_BYTES = 256 << 20  # a smaller file is read in less time than a process takes to start
 MAX_ROW_BYTES, MAX_BATCH_BYTES = 64 << 20, 256 << 20
+MAX_UNPACKED, MAX_UNPACKED_RATIO = 1 << 30, 64  # of a column of a row group of a parquet file
 BATCH_ROWS = 32  # made Python values at a time; rows may hold whole images
 # Rows that are all alike take hardly a byte, but a file may not claim them without end.
 MANY_ROWS, MAX_ROWS_PER_BYTE = 1 << 24, 64
@@ -560,13 +561,22 @@ def _parquet_batches(path: Path, first: int) -> tuple[Iterator[Any], int]:
 
 
 def _group_batches(file: Any, group: int) -> Iterator[Any]:
-    """Yield the batches of a row group; few rows at a time if each may be as long as all of it."""
+    """Yield the batches of a row group; few rows at a time if each may be as long as all of it.
+
+    A page is unpacked whole, and a list of nulls takes no bytes in it: kilobytes could become
+    gigabytes before there is a row to look at.
+    """
     chunks = file.metadata.row_group(group)
-    repeated = [
-        chunk.total_uncompressed_size
-        for chunk in map(chunks.column, range(chunks.num_columns))
-        if chunk.has_dictionary_page
-    ]
+    repeated = []
+    for chunk in map(chunks.column, range(chunks.num_columns)):
+        num_nested = chunk.num_values if chunk.num_values > chunks.num_rows else 0
+        num_bytes = max(chunk.total_uncompressed_size, 8 * num_nested)
+        if num_bytes > max(MAX_UNPACKED, MAX_UNPACKED_RATIO * chunk.total_compressed_size):
+            where = f"row group {group}, column {chunk.path_in_schema:.60}"
+            packed = f"{chunk.total_compressed_size:,} bytes"
+            raise SampleError("cannot be read", f"{where} unpacks {packed} to {num_bytes:,}")
+        if chunk.has_dictionary_page:
+            repeated.append(chunk.total_uncompressed_size)
     # Writers give up a dictionary of more than a megabyte or so.
     count = min(BATCH_ROWS, 1 + MAX_BATCH_BYTES // max([1, *repeated]))
     return iter(file.iter_batches(count, row_groups=[group], use_threads=False))
