@@ -403,3 +403,59 @@ def test_where_nothing_has_a_checksum_another_time_is_another_input(tmp_path: Pa
     os.utime(tmp_path / "raw" / "0.tar", ns=(1, 1))
     with pytest.raises(StaleError, match=r"changed: .*0\.tar"):
         run_stage(stage, tmp_path / "out", workers=0)
+
+
+def write_rows(path: Path, word: str) -> None:
+    """Write a table whose size and time do not tell what it holds."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pylist([{"text": f"{word} {n}"} for n in range(4)])
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, compression="none")
+    os.utime(path, ns=(10**18, 10**18))
+
+
+def test_a_file_that_changes_between_units_with_its_old_size_and_time_is_noticed(
+    tmp_path: Path,
+) -> None:
+    raw, out = tmp_path / "rows.parquet", tmp_path / "out"
+    options: dict[str, Any] = {"shape": "text", "per_shard": 1, "workers": 0}
+    write_rows(raw, "aaaa")
+    sm.ingest(raw, out, part="1/2", **options)
+    write_rows(raw, "bbbb")
+    with pytest.raises(StaleError, match="size and time of before: touch"):
+        sm.ingest(raw, out, **options)
+    assert not (out / "manifest.json").exists()
+    raw.touch()
+    sm.ingest(raw, out, **options)
+    texts = [sample.document.segments[0].text for sample in sm.open(out)]
+    assert texts == [f"bbbb {n}" for n in range(4)]
+
+
+def test_packs_know_their_tokens_by_what_they_hold(tmp_path: Path) -> None:
+    digests = []
+    for word in ("aaaa", "bbbb"):
+        home = tmp_path / word
+        home.mkdir()
+        (home / "texts.jsonl").write_text(json.dumps({"text": f"{word} {word}"}) + "\n")
+        sm.tokenize(home / "texts.jsonl", home / "tokens", workers=0)
+        sm.plan(home / "tokens", home / "packs.plan", capacity=64)
+        sm.pack(home / "tokens", home / "packs.plan", home / "packs", workers=0)
+        digests.append([unit.digest for unit in Ledger(home / "packs").read_units()])
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize("damaged", ["../raw.parquet", '"read": "', "missing file"])
+def test_check_covers_places_and_what_receipts_say_besides(tmp_path: Path, damaged: str) -> None:
+    out = tmp_path / "out"
+    if damaged == "missing file":
+        (tmp_path / "raw.jsonl").write_text('{"image": "gone.jpg", "caption": "x"}\n')
+        sm.ingest(tmp_path / "raw.jsonl", out, workers=0, max_skip_rate=1.0, allow_empty=True)
+    else:
+        write_rows(tmp_path / "raw.parquet", "aaaa")
+        sm.ingest(tmp_path / "raw.parquet", out, shape="text", workers=0)
+    path = out / ("units.jsonl" if "raw" in damaged else "receipts/000000.json")
+    at = path.read_bytes().index(damaged.encode()) + len(damaged) - (damaged != '"read": "')
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    assert sm.check(out).sound
+    path.write_bytes(content)
+    assert not sm.check(out).sound

@@ -24,7 +24,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
-from shardmill.model.codec import digest
+from shardmill.model.manifest import shards_digest
 from shardmill.model.sample import SEGMENT_KINDS, Origin
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, spans_of
@@ -60,10 +60,7 @@ def open_media(folder: Path) -> SampleDataset:
 
 def identity_of(folder: Path | None) -> str:
     """Return what stands for the content of a finished folder, in the digest of units."""
-    if folder is None:
-        return ""
-    manifest = open_manifest(folder)
-    return digest([manifest.stage_digest, manifest.units_digest])
+    return "" if folder is None else shards_digest(open_manifest(folder).shards)
 
 
 def parse_packed(raw: bytes | memoryview, key: str) -> dict[str, Any]:

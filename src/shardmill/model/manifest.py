@@ -105,7 +105,7 @@ class Manifest:
     """A finished dataset: the spec that made it, what it holds, and its shards in unit order.
 
     `content` is one of `model.stage.CONTENTS`; `reads` are the places that it was made from, by
-    role.
+    role. `receipts_digest` covers what receipts say besides: what is broken, and what was read.
     """
 
     content: str
@@ -118,6 +118,7 @@ class Manifest:
     skipped: Mapping[str, int]
     stats: Mapping[str, int]
     shards: tuple[ShardEntry, ...]
+    receipts_digest: str = ""
 
     @property
     def num_samples(self) -> int:
@@ -215,6 +216,7 @@ def build_manifest(
         stage_digest=record.digest,
         units_digest=digest([unit.digest for unit in units]),
         shards=tuple(shard for receipt in receipts for shard in receipt.shards),
+        receipts_digest=digest([[receipt.broken, receipt.read] for receipt in receipts]),
         **sum_counts(receipts),
     )
 
@@ -286,6 +288,7 @@ def manifest_from_plain(plain: Any, path: object) -> Manifest:
             skipped=_counts(plain["skipped"]),
             stats=_counts(plain["stats"]),
             shards=tuple(_shard_from_plain(shard) for shard in plain["shards"]),
+            receipts_digest=_text(plain["receipts_digest"]),
         )
         _check_counts(manifest)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

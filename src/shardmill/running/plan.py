@@ -239,8 +239,8 @@ def collect(
     """Write the manifest if every unit has its receipt; return it, or None.
 
     Raises `TooManySkips` if all units together are beyond the budget, `NothingKept` if there is
-    nothing in them. Whoever sees the last
-    receipt may do this, even several at once: the bytes are the same. What the listings do not
+    nothing in them, `StaleError` if units read different contents of one file. Whoever sees the
+    last receipt may do this, even several at once: the bytes are the same. What the listings do not
     show is looked for by name: of two parts that end together, the last one must see both.
     """
     record = stage_record(stage)
@@ -250,6 +250,7 @@ def collect(
         if receipt is None:
             return None
         receipts.append(receipt)
+    check_read(units, receipts)
     check_skips(ledger.out_dir, receipts, accepted.max_skip_rate)
     manifest = build_manifest(record, units, receipts)
     if not accepted.allow_empty:
@@ -259,6 +260,23 @@ def collect(
         stage.finish(manifest, ledger.out_dir)
     ledger.write_manifest(manifest)
     return manifest
+
+
+def check_read(units: Sequence[Unit], receipts: Sequence[Receipt]) -> None:
+    """Raise `StaleError` if units that read the same files found different contents in them.
+
+    So it is if a file was changed between two of them and got the size and time of before.
+    """
+    first: dict[tuple[str, ...], Receipt] = {}
+    for unit, receipt in zip(units, receipts):
+        other = first.setdefault(tuple(unit.places), receipt)
+        if unit.places and other.read != receipt.read:
+            place = unit.places[0]
+            raise StaleError(
+                f"{place} was changed between units {other.unit} and {receipt.unit}, and has the "
+                f"size and time of before: touch {place}, and run this again, which makes anew "
+                "what was made from other content"
+            )
 
 
 def check_skips(out_dir: Path, receipts: Sequence[Receipt], max_skip_rate: float) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, Filtered, FormatError, SampleError
-from shardmill.model.codec import digest
+from shardmill.model.manifest import shards_digest
 from shardmill.model.stage import Reject
 from shardmill.shards.arrays import (
     Arrays,
@@ -257,8 +257,7 @@ def join_codes(folder: Path) -> CodeJoin:
     if any(ROLE not in shard.files for shard in manifest.shards):
         raise ConfigError(f"{folder} holds no codes: make them with shardmill codes")
     paths = {shard.name: folder / shard.files[ROLE].path for shard in manifest.shards}
-    identity = digest([manifest.stage_digest, manifest.units_digest])
-    return CodeJoin(folder, identity, paths, reject_lists(folder))
+    return CodeJoin(folder, shards_digest(manifest.shards), paths, reject_lists(folder))
 
 
 def without_codes(reject: Reject) -> SampleError:

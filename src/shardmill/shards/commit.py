@@ -130,19 +130,22 @@ def checksum_files(places: Iterable[str]) -> str:
     for place in local:
         names = sorted(os.listdir(place)) if os.path.isdir(place) else [""]  # noqa: PTH112, PTH208
         for name in names:
-            found = _stat(f"{place}/{name}" if name else place)
-            checksum = _checksum_raw(*found) if found is not None else ""
+            path = f"{place}/{name}" if name else place
+            found = _stat(path)
+            checksum = _checksum_raw(path, *found) if found is not None else ""
             state.update(f"{name}\0{checksum}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest() if local else ""
 
 
-def _stat(path: str) -> tuple[str, int, int, int] | None:
+def _stat(path: str) -> tuple[int, ...] | None:
     try:
         info = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
         return None
     is_file = stat.S_ISREG(info.st_mode)
-    return (path, info.st_size, info.st_mtime_ns, info.st_ino) if is_file else None
+    # Who writes other bytes may set the old time, but not that of the change itself.
+    known = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+    return known if is_file else None
 
 
 @lru_cache(maxsize=256)

@@ -26,6 +26,7 @@ import xxhash
 from shardmill import humanize
 from shardmill.errors import ConfigError, StaleError, UnitFailed
 from shardmill.model.codec import Plain
+from shardmill.model.manifest import shards_digest
 from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
@@ -92,7 +93,7 @@ class Materialize:
         if self.format == "tar" and self.samples_dir is None:
             _refuse_media(opened)
         # Not of the plan's file: the same plan written again makes the same packs.
-        state = xxhash.xxh3_64((tokens.units_digest + tokens.stage_digest).encode())
+        state = xxhash.xxh3_64(shards_digest(tokens.shards).encode())
         for array in (plan.members, plan.starts, plan.balanced, plan.cut_lengths):
             state.update(np.ascontiguousarray(array).view(np.uint8).data)
         for number, start in enumerate(range(0, len(plan), self.packs_per_shard)):
