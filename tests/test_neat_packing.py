@@ -9,6 +9,8 @@ import pytest
 
 import shardmill.neat_packing as neat
 
+# Ours, behind those of NeMo.
+MORE = ("preset", "max_faults")
 SIGNATURES = {
     "neat_pack_dataset_vlm": (
         "dataset, pack_size, padding_idx=0, drop_long_samples=False, max_packs=None, "
@@ -38,7 +40,9 @@ SIGNATURES = {
 def test_arguments_are_the_documented_ones(name: str) -> None:
     found = inspect.signature(getattr(neat, name)).parameters.values()
     written = ", ".join(
-        p.name if p.default is inspect.Parameter.empty else f"{p.name}={p.default!r}" for p in found
+        p.name if p.default is inspect.Parameter.empty else f"{p.name}={p.default!r}"
+        for p in found
+        if p.name not in MORE
     )
     assert written == SIGNATURES[name]
 

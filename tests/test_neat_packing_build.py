@@ -14,6 +14,7 @@ from shardmill.neat_packing import (
     _compute_mrope_position_ids,
     _shift_sample,
 )
+from shardmill.train.neat_packs import empty_sample
 
 KEYS = {
     "input_ids",
@@ -113,9 +114,10 @@ def test_mask_of_a_sample_survives_packing() -> None:
 
 @pytest.mark.parametrize(("has_mrope", "shape"), [(False, (0,)), (True, (3, 0))])
 def test_empty_pack_has_the_shapes_of_any_other(has_mrope: bool, shape: tuple[int, ...]) -> None:
-    packed = _build_packed_vlm_sample([], 16, 9, has_mrope)
+    packed = _build_packed_vlm_sample([empty_sample(has_mrope)], 16, 9, has_mrope)
     assert set(packed) == KEYS
     assert tuple(packed["position_ids"].shape) == shape
+    assert packed["seq_lens"] == packed["seq_lens_padded"] == [0]
 
 
 def test_sample_without_positions_counts_as_text() -> None:

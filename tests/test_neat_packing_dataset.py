@@ -11,6 +11,7 @@ from packing_lengths import draw
 
 from shardmill.errors import ConfigError, StaleError
 from shardmill.neat_packing import PackedDatasetWrapper, neat_pack_dataset_vlm
+from shardmill.train.health import TooManyFaults
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -62,9 +63,9 @@ def test_long_samples_are_dropped_on_request_and_counted() -> None:
 
 
 def test_sample_longer_than_its_estimate_is_left_out_and_counted() -> None:
-    packed = PackedDatasetWrapper(Samples([5, 14, 30]), [[0, 1], [2]], 16)
+    packed = PackedDatasetWrapper(Samples([5, 14, 30]), [[0, 1], [2]], 16, max_faults=1)
     assert packed[0]["seq_lens"] == [4]
-    assert packed[1]["seq_lens"] == []
+    assert packed[1]["seq_lens"] == packed[1]["seq_lens_padded"] == [0]
     assert packed.dropped == {"longer than planned": 1, "longer than a pack": 1}
 
 
@@ -92,9 +93,39 @@ def test_data_sets_with_one_fingerprint_are_one() -> None:
 def test_reading_is_tried_again_and_then_given_up() -> None:
     flaky = PackedDatasetWrapper(Samples([5, 6], {1: 2}), [[0, 1]], 16, max_retries=3)
     assert flaky[0]["seq_lens"] == [4, 5]
-    broken = PackedDatasetWrapper(Samples([5, 6], {1: 9}), [[0, 1]], 16, max_retries=3)
+    data = Samples([5, 6], {1: 9})
+    broken = PackedDatasetWrapper(data, [[0, 1]], 16, max_retries=3, max_faults=1)
     assert broken[0]["seq_lens"] == [4]
     assert broken.dropped == {"cannot be read": 1}
+    assert "OSError('lost connection')" in str(broken.faults()[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_faults_of_all_workers_are_counted_in_the_parent(workers: int) -> None:
+    lengths = [5 + n % 7 for n in range(60)]
+    broken = {n: 99 for n in range(0, 60, 10)}
+    packed = neat_pack_dataset_vlm(Samples(lengths, broken), 32, ds_raw=rows(lengths), max_faults=6)
+    loader = torch.utils.data.DataLoader(packed, num_workers=workers, collate_fn=list)
+    for _ in range(2):  # the second epoch meets the same faults again
+        ids = torch.cat([pack["input_ids"] for batch in loader for pack in batch])
+        assert len(ids) == sum(n - 1 for i, n in enumerate(lengths) if i not in broken)
+        assert packed.dropped == {"cannot be read": 6}
+    assert {fault.row for fault in packed.faults()} == set(broken)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [3, 600])
+def test_data_that_always_fails_stops_with_the_list(workers: int, size: int) -> None:
+    lengths = [5] * size
+    broken = {n: 1 << 30 for n in range(size)}
+    packed = neat_pack_dataset_vlm(Samples(lengths, broken), 16, ds_raw=rows(lengths))
+    loader = torch.utils.data.DataLoader(packed, num_workers=workers, collate_fn=list)
+    with pytest.raises(
+        TooManyFaults, match=r"are allowed: .* max_faults\n  sample \d+ .*lost conn"
+    ):
+        list(loader)
+    with pytest.raises(TooManyFaults):  # nothing is measured of it either
+        neat_pack_dataset_vlm(Samples(lengths, broken), 16)
 
 
 def test_failed_collate_is_tried_with_packs_again() -> None:
@@ -118,7 +149,8 @@ def test_empty_and_full_packs_collate_together_with_mrope() -> None:
     def rope(input_ids: Any) -> Any:
         return torch.arange(input_ids.shape[1]).expand(3, 1, -1), None
 
-    packed = PackedDatasetWrapper(Samples([5, 30]), [[0], [1]], 16, get_rope_index=rope)
+    data = Samples([5, 30])
+    packed = PackedDatasetWrapper(data, [[0], [1]], 16, get_rope_index=rope, max_faults=1)
     batch = [packed[0], packed[1]]
     positions = [pack["position_ids"] for pack in batch]
     padded = [torch.nn.functional.pad(each, (0, 16 - each.shape[-1])) for each in positions]
@@ -136,9 +168,14 @@ def test_headroom_and_alignment_count_in_the_plan() -> None:
         neat_pack_dataset_vlm(Samples(lengths), 20, packing_ratio=0.1, sequence_alignment=8)
 
 
-def test_without_raw_rows_each_sample_is_half_a_pack() -> None:
-    packed = neat_pack_dataset_vlm(Samples([5] * 10), 16)
-    assert {len(pack) for pack in packed.bins} == {2}
+def test_without_raw_rows_samples_are_measured() -> None:
+    lengths = [3, 15, 5, 13, 17, 9, 6, 4]
+    packed = neat_pack_dataset_vlm(Samples(lengths), 16)
+    assert len(packed) == -(-sum(n - 1 for n in lengths) // 16)
+    assert sum(len(packed[n]["input_ids"]) for n in range(len(packed))) == sum(lengths) - 8
+    assert not packed.dropped
+    long = neat_pack_dataset_vlm(Samples(lengths), 8, drop_long_samples=True)
+    assert long.dropped == {"estimated longer than a pack": 3}
 
 
 def test_max_packs_is_not_a_choice_of_the_least_visual() -> None:

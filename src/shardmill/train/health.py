@@ -6,6 +6,7 @@ if that was killed, the next loader finds its lock free and removes it:
     owner     locked by the process that made the folder
     at        one slot of four int64 a worker: pid, pack, row, and 1 while it reads
     faults    one JSON line for each sample that could not be read, appended in one write
+    left_out  the same for samples that turned out longer than planned
 
 Files and not queues, because a worker that dies takes its queue with it.
 """
@@ -81,7 +82,8 @@ class Health:
         weakref.finalize(self, _remove, self.folder, owner, os.getpid())
         remove_orphans(self.folder.parent)
         (self.folder / "at").write_bytes(bytes(NUM_SLOTS * SLOT.size))
-        (self.folder / "faults").touch()
+        for name in ("faults", "left_out"):
+            (self.folder / name).touch()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Health, (self.max_faults, self.folder)
@@ -100,13 +102,7 @@ class Health:
 
     def add(self, fault: SampleFault) -> None:
         """Record a fault; raise `TooManyFaults` with the list when there are more than allowed."""
-        line = [fault.pack, fault.row, fault.name, fault.reason[:MAX_DETAIL]]
-        # One write in append mode: lines of several processes never mix.
-        fd = os.open(self.folder / "faults", os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(fd, orjson.dumps(line) + b"\n")
-        finally:
-            os.close(fd)
+        self._append("faults", fault)
         faults = self.faults()
         if len(faults) > self.max_faults:
             listed = "".join(f"\n  {fault}" for fault in faults[:MAX_LISTED])
@@ -116,9 +112,29 @@ class Health:
                 f"the data (shardmill check), or allow more with max_faults{listed}{more}"
             )
 
+    def leave_out(self, fault: SampleFault) -> None:
+        """Record a sample that had to be left out, which is no fault of it and stops nothing."""
+        self._append("left_out", fault)
+
     def faults(self) -> list[SampleFault]:
         """Return the samples that could not be read, each once."""
-        lines = (self.folder / "faults").read_bytes().splitlines()
+        return self._listed("faults")
+
+    def left_out(self) -> list[SampleFault]:
+        """Return the samples that had to be left out, each once."""
+        return self._listed("left_out")
+
+    def _append(self, name: str, fault: SampleFault) -> None:
+        line = [fault.pack, fault.row, fault.name, fault.reason[:MAX_DETAIL]]
+        # One write in append mode: lines of several processes never mix.
+        fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, orjson.dumps(line) + b"\n")
+        finally:
+            os.close(fd)
+
+    def _listed(self, name: str) -> list[SampleFault]:
+        lines = (self.folder / name).read_bytes().splitlines()
         # By pack and row, since the next epoch reads the same sample again.
         found = {tuple(at[:2]): SampleFault(*at) for at in map(orjson.loads, lines)}
         return list(found.values())

@@ -1,124 +1,324 @@
-"""Plans for NeMo's packed data set: packs as lists of sample numbers, from estimated lengths.
+"""Lengths of NeMo's raw rows, and packs of them as lists of sample numbers.
 
-Rows are counted without tokenizing: text by its bytes, media by their sizes. A row is
+Rows are counted without tokenizing. A row is
 `{"conversation": [{"role", "content": text or [{"type": "text" | "image" | "video", ...}]}]}`, with
 `_text_tokens` if someone counted, and `mm_inputs_meta` with `images_meta` ([height, width]) and
-`videos_meta` ([frames, height, width, fps, duration]), or a dict that has `n_tokens`. A medium of
-unknown size counts as 500 tokens.
+`videos_meta` ([frames, height, width, fps, duration]), or a dict that has `n_tokens`.
+
+All rows are read once, by `_rows.c`, into columns; what comes after is arithmetic on arrays. There
+are two ways to count. `estimate` takes a third of the bytes of the text, the rule of the processor
+for media of known size and 500 tokens for others. `estimate_as_nemo` has NeMo's own numbers: a third
+of the characters, and the sizes of Qwen3-VL for every model.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.model.plan import PackPlan, PackSpec, length_table
+from shardmill.packing.loops import load_loops
 from shardmill.packing.order import EpochOrder
 from shardmill.packing.plan import plan_packs
-from shardmill.tokens.count import estimate_medium, estimate_text, given_sizes
+from shardmill.tokens.count import BYTES_PER_TOKEN, TOKENS_PER_MEDIUM
 from shardmill.tokens.visual.qwen import Qwen3Images, Qwen3Videos, Qwen3VL
 from shardmill.tokens.visual.rule import VisualRule, given, rule_of_processor
 
 logger = logging.getLogger(__name__)
 
-Config = Mapping[str, Any]
-# NeMo's names for the settings of processors, and what it takes where there is none.
+Config: TypeAlias = Mapping[str, Any]
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+NONE = np.iinfo(np.int64).min
+# What an entry of mm_inputs_meta is: null, sizes, a count of tokens, or something else.
+MISSING, SIZE, COUNT, UNUSABLE = range(4)
+MAX_NUMBER = 9e15  # whole numbers below this are exact as floats
+MAX_SIDE = 1e9
+NUM_SIZES = {"image": 2, "video": 5}
+# NeMo's settings where a processor has none.
 IMAGE_DEFAULTS = {"patch_size": 14, "min_pixels": 56 * 56, "max_pixels": 14 * 14 * 4 * 1280}
-VIDEO_DEFAULTS = {"patch_size": 16, "min_pixels": 128 * 128, "max_pixels": 32 * 32 * 2 * 6144}
-VIDEO_NAMES = ("temporal_patch_size", "min_frames", "max_frames")
+VIDEO_DEFAULTS = {
+    "patch_size": 16,
+    "min_pixels": 128 * 128,
+    "max_pixels": 16 * 16 * 2 * 2 * 2 * 6144,
+    "temporal_patch_size": 2,
+    "fps": 2.0,
+    "min_frames": 4,
+    "max_frames": 768,
+}
 
 
-def estimate_sample_length(
-    row: Mapping[str, Any], rule: VisualRule | None = None
-) -> tuple[int, int]:
-    """Return all tokens of a row, and those of its media."""
-    contents = list(_contents(row))
-    meta = row.get("mm_inputs_meta") or {}
-    kinds: list[str] = []
-    for kind in ("image", "video"):
-        shown = sum(bool(isinstance(i, Mapping) and i.get("type") == kind) for i in contents)
-        # Rows that mark media inside their text show none, but list their sizes.
-        kinds += [kind] * max(shown, len(meta.get(f"{kind}s_meta") or ()))
-    media = sum(
-        estimate_medium(kind, size, rule) for kind, size in zip(kinds, given_sizes(kinds, row))
-    )
-    return estimate_text((text for text in contents if isinstance(text, str)), row) + media, media
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """What raw rows say of their lengths: columns of rows, and the entries of their media.
 
-
-def rule_of_configs(image: Config | None, video: Config | None) -> VisualRule:
-    """Return the rule that NeMo's settings of an image and a video processor describe.
-
-    NeMo counts every model like Qwen3-VL, with the sizes of its own processor.
+    Entries are rows of six numbers: what it is, and then its sizes or its count.
     """
-    names = ("patch_size", "merge_size", "min_pixels", "max_pixels")
-    images = Qwen3Images(**{**IMAGE_DEFAULTS, **given(image or {}, *names)})
-    fps = 2.0 if video is None else video.get("fps", 2.0)
-    videos = Qwen3Videos(
-        **{**VIDEO_DEFAULTS, **given(video or {}, *names, *VIDEO_NAMES)},
-        fps=None if fps is None else float(fps),
+
+    num_chars: Ints
+    num_bytes: Ints
+    text_tokens: Ints  # NONE where nobody counted
+    num_images: Ints
+    num_videos: Ints
+    has_meta: NDArray[np.bool_]
+    image_entries: Ints  # how many each row has
+    video_entries: Ints
+    images: Floats
+    videos: Floats
+
+    def __len__(self) -> int:
+        return len(self.num_chars)
+
+    def entries(self, kind: str) -> tuple[Ints, Floats]:
+        """Return the row of each entry of this kind of media, and the entries."""
+        counts = self.image_entries if kind == "image" else self.video_entries
+        return np.repeat(np.arange(len(self)), counts), getattr(self, f"{kind}s")
+
+
+def read_rows(rows: Iterable[Any]) -> RawRows:
+    """Return the columns of rows; what is not as the form wants counts as absent."""
+    try:
+        scan = import_module("shardmill.train._rows").scan
+    except ImportError:
+        scan = scan_plainly
+    found, images, videos = scan(rows)
+    columns = np.frombuffer(found, np.int64).reshape(-1, 8).T
+    return RawRows(
+        *columns[:5],
+        columns[5].astype(np.bool_),
+        *columns[6:],
+        *(np.frombuffer(made, np.float64).reshape(-1, 6) for made in (images, videos)),
     )
-    return Qwen3VL(images=images, videos=videos)
 
 
-def rule_of(processor: Any) -> VisualRule:
-    """Return the rule of a processor; one of an unknown family is counted as NeMo does."""
+def scan_plainly(rows: Iterable[Any]) -> tuple[bytes, bytes, bytes]:
+    """Return what `_rows.scan` does, where that was not built."""
+    found: list[list[int]] = []
+    entries: dict[str, list[list[float]]] = {"image": [], "video": []}
+    for row in rows:
+        if not hasattr(row, "keys"):
+            raise TypeError(f"a raw row must be a mapping, got {type(row).__name__}")
+        row = row if isinstance(row, dict) else dict(row)
+        contents = list(_contents(row.get("conversation")))
+        texts = [text for text in contents if isinstance(text, str)]
+        meta = row.get("mm_inputs_meta")
+        listed = {
+            kind: _listed(meta.get(f"{kind}s_meta")) if isinstance(meta, dict) else ()
+            for kind in entries
+        }
+        for kind, given in listed.items():
+            entries[kind] += [_entry(one, NUM_SIZES[kind]) for one in given]
+        counted = _number(row.get("_text_tokens"))
+        found.append(
+            [
+                sum(map(len, texts)),
+                sum(len(text.encode("utf-8", "replace")) for text in texts),
+                NONE if counted is None else int(counted),
+                *(sum(item == {"type": kind} for item in contents) for kind in entries),
+                isinstance(meta, dict),
+                *map(len, listed.values()),
+            ]
+        )
+    return (
+        np.array(found, np.int64).tobytes(),
+        *(np.array(entries[kind], np.float64).tobytes() for kind in ("image", "video")),
+    )
+
+
+def _contents(turns: Any) -> Iterator[Any]:
+    # Yields texts as str, and media as a dict of their type alone.
+    for turn in _listed(turns):
+        content = turn.get("content") if isinstance(turn, dict) else None
+        if isinstance(content, str):
+            yield content
+        for item in content if isinstance(content, list) else ():
+            kind = item.get("type") if isinstance(item, dict) else None
+            if kind == "text":
+                yield item.get("text")
+            elif isinstance(kind, str):
+                yield {"type": kind}
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, int | float) or not abs(value) < MAX_NUMBER:
+        return None
+    return float(value)
+
+
+def _entry(given: Any, num: int) -> list[float]:
+    found: list[float | None] = []
+    kind = UNUSABLE
+    if given is None:
+        kind = MISSING
+    elif isinstance(given, dict):
+        count = given.get("n_tokens")
+        kind, found = COUNT, [_number(count) if isinstance(count, int) else None]
+    elif isinstance(given, list | tuple) and len(given) >= num:
+        kind, found = SIZE, [_number(value) for value in given[:num]]
+    values = [value for value in found if value is not None]
+    if len(values) < len(found):
+        kind, values = UNUSABLE, []
+    return [float(kind), *values, *[0.0] * (5 - len(values))]
+
+
+def estimate(rows: RawRows, rule: VisualRule | None) -> tuple[Ints, Ints]:
+    """Return all tokens of each row, and those of its media, by the rule of its model."""
+    media = np.zeros(len(rows), np.int64)
+    for kind, shown in (("image", rows.num_images), ("video", rows.num_videos)):
+        row_of, entries = rows.entries(kind)
+        listed = np.bincount(row_of, minlength=len(rows))
+        # Rows that mark media inside their text show none, but list their sizes.
+        media += TOKENS_PER_MEDIUM * np.maximum(shown - listed, 0)
+        media += _sum(row_of, _count_entries(kind, entries, rule), len(rows))
+    text = np.where(rows.text_tokens >= 0, rows.text_tokens, rows.num_bytes // BYTES_PER_TOKEN)
+    return text + media, media
+
+
+def _count_entries(kind: str, entries: Floats, rule: VisualRule | None) -> Ints:
+    tokens = np.full(len(entries), TOKENS_PER_MEDIUM, np.int64)
+    is_count = (entries[:, 0] == COUNT) & (entries[:, 1] > 0)
+    tokens[is_count] = entries[is_count, 1]
+    sizes = entries[:, 1 : 1 + NUM_SIZES[kind]]
+    known = (entries[:, 0] == SIZE) & ((sizes >= 0) & (sizes < MAX_SIDE)).all(axis=1)
+    if rule is not None and kind in rule.placeholders() and known.any():
+        sizes = sizes[known]
+        if kind == "video":
+            frames, height, width, fps, seconds = sizes.T
+            frames = np.where(np.floor(frames) > 0, frames, seconds * fps)
+            rate = np.divide(sizes[:, 0], seconds, out=np.zeros(len(sizes)), where=seconds > 0)
+            sizes = np.stack([height, width, frames, np.where(fps > 0, fps, rate)], axis=1)
+            sizes[:, :3] = np.floor(sizes[:, :3])
+        else:
+            sizes = np.floor(sizes)
+        found = rule.count_many(kind, sizes)
+        tokens[known] = np.where(found < 0, TOKENS_PER_MEDIUM, found)
+    return tokens
+
+
+def estimate_as_nemo(
+    rows: RawRows, image: Config | None, video: Config | None
+) -> tuple[Ints, Ints]:
+    """Return NeMo's estimates: all tokens of each row, and those of its media."""
+    counted = rows.text_tokens != NONE
+    text = np.where(counted, rows.text_tokens, rows.num_chars // BYTES_PER_TOKEN)
+    media = TOKENS_PER_MEDIUM * (rows.num_images + rows.num_videos)
+    if image is not None or video is not None:
+        media = np.where(rows.has_meta, 0, media)
+        for kind, config in (("image", image), ("video", video)):
+            if config is not None:
+                row_of, entries = rows.entries(kind)
+                tokens = np.zeros(len(entries), np.int64)
+                known = entries[:, 0] == SIZE
+                count = nemo_image_tokens if kind == "image" else nemo_video_tokens
+                tokens[known] = count(entries[known, 1:], config)
+                media += _sum(row_of, tokens, len(rows))
+    return text + media, media
+
+
+def nemo_image_tokens(sizes: Floats, config: Config) -> Ints:
+    """Return NeMo's tokens of images from rows of height and width."""
+    height, width = np.trunc(sizes[:, 0]), np.trunc(sizes[:, 1])
+    tall, wide = _fit(1.0, 1.0, height, width, config)
+    return _patches(1, tall, wide, config)
+
+
+def nemo_video_tokens(sizes: Floats, config: Config) -> Ints:
+    """Return NeMo's tokens of videos from rows of frames, height, width, rate and seconds."""
+    total, height, width = np.trunc(sizes[:, :3]).T
+    rate, seconds = sizes[:, 3], sizes[:, 4]
+    wanted_rate = 2.0 if config["fps"] is None else config["fps"]
+    total = np.where((total == 0) & (rate > 0), np.trunc(seconds * rate), total)
+    safe = np.where(rate > 0, rate, 1.0)
+    wanted = np.where(rate > 0, total / safe * wanted_rate, seconds * wanted_rate)
+    frames = np.minimum(np.minimum(total, config["max_frames"]), np.maximum(1, np.trunc(wanted)))
+    frames = np.maximum(config["min_frames"], frames)
+    step = config["temporal_patch_size"]
+    frames = np.ceil(frames / step) * step
+    tall, wide = _fit(frames, frames, height, width, config)
+    return _patches(frames // step, tall, wide, config)
+
+
+def _fit(depth: Any, frames: Any, height: Floats, width: Floats, config: Config) -> Any:
+    # The sizes nearest to the original in multiples of the factor, within the limits of pixels.
+    factor = config["factor"]
+    least, most = config["min_pixels"], config["max_pixels"]
+    tall, wide = np.rint(height / factor) * factor, np.rint(width / factor) * factor
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shrink = np.sqrt(frames * height * width / most)
+        grow = np.sqrt(least / (frames * height * width))
+        small = [
+            np.maximum(factor, np.floor(s / shrink / factor) * factor) for s in (height, width)
+        ]
+        large = [np.ceil(side * grow / factor) * factor for side in (height, width)]
+    area = depth * tall * wide
+    choices = zip((tall, wide), small, large)
+    return [np.where(area > most, s, np.where(area < least, b, a)) for a, s, b in choices]
+
+
+def _patches(depth: Any, tall: Floats, wide: Floats, config: Config) -> Ints:
+    patch, merge = config["patch_size"], config["merge_size"]
+    found = depth * (tall // patch) * (wide // patch) // merge**2
+    return np.nan_to_num(found, posinf=0, neginf=0).astype(np.int64)
+
+
+def _sum(row_of: Ints, tokens: Ints, num_rows: int) -> Ints:
+    # Floats are exact here: a row has fewer than 2^53 tokens.
+    return np.bincount(row_of, weights=tokens, minlength=num_rows).astype(np.int64)
+
+
+def nemo_config(processor: Any, kind: str) -> dict[str, Any] | None:
+    """Return the settings that NeMo reads from a processor's part for images or for videos."""
+    part = getattr(processor, f"{kind}_processor", None)
+    if part is None:
+        return None
+    size = getattr(part, "size", None)
+    size = size if hasattr(size, "get") else {}
+    found = {"merge_size": 2, **(IMAGE_DEFAULTS if kind == "image" else VIDEO_DEFAULTS)}
+    edges = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+    for name in found:
+        value = getattr(part, name, None)
+        if value is None and name in edges:
+            value = size.get(name) or size.get(edges[name])
+        if value is not None:
+            found[name] = value
+    return {**found, "factor": found["patch_size"] * found["merge_size"]}
+
+
+def rule_of(processor: Any) -> VisualRule | None:
+    """Return the rule of a processor, None for one without media.
+
+    One of a family that is not known is counted like Qwen3-VL with its own sizes, as NeMo counts
+    all, if it has patches that are merged; else its media count as 500 tokens.
+    """
     try:
         return rule_of_processor(processor)
     except ConfigError as error:
+        image, video = (nemo_config(processor, kind) for kind in ("image", "video"))
+        part = getattr(processor, "image_processor", None) or getattr(
+            processor, "video_processor", None
+        )
+        if getattr(part, "merge_size", None) is None:
+            logger.warning("media are counted as 500 tokens each: %s", error)
+            return None
         logger.warning("media are counted like those of Qwen3-VL: %s", error)
-    parts = (getattr(processor, f"{kind}_processor", None) for kind in ("image", "video"))
-    return rule_of_configs(*(None if part is None else _settings(part) for part in parts))
-
-
-def _settings(processor: Any) -> dict[str, Any]:
-    size = getattr(processor, "size", None) or {}
-    edges = {
-        "min_pixels": size.get("min_pixels") or size.get("shortest_edge"),
-        "max_pixels": size.get("max_pixels") or size.get("longest_edge"),
-    }
-    names = ("patch_size", "merge_size", *edges, *VIDEO_NAMES)
-    own = {name: getattr(processor, name, None) for name in names}
-    return {
-        **given(edges, *edges),
-        **given(own, *own),
-        "fps": getattr(processor, "fps", 2.0),
-    }
-
-
-def _contents(row: Mapping[str, Any]) -> Iterator[Any]:
-    # Yields texts as str and media as their dict.
-    for turn in row.get("conversation") or []:
-        content = turn.get("content") or []
-        if isinstance(content, str):
-            yield content
-            continue
-        for item in content:
-            is_text = isinstance(item, Mapping) and item.get("type") == "text"
-            yield str(item.get("text", "")) if is_text else item
-
-
-def estimate_lengths(
-    dataset: Any, ds_raw: Any, processor: Any, capacity: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return lengths after the shift, and of media; without raw rows, half a pack each."""
-    if ds_raw is None:
-        logger.warning("no ds_raw: every sample is taken for half a pack")
-        size = len(dataset)
-        return np.full(size, max(1, capacity // 2)), np.zeros(size, np.int64)
-    if processor is None:
-        logger.warning("no processor: media of unknown rules count as 500 tokens each")
-    rule = None if processor is None else rule_of(processor)
-    rows = (ds_raw[number] for number in range(len(ds_raw)))
-    counts = np.array([estimate_sample_length(row, rule) for row in rows], np.int64)
-    counts = counts.reshape(-1, 2)
-    # A sample loses a place by the shift of its labels.
-    return np.maximum(1, counts[:, 0] - 1), counts[:, 1]
+    names = ("patch_size", "merge_size", "min_pixels", "max_pixels")
+    more = ("temporal_patch_size", "min_frames", "max_frames", "fps")
+    return Qwen3VL(
+        images=Qwen3Images(**given(image or {}, *names)),
+        videos=Qwen3Videos(**given(video or {}, *names, *more)),
+    )
 
 
 class PackBins(Sequence[list[int]]):
@@ -144,24 +344,38 @@ class PackBins(Sequence[list[int]]):
         return dataset is self.dataset or (mine is not None and mine == other)
 
 
-def greedy_knapsack(lengths: Sequence[int], max_length: int) -> list[list[int]]:
-    """Return packs of sample numbers; samples longer than `max_length` are in none."""
-    return greedy_knapsack_vt_balanced(lengths, max_length, np.zeros(len(lengths), np.int64))
+def greedy_knapsack(lengths: Sequence[int] | Ints, max_length: int) -> list[list[int]]:
+    """Return NeMo's packs: longest samples first, each into the least filled pack.
+
+    Samples longer than `max_length` are in no pack.
+    """
+    tokens = np.asarray(lengths, np.int64)
+    order = np.argsort(-tokens, kind="stable")
+    order = order[tokens[order] <= max_length]
+    pack_of = load_loops().worst_fit(tokens[order], max_length)
+    # By pack, and inside a pack in the order in which samples came.
+    members = order[np.argsort(pack_of, kind="stable")].tolist()
+    ends = np.cumsum(np.bincount(pack_of)).tolist() if len(pack_of) else []
+    return [members[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def greedy_knapsack_vt_balanced(
-    lengths: Sequence[int], max_length: int, visual_tokens: Sequence[int] | NDArray[Any]
+    lengths: Sequence[int] | Ints, max_length: int, visual_tokens: Sequence[int] | Ints
 ) -> list[list[int]]:
-    """Return packs in an order in which neighbours have like visual and attention cost."""
-    tokens = np.maximum(1, np.asarray(lengths, np.int64))
+    """Return NeMo's packs sorted by visual tokens, so that neighbours have equally many."""
+    packs = greedy_knapsack(lengths, max_length)
+    if not packs:
+        return []
     visual = np.asarray(visual_tokens, np.int64)
-    plan = plan_lengths(tokens, visual, tokens > max_length, max_length, None, 1)
-    return list(PackBins(ordered(plan)))
+    members = np.fromiter((number for pack in packs for number in pack), np.int64)
+    starts = np.cumsum([0] + [len(pack) for pack in packs[:-1]])
+    order = np.argsort(np.add.reduceat(visual[members], starts), kind="stable")
+    return [packs[number] for number in order.tolist()]
 
 
 def plan_lengths(
-    lengths: NDArray[np.int64],
-    visual: NDArray[np.int64],
+    lengths: Ints,
+    visual: Ints,
     left_out: NDArray[np.bool_],
     capacity: int,
     max_packs: int | None,

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.rule import (
     ModelFolder,
@@ -64,6 +67,11 @@ class Gemma3(VisualRule):
             f"and here are some crops to help you see better {crops}"
         )
         return Visual(text, self.num_tokens * (num_crops + 1), num_runs=num_crops + 1)
+
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        if kind != "image" or self.pan_and_scan:
+            return VisualRule.count_many(self, kind, sizes)
+        return np.full(len(sizes), self.num_tokens, np.int64)
 
     def arrange(self, image: Any, resize: Resize) -> dict[str, Any] | None:
         if self.pan_and_scan:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError
 from shardmill.model.frames import FrameNumbers, check_frames, stride_frames
@@ -92,6 +93,22 @@ class InternVL(VisualRule):
         )
         num_visual = self.tokens_per_tile * num_frames
         return Visual(text, num_visual, num_runs=num_frames, grid=(num_frames, 1, 1))
+
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        if kind != "image":
+            return VisualRule.count_many(self, kind, sizes)
+        height, width = sizes.T
+        known = (height >= 1) & (width >= 1)
+        best = np.ones(len(sizes), np.int64)
+        if self.crop_to_tiles:
+            aspect = np.divide(width, height, out=np.ones(len(sizes)), where=known)
+            area, nearest = width * height, np.full(len(sizes), np.inf)
+            for rows, columns in tilings(self.min_tiles, self.max_tiles):
+                distance = np.abs(aspect - columns / rows)
+                covered = 0.5 * self.tile_size * self.tile_size * columns * rows
+                better = (distance < nearest) | ((distance == nearest) & (area > covered))
+                best[better], nearest[better] = rows * columns, distance[better]
+        return np.where(known, self.tokens_per_tile * (best + (best > 1)), -1)
 
     def frames(self, size: MediaSize) -> FrameNumbers:
         if self.num_frames is None:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.rule import ModelFolder, Resize, Visual, VisualRule, refuse
 
@@ -55,6 +58,9 @@ class Llava(VisualRule):
         # "default" leaves out the first feature of the tower, which is its class token.
         num_tokens = rows * columns + self.num_additional - (self.select == "default")
         return Visual(self.token, num_tokens, grid=(1, rows, columns))
+
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.full(len(sizes), self.count(kind, MediaSize()).num_visual, np.int64)
 
     def arrange(self, image: Any, resize: Resize) -> dict[str, Any] | None:
         tall, wide = self.height, self.width

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.frames import (
+    MAX_FRAMES,
     FrameNumbers,
     check_frames,
     need_rate,
@@ -32,6 +33,7 @@ from shardmill.model.frames import (
 from shardmill.model.sample import MediaSize
 from shardmill.model.tokenrow import MediaSpan, TokenRow
 from shardmill.tokens.visual.rule import (
+    MAX_RUNS,
     ModelFolder,
     Resize,
     Visual,
@@ -81,6 +83,13 @@ class QwenImages:
         )
         grid = (1, tall // self.patch_size, wide // self.patch_size)
         return Visual(IMAGE, prod(grid) // self.merge_size**2, grid=grid, num_outer=2)
+
+    def count_many(self, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the tokens of many images, as `VisualRule.count_many` does."""
+        height, width = sizes.T
+        factor = self.patch_size * self.merge_size
+        merged, known = _fit_many(1, 1, height, width, factor, self.min_pixels, self.max_pixels)
+        return np.where(known, merged, -1).astype(np.int64)
 
     def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
         """Return the patches of an image, those that are merged beside each other."""
@@ -189,6 +198,25 @@ class Qwen2VL(VisualRule):
         )
         grid = video.grid(num_frames, tall, wide)
         return Visual(VIDEO, prod(grid) // video.merge_size**2, grid=grid, num_outer=2)
+
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        if kind == "image":
+            return self.images.count_many(sizes)
+        video, (height, width, total, rate) = self.videos, sizes.T
+        if video.num_frames is not None or video.cap_pixels_per_frame:
+            return VisualRule.count_many(self, kind, sizes)
+        step, frames, usable = video.temporal_patch_size, total, total >= 1
+        if video.fps is not None:
+            usable = usable & (rate > 0)
+            seconds = np.divide(total, rate, out=np.zeros(len(sizes)), where=rate > 0)
+            limit = np.minimum(np.minimum(video.max_frames, total) // step * step, total)
+            wanted = np.minimum(np.maximum(seconds * video.fps, video.min_frames), limit)
+            frames = wanted // step * step
+        usable = usable & (frames >= 1) & (total <= MAX_FRAMES)
+        merged, known = _fit_many(
+            1, 1, height, width, video.factor, video.min_pixels, video.max_pixels
+        )
+        return np.where(known & usable, merged * np.ceil(frames / step), -1).astype(np.int64)
 
     def frames(self, size: MediaSize) -> FrameNumbers:
         video = self.videos
@@ -320,6 +348,33 @@ class Qwen3VL(VisualRule):
         num_visual = grid[0] * (prod(grid[1:]) // video.merge_size**2)
         return Visual(text, num_visual, num_runs=grid[0], grid=grid, num_outer=2)
 
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        if kind == "image":
+            return self.images.count_many(sizes)
+        video, (height, width, total, rate) = self.videos, sizes.T
+        if video.num_frames is not None or video.fps is None or video.cap_pixels_per_frame:
+            return VisualRule.count_many(self, kind, sizes)
+        usable = (total >= 1) & (total <= MAX_FRAMES) & (rate > 0)
+        seconds = np.divide(total, rate, out=np.zeros(len(sizes)), where=rate > 0)
+        wanted = np.maximum(np.trunc(seconds * video.fps), video.min_frames)
+        frames = np.minimum(np.minimum(wanted, video.max_frames), total)
+        step = video.temporal_patch_size
+        # A frame smaller than a patch is enlarged first.
+        short = np.maximum(1, np.minimum(height, width))
+        scale = np.where(short < video.factor, video.factor / short, 1.0)
+        merged, known = _fit_many(
+            frames,
+            np.rint(frames / step) * step,
+            np.trunc(height * scale),
+            np.trunc(width * scale),
+            video.factor,
+            video.min_pixels,
+            video.max_pixels,
+        )
+        depth = np.ceil(frames / step)
+        usable &= (frames >= step) & (depth <= MAX_RUNS) & known
+        return np.where(usable, merged * depth, -1).astype(np.int64)
+
     def frames(self, size: MediaSize) -> FrameNumbers:
         video = self.videos
         if video.num_frames is not None or video.fps is None:
@@ -401,6 +456,33 @@ def _fit_volume(
         grow = sqrt(min_pixels / (num_frames * height * width))
         tall, wide = ceil(height * grow / factor) * factor, ceil(width * grow / factor) * factor
     return tall, wide
+
+
+def _fit_many(
+    num_frames: Any,
+    depth: Any,
+    height: NDArray[np.float64],
+    width: NDArray[np.float64],
+    factor: int,
+    min_pixels: int,
+    max_pixels: int,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    # `_fit_volume` for arrays: how many merged patches a frame has, and which are not refused.
+    known = (height >= 1) & (width >= 1)
+    height, width = np.where(known, height, 1.0), np.where(known, width, 1.0)
+    known &= np.maximum(height, width) / np.minimum(height, width) <= MAX_ASPECT
+    tall, wide = np.rint(height / factor), np.rint(width / factor)
+    pixels = depth * (tall * factor) * (wide * factor)
+    scaled = []
+    for side, nearest in ((height, tall), (width, wide)):
+        shrink = np.sqrt(np.maximum(1, num_frames * height * width) / max_pixels)
+        grow = np.sqrt(min_pixels / np.maximum(1, num_frames * height * width))
+        small = np.maximum(1, np.floor(side / shrink / factor))
+        large = np.ceil(side * grow / factor)
+        scaled.append(
+            np.where(pixels > max_pixels, small, np.where(pixels < min_pixels, large, nearest))
+        )
+    return scaled[0] * scaled[1], known
 
 
 def patch_times_s(

@@ -21,7 +21,6 @@ rule and nothing else, so a family behaves alike in all of them.
 from __future__ import annotations
 
 import re
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +97,23 @@ class VisualRule(ABC):
         A medium that the processor refuses is a `SampleError`, one whose header did not say
         enough an `UnknownSize`.
         """
+
+    def count_many(self, kind: str, sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the visual tokens of many media of a kind, -1 for those that `count` refuses.
+
+        `sizes` are rows of height and width, for videos also the frames and their rate. Families
+        say it by arrays; this is for those that do not.
+        """
+        different, which = np.unique(sizes, axis=0, return_inverse=True)
+        counts = []
+        for height, width, *video in different.tolist():
+            frames, fps = video or (0, 0.0)
+            size = MediaSize(height=int(height), width=int(width), num_frames=int(frames), fps=fps)
+            try:
+                counts.append(self.count(kind, size).num_visual)
+            except SampleError:
+                counts.append(-1)
+        return np.array(counts, np.int64)[which.reshape(-1)]
 
     def frames(self, size: MediaSize) -> FrameNumbers:
         """Return the numbers of the frames of a video that the processor looks at, in order."""
@@ -190,28 +206,43 @@ def rule_of_folder(path: Path) -> VisualRule:
     The family is found by the `processor_class` of the folder among the `processors` of all
     families in `plugins.VISUAL_RULES`; one that none of them names is a `ConfigError`.
     """
-    folder = ModelFolder.read(path)
+    return _rule_of_settings(ModelFolder.read(path))
+
+
+def rule_of_processor(processor: Any) -> VisualRule:
+    """Return the visual rule of a live processor of transformers, by what it would save."""
+    name = type(processor).__name__
+    if not hasattr(processor, "to_dict"):
+        raise ConfigError(f"{name} is not a processor of transformers")
+    parts = (getattr(processor, f"{kind}_processor", None) for kind in ("image", "video"))
+    image, video = ({} if part is None else part.to_dict() for part in parts)
+    tokenizer = getattr(processor, "tokenizer", None)
+    folder = ModelFolder(
+        path=Path(name),
+        processor={"processor_class": name, **processor.to_dict()},
+        image=image,
+        video=video or image,
+        tokens={k: str(v) for k, v in getattr(tokenizer, "special_tokens_map", {}).items()},
+        model={},
+    )
+    return _rule_of_settings(folder)
+
+
+def _rule_of_settings(folder: ModelFolder) -> VisualRule:
     classes: list[type[VisualRule]] = [load_class(name) for name in VISUAL_RULES.values()]
     families = {name: family for family in classes for name in family.processors}
     name = str(folder.processor.get("processor_class"))
     if name not in families:
         raise ConfigError(
-            f"{path}: the rule of its processor {name} is not known: name one of the families, or "
-            f"your own rule; known processors are {', '.join(sorted(families))}"
+            f"{folder.path}: the rule of its processor {name} is not known: name one of the "
+            f"families, or your own rule; known processors are {', '.join(sorted(families))}"
         )
     try:
         return families[name].from_folder(folder)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot read the settings of its {name}: {error!r}") from error
-
-
-def rule_of_processor(processor: Any) -> VisualRule:
-    """Return the visual rule of a live processor of transformers, by the files that it saves."""
-    if not hasattr(processor, "save_pretrained"):
-        raise ConfigError(f"{type(processor).__name__} is not a processor of transformers")
-    with tempfile.TemporaryDirectory() as folder:
-        processor.save_pretrained(folder)
-        return rule_of_folder(Path(folder))
+        raise ConfigError(
+            f"{folder.path}: cannot read the settings of its {name}: {error!r}"
+        ) from error
 
 
 class _Video(Protocol):
