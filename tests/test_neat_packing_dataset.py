@@ -103,7 +103,7 @@ def test_reading_is_tried_again_and_then_given_up() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_faults_of_all_workers_are_counted_in_the_parent(workers: int) -> None:
     lengths = [5 + n % 7 for n in range(60)]
-    broken = {n: 99 for n in range(0, 60, 10)}
+    broken = dict.fromkeys(range(0, 60, 10), 99)
     packed = neat_pack_dataset_vlm(Samples(lengths, broken), 32, ds_raw=rows(lengths), max_faults=6)
     loader = torch.utils.data.DataLoader(packed, num_workers=workers, collate_fn=list)
     for _ in range(2):  # the second epoch meets the same faults again
@@ -117,7 +117,7 @@ def test_faults_of_all_workers_are_counted_in_the_parent(workers: int) -> None:
 @pytest.mark.parametrize("size", [3, 600])
 def test_data_that_always_fails_stops_with_the_list(workers: int, size: int) -> None:
     lengths = [5] * size
-    broken = {n: 1 << 30 for n in range(size)}
+    broken = dict.fromkeys(range(size), 1 << 30)
     packed = neat_pack_dataset_vlm(Samples(lengths, broken), 16, ds_raw=rows(lengths))
     loader = torch.utils.data.DataLoader(packed, num_workers=workers, collate_fn=list)
     with pytest.raises(

@@ -7,8 +7,8 @@ Rows are counted without tokenizing. A row is
 
 All rows are read once, by `_rows.c`, into columns; what comes after is arithmetic on arrays. There
 are two ways to count. `estimate` takes a third of the bytes of the text, the rule of the processor
-for media of known size and 500 tokens for others. `estimate_as_nemo` has NeMo's own numbers: a third
-of the characters, and the sizes of Qwen3-VL for every model.
+for media of known size and 500 tokens for others. `estimate_as_nemo` has NeMo's own numbers: a
+third of the characters, and the sizes of Qwen3-VL for every model.
 """
 
 from __future__ import annotations
@@ -91,11 +91,18 @@ def read_rows(rows: Iterable[Any]) -> RawRows:
         scan = scan_plainly
     found, images, videos = scan(rows)
     columns = np.frombuffer(found, np.int64).reshape(-1, 8).T
+    entries = [np.frombuffer(made, np.float64).reshape(-1, 6) for made in (images, videos)]
     return RawRows(
-        *columns[:5],
-        columns[5].astype(np.bool_),
-        *columns[6:],
-        *(np.frombuffer(made, np.float64).reshape(-1, 6) for made in (images, videos)),
+        num_chars=columns[0],
+        num_bytes=columns[1],
+        text_tokens=columns[2],
+        num_images=columns[3],
+        num_videos=columns[4],
+        has_meta=columns[5].astype(np.bool_),
+        image_entries=columns[6],
+        video_entries=columns[7],
+        images=entries[0],
+        videos=entries[1],
     )
 
 
@@ -114,8 +121,8 @@ def scan_plainly(rows: Iterable[Any]) -> tuple[bytes, bytes, bytes]:
             kind: _listed(meta.get(f"{kind}s_meta")) if isinstance(meta, dict) else ()
             for kind in entries
         }
-        for kind, given in listed.items():
-            entries[kind] += [_entry(one, NUM_SIZES[kind]) for one in given]
+        for kind, several in listed.items():
+            entries[kind] += [_entry(one, NUM_SIZES[kind]) for one in several]
         counted = _number(row.get("_text_tokens"))
         found.append(
             [
@@ -127,10 +134,8 @@ def scan_plainly(rows: Iterable[Any]) -> tuple[bytes, bytes, bytes]:
                 *map(len, listed.values()),
             ]
         )
-    return (
-        np.array(found, np.int64).tobytes(),
-        *(np.array(entries[kind], np.float64).tobytes() for kind in ("image", "video")),
-    )
+    images, videos = (np.array(entries[kind], np.float64).tobytes() for kind in entries)
+    return np.array(found, np.int64).tobytes(), images, videos
 
 
 def _contents(turns: Any) -> Iterator[Any]:
@@ -270,7 +275,7 @@ def _fit(depth: Any, frames: Any, height: Floats, width: Floats, config: Config)
 def _patches(depth: Any, tall: Floats, wide: Floats, config: Config) -> Ints:
     patch, merge = config["patch_size"], config["merge_size"]
     found = depth * (tall // patch) * (wide // patch) // merge**2
-    return np.nan_to_num(found, posinf=0, neginf=0).astype(np.int64)
+    return np.asarray(np.nan_to_num(found, posinf=0, neginf=0), np.int64)
 
 
 def _sum(row_of: Ints, tokens: Ints, num_rows: int) -> Ints:
@@ -283,8 +288,7 @@ def nemo_config(processor: Any, kind: str) -> dict[str, Any] | None:
     part = getattr(processor, f"{kind}_processor", None)
     if part is None:
         return None
-    size = getattr(part, "size", None)
-    size = size if hasattr(size, "get") else {}
+    size = getattr(part, "size", None) or {}
     found = {"merge_size": 2, **(IMAGE_DEFAULTS if kind == "image" else VIDEO_DEFAULTS)}
     edges = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
     for name in found:
