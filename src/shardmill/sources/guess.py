@@ -266,8 +266,8 @@ def _kind_of(place: str, allow: tuple[str, ...], given: str) -> str:
     path = as_path(place)
     if _is_named_object(place) or not path.is_dir():
         return _kind_of_file(place, given)
-    if _is_output(path):
-        return "tars"
+    if _is_output(path):  # an export may hold tables
+        return "table" if "table" in _kinds_below(path / "shards", allow) else "tars"
     found = _kinds_below(path, allow)
     if len(found) == 1:
         return next(iter(found))

@@ -15,6 +15,7 @@ with {"error": text}, out.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,8 @@ SUFFIXES = {
 }
 # What Hugging Face stores beside its Arrow files.
 NOT_ROWS = ("dataset_info.json", "state.json", "dataset_dict.json")
+# What `datasets` leaves there when somebody shuffles or maps the rows: their order, or copies.
+CACHED = re.compile(r"cache-\w+\.arrow")
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 MAPPED_BYTES = 256 << 20  # a smaller file is read in less time than a process takes to start
 MAX_ROW_BYTES, MAX_BATCH_BYTES = 64 << 20, 256 << 20
@@ -376,7 +379,7 @@ def table_stem(file_name: str) -> str | None:
     suffix, compression = split_suffixes(file_name)
     if suffix not in SUFFIXES or suffix == ".txt" or file_name.startswith("."):
         return None
-    if file_name in NOT_ROWS:
+    if file_name in NOT_ROWS or CACHED.fullmatch(file_name):
         return None
     return file_name[: -len(suffix + compression)]
 

@@ -13,6 +13,7 @@ from coded_folder import codes_of, make_pair, make_text, store_coded
 from lossy_export import lossy_export
 from mixed_folder import Mixed
 
+import shardmill as sm
 from shardmill.errors import ConfigError
 from shardmill.formats.adapters import liquid
 from shardmill.formats.adapters.liquid import LiquidFormat, LiquidPairsFormat
@@ -122,6 +123,19 @@ def test_rows_are_shuffled_as_the_packing_script_does(
     assert list(plain) != list(plain.shuffle(seed=42))
     assert open_manifest(out).skipped == {"no image codes": 2}
     assert check_folder(out).sound
+
+
+def test_a_folder_that_was_trained_on_is_ingested_again(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The trainer shuffles, and `datasets` leaves the order beside the rows."""
+    out = run(folders, tmp_path / "out", 3)
+    list(datasets.load_from_disk(str(out)).shuffle(seed=42))
+    assert list((out / "shards").glob("cache-*.arrow"))
+    sm.ingest(out, tmp_path / "back", shape="liquid", workers=0)
+    codes = sm.codes(tmp_path / "back", tmp_path / "codes", from_="vqcode_512", workers=0)
+    again = run((tmp_path / "back", codes.path), tmp_path / "again")
+    assert list(datasets.load_from_disk(str(again))) == [expected(s) for s in SAMPLES]
 
 
 def test_the_trainer_finds_its_codes(folders: tuple[Path, Path], tmp_path: Path) -> None:
