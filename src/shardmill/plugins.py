@@ -151,6 +151,7 @@ FORMATS: Table = {
     "tensordict-labels": "shardmill.formats.adapters.tensordict:LabelsFormat",
     "tensordict-pairs": "shardmill.formats.adapters.tensordict:PairsFormat",
     "webdataset": "shardmill.formats.webdataset:WebDatasetFormat",
+    "vdp": "shardmill.formats.adapters.videopipeline:VideoPipelineFormat",
     "energon": "shardmill.formats.energon:EnergonFormat",
     "mds": "shardmill.formats.mds:MdsFormat",
     "litdata": "shardmill.formats.litdata:LitDataFormat",
@@ -160,6 +161,7 @@ PACKERS: Table = {
     "auto": "shardmill.packing.fit:FewestPacks",
     "histogram": "shardmill.packing.fit:BestFit",
     "window": "shardmill.packing.fit:WindowFit",
+    "neighbours": "shardmill.packing.fit:Neighbours",
 }
 
 BALANCERS: Table = {

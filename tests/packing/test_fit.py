@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_lengths import draw
 
-from shardmill.packing.fit import Room, fit_window, group_size, lower_bound
+from shardmill.packing.fit import Neighbours, Room, fit_window, group_size, lower_bound
 from shardmill.packing.loops import NO_LIMIT, PLAIN, Loops, load_loops
 
 
@@ -84,3 +84,25 @@ def test_groups_cost_no_packs(name: str) -> None:
     assert group_size(histogram) >= 4
     patterns = fit_window(histogram, 512, room_of(histogram, 8192, load_loops()))
     assert patterns.num_packs <= 1.0001 * lower_bound(histogram, 8192)
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=60),
+    st.integers(1, 30),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_neighbours_share_a_pack_as_long_as_they_fit(
+    lengths: list[int], capacity: int, max_documents: int | None
+) -> None:
+    lengths = [0 if length > capacity else length for length in lengths]
+    packs: list[list[int]] = []
+    is_open = False
+    for length in lengths:
+        fits = is_open and sum(packs[-1]) + length <= capacity
+        if length and fits and (max_documents is None or len(packs[-1]) < max_documents):
+            packs[-1].append(length)
+        elif length:
+            packs.append([length])
+        is_open = length > 0
+    ends = Neighbours().ends(np.array(lengths, np.int32), capacity, max_documents)
+    assert ends.tolist() == np.cumsum([len(pack) for pack in packs]).astype(int).tolist()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numbered_video import numbered_clip, read_image
 from sample_folder import write_sample_folder
+from sentencepiece import SentencePieceProcessor
 from video_tables import steady_table
 
 import shardmill as sm
@@ -19,6 +23,7 @@ from shardmill.model.codec import build, parse_plugin
 from shardmill.model.sample import Document, MediaSize, Sample, Segment
 from shardmill.plugins import FRAME_SAMPLERS
 from shardmill.stages.frames import PRESETS
+from shardmill.tokens.text.sentencepiece import BUNDLED
 
 
 def uniform_frames(num_frames: int, fps: float, count: int = 16) -> list[int]:
@@ -147,3 +152,194 @@ def test_a_clip_that_is_too_short_says_how_to_repeat_frames(clips: Path, tmp_pat
     assert "repeat=true" in next((tmp_path / "un" / "rejects").iterdir()).read_text()
     made = sm.frames(clips, tmp_path / "all", sampler="uniform,repeat=true", workers=0)
     assert [read_image(image) for image in made[0].media.values()][::5] == [0, 2, 4, 6]
+
+
+def read_grouped(path: Path) -> list[dict[str, Any]]:
+    """Return the samples of a tar by the rule of the original's reader.
+
+    What follows `K.json` as `K-3.jpg` belongs to K under the name 3.jpg; what has the name K and
+    another extension does too.
+    """
+    samples: list[dict[str, Any]] = []
+    with tarfile.open(path) as tar:
+        for member in tar:
+            name, _, ext = member.name.partition(".")
+            file = tar.extractfile(member)
+            assert file is not None
+            content = file.read()
+            if ext == "json":
+                samples.append({"key": name, "json": json.loads(content)})
+            elif name == samples[-1]["key"]:
+                samples[-1][ext] = content
+            else:
+                assert name.startswith(f"{samples[-1]['key']}-")
+                samples[-1][f"{name.rpartition('-')[2]}.{ext}"] = content
+    return samples
+
+
+BLOCK = "<im_start>" + 256 * "<im_patch>" + "<im_end>"
+PIECES = re.compile("(<im_start>|<im_patch>|<im_end>|</s>)")
+
+
+class TheirTokens:
+    """Text to ids: control tokens by their ids, what stands between them by sentencepiece."""
+
+    def __init__(self) -> None:
+        model = next(BUNDLED.glob("*.model"))
+        self.model = SentencePieceProcessor(model_file=str(model))
+        size = self.model.vocab_size()
+        self.ids = {"<im_patch>": size, "<im_start>": size + 1, "<im_end>": size + 2, "</s>": 2}
+
+    def ids_of(self, text: str) -> list[int]:
+        found: list[int] = []
+        for piece in filter(None, PIECES.split(text)):
+            found += [self.ids[piece]] if piece in self.ids else self.model.encode(piece)
+        return found
+
+    def document(self, prompt: str, text: str) -> dict[str, list[Any]]:
+        asked = re.sub("<image>|<Iimage>|<Pimage>", BLOCK, prompt)
+        question, answer = self.ids_of(asked), self.ids_of(f"{text}</s>")
+        mask = [0] * (1 + len(question)) + [1] * len(answer)
+        said = f"<s>{asked}\n{text}</s>"
+        return {"input_ids": [1, *question, *answer], "loss_mask": mask, "text": [said]}
+
+
+def merged(documents: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    pack = {name: list(values) for name, values in documents[0].items()}
+    for document in documents[1:]:
+        pack["input_ids"] += document["input_ids"][1:]
+        pack["loss_mask"] += document["loss_mask"][1:]
+        pack["text"] += document["text"]
+    return pack
+
+
+def concatenated(samples: list[dict[str, Any]]) -> list[dict[str, list[Any]]]:
+    """Return the packs of 8k; the last one, which the original loses, is there."""
+    tokens, packs, waiting = TheirTokens(), [], []
+    length = 0
+    for sample in samples:
+        fields = sample["json"]
+        document = tokens.document(fields["prompt"], fields["txt"])
+        assert sum(fields["prompt"].count(t) for t in ("<image>", "<Iimage>", "<Pimage>")) == len(
+            fields["image_name_list"]
+        )
+        for name in fields["image_name_list"]:
+            assert read_image(sample[f"{name.split('-')[-1]}.jpg"]) >= 0
+        size = len(document["input_ids"])
+        if length + size > 8000 and waiting:
+            packs.append(merged(waiting))
+            waiting, length = [], 0
+        if size < 8000:
+            waiting.append(document)
+            length += size
+    return [*packs, merged(waiting)]
+
+
+def check_pair(sample: dict[str, Any], ids: dict[str, int]) -> None:
+    """Assert what the original asserts of each pack, and dump what it dumps."""
+    fields = sample["json"]
+    tokens = fields["input_ids"]
+    assert len(tokens) == len(fields["loss_mask"]) < 8000
+    assert tokens.count(ids["<im_start>"]) == tokens.count(ids["<im_end>"])
+    assert tokens.count(ids["<im_patch>"]) == 256 * len(fields["image"])
+    assert "\n".join(fields["text"]).startswith("<s>")
+    for name in fields["image"]:
+        assert read_image(sample[f"{name}.jpg"]) >= 0
+
+
+CAPTIONS = (
+    "a cat runs",
+    " two spaces before,\nand a second line",
+    "雨の日の猫 😀 über",
+    "x" * 3000,
+)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Thirty clips in three shards, with captions of all sorts."""
+    shards = []
+    for shard in range(3):
+        samples = []
+        for number in range(10):
+            text = CAPTIONS[number % 4] if shard < 2 else f"clip {number} " * (1 + 40 * number)
+            segments = (Segment(kind="video", media="mp4"), Segment(kind="text", text=text))
+            content = numbered_clip(20 + number, group=8)
+            sample = Sample(
+                key=f"{shard}-{number}",
+                document=Document(segments),
+                media={"mp4": content},
+                extra={"clip": number},
+            )
+            samples.append((sample, {"mp4": MediaSize(width=128, height=96)}))
+        shards.append(samples)
+    return write_sample_folder(tmp_path / "many", shards)
+
+
+SPACE = {"added": ["im_patch", "im_start", "im_end"]}
+
+
+@pytest.mark.parametrize("preset", ["vdp-un", "vdp-kf"])
+def test_packs_are_those_of_the_original(many: Path, tmp_path: Path, preset: str) -> None:
+    few = {"vdp-un": "uniform,count=5,by=number", "vdp-kf": None}[preset]
+    out, run = tmp_path, {"workers": 0, "max_skip_rate": 0.2}
+    frames = sm.frames(many, out / "frames", preset=preset, sampler=few, **run)  # type: ignore[arg-type]
+    tars = sm.export(frames, out / "tars", format="vdp", workers=0)
+    theirs = concatenated(
+        [s for tar in sorted((out / "tars/shards").glob("*.tar")) for s in read_grouped(tar)]
+    )
+    tokens = sm.tokenize(
+        frames,
+        out / "tokens",
+        tokenizer="bundled",
+        layout="patches",
+        template="captions",
+        max_length=7999,
+        overlong="drop",
+        space=SPACE,
+        workers=0,
+        max_skip_rate=1,
+    )
+    sm.plan(tokens, out / "packs.plan", capacity=8000, method="neighbours")
+    sm.pack(tokens, out / "packs.plan", out / "ours", preset="vdp", samples=frames, workers=0)
+    ours = [s for tar in sorted((out / "ours/shards").glob("*.tar")) for s in read_grouped(tar)]
+    assert len(ours) == len(theirs) > 3
+    for mine, other in zip(ours, theirs):
+        assert {name: mine["json"][name] for name in other} == other
+        check_pair(mine, TheirTokens().ids)
+    sm.pack(tokens, out / "packs.plan", out / "bins", one_bos=1, order="planned", workers=0)
+    (bin_path,) = (out / "bins/shards").glob("*.bin")
+    joined = np.concatenate([pack["input_ids"] for pack in theirs])
+    assert np.fromfile(bin_path, np.uint16).tolist() == joined.tolist()
+    assert sm.check(out / "bins").sound
+    assert sm.check(tars, same=out / "frames").sound
+
+
+def test_videos_have_the_fields_that_readers_look_for(many: Path, tmp_path: Path) -> None:
+    sm.export(many, tmp_path / "tars", format="vdp", workers=0)
+    tars = sorted((tmp_path / "tars/shards").glob("*.tar"))
+    for tar in tars:
+        for number, sample in enumerate(read_grouped(tar)):
+            fields = sample["json"]
+            assert sample["key"] == fields["video_id"] == f"{number:09d}"
+            assert fields["videos"] == [fields["video_id"]]
+            assert fields["conversations"] == [
+                {"from": "human", "value": "<video>"},
+                {"from": "gpt", "value": fields["caption"]},
+            ]
+            assert sample["mp4"] == numbered_clip(20 + fields["extra"]["clip"], group=8)
+    assert len(tars) == 3
+    again = sm.ingest([str(tar) for tar in tars], tmp_path / "again", workers=0)
+    assert again[0].document.text == "a cat runs"
+
+
+def test_only_a_begin_token_is_left_out(many: Path, tmp_path: Path) -> None:
+    text = {"tokenizer": "bundled", "template": "turns", "workers": 0, "max_skip_rate": 1.0}
+    rows = tmp_path / "rows.jsonl"
+    talk = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b."}]
+    rows.write_text("\n".join(json.dumps({"messages": talk}) for _ in range(3)))
+    shards = sm.ingest(rows, tmp_path / "shards", workers=0)
+    tokens = sm.tokenize(shards, tmp_path / "tokens", **text)  # type: ignore[arg-type]
+    sm.plan(tokens, tmp_path / "packs.plan", capacity=100, method="neighbours")
+    with pytest.raises(sm.ShardmillError, match="does not begin with the token 7"):
+        sm.pack(tokens, tmp_path / "packs.plan", tmp_path / "packs", one_bos=7, workers=0)

@@ -242,11 +242,8 @@ def frames(
     from shardmill.media.frames import ImageFormat
     from shardmill.stages.frames import PRESETS, SampleFrames
 
-    given = {"sampler": sampler, "quality": quality, "mark": mark, "at_by": at_by}
-    chosen: dict[str, Any] = {
-        **PRESETS[preset],
-        **{name: value for name, value in given.items() if value is not None},
-    }
+    given: dict[str, Any] = {"sampler": sampler, "quality": quality, "mark": mark, "at_by": at_by}
+    chosen = {name: PRESETS[preset][name] if v is None else v for name, v in given.items()}
     stage = SampleFrames(
         input_dir=to_path(src),
         sampler=to_plugin(FRAME_SAMPLERS, chosen["sampler"], where="sampler"),
@@ -589,29 +586,39 @@ def pack(
     plan: Place,
     out: Place,
     *,
-    format: Literal["megatron", "tar"] = "megatron",
+    preset: Literal["vdp"] | None = None,
+    format: Literal["megatron", "tar"] | None = None,
     samples: Place | None = None,
     packs_per_shard: int = 1000,
     seed: int = 0,
     epoch: int = 0,
+    order: Literal["trained", "planned"] | None = None,
+    one_bos: int | None = None,
+    text: bool | None = None,
     **run: Unpack[RunOptions],
 ) -> Packs:
-    """Write the packs of a plan to disk, in the order of an epoch.
+    """Write the packs of a plan to disk, in the order of an epoch or in that of the plan.
 
-    `samples` is the folder of samples whose images are copied into the tars.
+    `samples` is the folder of samples whose images, and with `text` whose texts, are copied into
+    the tars. `one_bos` is the begin token that only the first document of a pack keeps. A `preset`
+    stands for format ("megatron" without one), order, `one_bos` and `text`; what you say comes
+    first.
     """
     from shardmill.shards.plans import open_plan
-    from shardmill.stages.pack import Materialize
+    from shardmill.stages.pack import PRESETS, Materialize
+
+    given: dict[str, Any] = {"format": format, "order": order, "one_bos": one_bos, "text": text}
+    chosen = {name: PRESETS[preset][name] if v is None else v for name, v in given.items()}
 
     open_plan(to_path(plan))  # what is no plan is told before a folder is made
     stage = Materialize(
         tokens_dir=to_path(tokens),
         plan_path=to_path(plan),
-        format=format,
         samples_dir=None if samples is None else to_path(samples),
         packs_per_shard=packs_per_shard,
         seed=seed,
         epoch=epoch,
+        **chosen,
     )
     return _run(Packs, stage, out, run)
 

@@ -22,7 +22,11 @@ from shardmill.cli.report import choice, defaults_of
 if TYPE_CHECKING:
     from shardmill.packing.report import PlanReport
 
-METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
+METHODS = {
+    "window": "window subset-sum",
+    "histogram": "best-fit decreasing",
+    "neighbours": "as they come",
+}
 
 
 @click.command(context_settings=defaults_of(sm.plan))
@@ -49,8 +53,8 @@ METHODS = {"window": "window subset-sum", "histogram": "best-fit decreasing"}
 @click.option(
     "--method",
     metavar="KIND[,FIELD=VALUE]",
-    help="auto, window, histogram, or your own package.module:Class; auto takes what needs the "
-    "fewest packs, and says why.",
+    help="auto, window, histogram, neighbours (samples as they come), or your own "
+    "package.module:Class; auto takes what needs the fewest packs, and says why.",
 )
 @click.option(
     "--balance",

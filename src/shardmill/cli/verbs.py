@@ -422,12 +422,32 @@ def measure(src: Path, out: Path, **flags: Any) -> None:
 @click.argument("plan", type=FILE)
 @click.argument("out", type=PlaceType(file_okay=False))
 @click.option(
+    "--preset",
+    type=choice(sm.pack, "preset"),
+    help="Packs as Video-Data-Pipeline writes them; other flags come first.",
+)
+@click.option(
     "--format",
     type=choice(sm.pack, "format"),
-    help="Megatron's bin and idx with a document a pack, or WebDataset tars with a sample a pack.",
+    help="Megatron's bin and idx with a document a pack, or WebDataset tars with a sample a pack. "
+    "[default: megatron]",
 )
 @click.option(
     "--samples", type=FOLDER, help="The folder of samples whose images are copied into the tars."
+)
+@click.option(
+    "--text/--no-text", default=None, help="Write the text of each document into tars, too."
+)
+@click.option(
+    "--one-bos",
+    type=int,
+    metavar="ID",
+    help="The begin token that only the first document of a pack keeps.",
+)
+@click.option(
+    "--order",
+    type=choice(sm.pack, "order"),
+    help="Packs in the order of an epoch, or in that of the plan. [default: trained]",
 )
 @click.option("--packs-per-shard", type=click.IntRange(1))
 @click.option("--seed", type=int, help="For the order of packs.")

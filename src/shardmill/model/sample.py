@@ -14,8 +14,9 @@ text, because templates write them out in the order of the row and a stored samp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from reprlib import repr as shortened
 from typing import Any, Literal, get_args
 
@@ -106,6 +107,50 @@ class Sample:
     def images(self) -> list[bytes | memoryview]:
         """The encoded images in the order of the document."""
         return [self.media[segment.media] for segment in self.document.media("image")]
+
+
+def with_roles(document: Document, question: str = "") -> Iterator[Segment]:
+    """Yield the segments with roles: media and their marks are the user's, text answers them."""
+    if not document.text.strip():
+        raise SampleError("missing caption", "its media have no text")
+    turn, before = 0, None
+    for segment in document.segments:
+        role = "user" if segment.kind != "text" or _is_mark(segment, before) else "assistant"
+        if before is not None and role != before.role:
+            if role == "assistant" and question:
+                yield Segment(kind="text", text=question, role="user", turn=turn)
+            turn += 1
+        before = replace(segment, role=role, turn=turn)
+        yield before
+
+
+def _is_mark(segment: Segment, before: Segment | None) -> bool:
+    """Say whether a text only names the moment of the image before it, as `frames` writes it."""
+    if before is None or before.kind != "image" or segment.time_s is None:
+        return False
+    start_s, end_s = segment.time_s
+    return start_s == end_s and before.time_s == segment.time_s
+
+
+def said_in_turns(document: Document, show: Callable[[Segment], str]) -> list[tuple[str, str]]:
+    """Return role and text of each turn; texts that stand together have a line break between them.
+
+    `show` says what stands for a medium. Without roles, media ask and text answers.
+    """
+    segments: Iterable[Segment] = document.segments
+    if all(segment.role is None for segment in segments):
+        segments = with_roles(document)
+    turns = []
+    for (role, _), group in groupby(segments, lambda segment: (segment.role, segment.turn)):
+        said, before = "", ""
+        for segment in group:
+            if segment.kind == "text":
+                said += ("\n" if before == "text" else "") + segment.text
+            else:
+                said += show(segment)
+            before = segment.kind
+        turns.append((role or "", said))
+    return turns
 
 
 def sample_to_plain(sample: Sample) -> dict[str, Any]:

@@ -126,6 +126,34 @@ class FewestPacks:
         return _best_window(histogram, room, self.window, BestFit().fit(histogram, room))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Samples that follow each other share a pack, as they come; the next begins what is full.
+
+    A sample that is dropped ends the pack before it. This looks at samples, not at the histogram,
+    so that a plan is made by `ends` alone.
+    """
+
+    def ends(
+        self, units: NDArray[np.int32], capacity: int, max_documents: int | None
+    ) -> NDArray[np.int64]:
+        """Return where packs end among the samples that have a length.
+
+        5 4 9 0 2 in packs of 10 end at 2 (9), 3 (9) and 4 (2): the one of length 0 is dropped.
+        """
+        rows = np.flatnonzero(units)
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(units[rows], dtype=np.int64)])
+        breaks = np.append(np.searchsorted(rows, np.flatnonzero(units == 0)), len(rows))
+        ends: list[int] = []
+        start = 0
+        while start < len(rows):
+            end = int(np.searchsorted(total, total[start] + capacity, "right")) - 1
+            end = min(end, int(breaks[np.searchsorted(breaks, start, "right")]))
+            start = min(end, start + max_documents) if max_documents else end
+            ends.append(start)
+        return np.array(ends, np.int64)
+
+
 def _check_window(window: int | None) -> None:
     if window is not None and window < 1:
         raise ConfigError(f"window must be at least 1, got {window}")

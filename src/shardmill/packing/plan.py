@@ -21,8 +21,22 @@ from shardmill.model.codec import build, parse_plugin
 from shardmill.model.plan import LengthTable, PackPlan, PackSpec, check_lengths
 from shardmill.model.rng import mix
 from shardmill.packing.balance import Balancer, sum_by_pack
-from shardmill.packing.fit import TOO_LONG, Packer, Room, check_patterns, lower_bound
-from shardmill.packing.loops import NO_LIMIT, Loops, LoopsName, Patterns, load_loops
+from shardmill.packing.fit import (
+    TOO_LONG,
+    Neighbours,
+    Packer,
+    Room,
+    check_patterns,
+    lower_bound,
+)
+from shardmill.packing.loops import (
+    NO_LIMIT,
+    Loops,
+    LoopsName,
+    Patterns,
+    load_loops,
+    single_runs,
+)
 from shardmill.packing.order import shuffled
 from shardmill.plugins import BALANCERS, PACKERS
 
@@ -41,6 +55,8 @@ def plan_packs(table: LengthTable, spec: PackSpec, *, loops: LoopsName = "auto")
     """
     chosen = load_loops(loops)
     usable = usable_lengths(table, spec)
+    if spec.method == "neighbours":
+        return _neighbours(table, spec, usable, chosen)
     histogram = count_lengths(usable.units, usable.capacity)
     choice = choose(histogram, usable.capacity, spec, chosen)
     blocks, block_rows = block_order(len(usable.units), mix(mix(spec.seed, spec.epoch), 1))
@@ -48,6 +64,17 @@ def plan_packs(table: LengthTable, spec: PackSpec, *, loops: LoopsName = "auto")
     members = chosen.deal_rows(choice.patterns, rows, histogram)
     del rows  # 4 bytes a sample, which the balancing below needs as well
     return _finish(table, spec, usable, choice, members, chosen)
+
+
+def _neighbours(table: LengthTable, spec: PackSpec, usable: Usable, loops: Loops) -> PackPlan:
+    ends = Neighbours().ends(usable.units, usable.capacity, spec.max_documents)
+    rows = np.flatnonzero(usable.units).astype(np.uint32)
+    patterns = single_runs(usable.units[rows].astype(np.int32), ends, 1)
+    histogram = count_lengths(usable.units, usable.capacity)
+    bound = lower_bound(histogram, usable.capacity, spec.max_documents)
+    counts = {spec.method: len(ends)}
+    choice = Choice(patterns, spec.method, _why(spec.method, counts, bound), bound, counts)
+    return _finish(table, spec, usable, choice, rows, loops)
 
 
 @dataclass(frozen=True, slots=True)

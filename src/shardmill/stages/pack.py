@@ -8,14 +8,18 @@ are the sequences, with the spans beside them. "tar" writes WebDataset tars, for
 
 `lengths` are those of the documents, in order; `media` says where the tokens of each medium lie,
 and how many delimiters stand before and after them. Every document keeps its own begin and end
-tokens. The tokens written are the tokens planned, or the unit fails.
+tokens, unless `one_bos` names the begin token that only the first one of a pack is to have. The
+tokens written are the tokens planned, or the unit fails.
+
+With `text`, the JSON also has "text", what each document says, as Video-Data-Pipeline writes it:
+"<s>", turns with line breaks between them, "</s>" behind each answer, and placeholders by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -25,12 +29,14 @@ import xxhash
 
 from shardmill import humanize
 from shardmill.errors import ConfigError, StaleError, UnitFailed
+from shardmill.formats.packed import cut_document
 from shardmill.model.codec import Plain
 from shardmill.model.manifest import shards_digest
 from shardmill.model.plan import LengthTable, PackPlan
+from shardmill.model.sample import said_in_turns
 from shardmill.model.space import TokenSpace
 from shardmill.model.stage import Draft, Tally, Unit, Work
-from shardmill.model.tokenrow import TokenRow, cut_row
+from shardmill.model.tokenrow import MediaSpan, TokenRow, cut_row
 from shardmill.packing.build import BuildSpec, Pack, as_pack, build_pack
 from shardmill.packing.order import EpochOrder
 from shardmill.shards.arrays import read_format
@@ -44,6 +50,11 @@ from shardmill.shards.tokens.write import TokenWriter
 from shardmill.stages.inputs import check_numbers, identities_of
 from shardmill.tokens.text.tokenizer import files_checksum
 
+# What the tars of Video-Data-Pipeline hold, which come in the order of its samples.
+PRESETS: Mapping[str | None, Mapping[str, Any]] = {
+    None: {"format": "megatron", "order": "trained", "one_bos": None, "text": False},
+    "vdp": {"format": "tar", "order": "planned", "one_bos": 1, "text": True},
+}
 # A pack is named by its position in the epoch: "000000041".
 NamedPacks: TypeAlias = Iterable[tuple[str, list[TokenRow]]]
 
@@ -52,7 +63,8 @@ NamedPacks: TypeAlias = Iterable[tuple[str, list[TokenRow]]]
 class Materialize:
     """The spec of packs on disk; `seed` and `epoch` choose the order of the packs.
 
-    `samples_dir` is the folder of sample shards from which images are copied into tars.
+    The order "planned" is that of the plan instead. `samples_dir` is the folder of sample shards
+    from which images and texts are copied into tars.
     """
 
     version: ClassVar[int] = 2
@@ -65,9 +77,14 @@ class Materialize:
     packs_per_shard: int = 1000
     seed: int = 0
     epoch: int = 0
+    order: Literal["trained", "planned"] = "trained"
+    one_bos: int | None = None
+    text: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self, "packs_per_shard")
+        if self.text and self.samples_dir is None:
+            raise ConfigError("texts are those of the samples: say with --samples where they are")
         if self.samples_dir is not None and self.format != "tar":
             raise ConfigError("samples_dir is for tars: Megatron's files hold no images")
 
@@ -113,18 +130,32 @@ class Materialize:
         def work(unit: Unit, draft: Draft, tally: Tally) -> None:
             first, last = unit.input["start"], unit.input["stop"]
             assert isinstance(first, int) and isinstance(last, int)
-            numbers = order.packs(np.arange(first, last)).tolist()
+            places = np.arange(first, last)
+            numbers = (places if self.order == "planned" else order.packs(places)).tolist()
             packs = (
-                (f"{place:09d}", _rows(plan, table, tokens, pack))
+                (f"{place:09d}", self._opened_once(_rows(plan, table, tokens, pack)))
                 for place, pack in enumerate(numbers, first)
             )
             if self.format == "tar":
-                write_tar(packs, samples, unit, draft, tally)
+                write_tar(packs, samples, unit, draft, tally, text=self.text)
             else:
                 assert tokens.space is not None, "a plan with packs has rows, and these a space"
                 write_tokens(packs, tokens.space, unit, draft, tally)
 
         yield work
+
+    def _opened_once(self, rows: list[TokenRow]) -> list[TokenRow]:
+        """Return the rows of a pack, the first alone with its begin token, if one is named."""
+        if self.one_bos is None:
+            return rows
+        for row in rows:
+            if not len(row.ids) or row.ids[0] != self.one_bos or (row.loss[:1, 0] == 0).any():
+                raise ConfigError(
+                    f"sample {row.key!r} does not begin with the token {self.one_bos}, unlearned: "
+                    "leave out --one-bos, or name the begin token of the tokenizer"
+                )
+        later = (cut_document(row, row.key, 1, len(row.ids)) for row in rows[1:])
+        return [rows[0], *(replace(row, continues=False) for row in later)]
 
     def inputs(self) -> Mapping[str, Any]:
         """Return the contents of the plan and the identities of the folders."""
@@ -174,22 +205,29 @@ def write_tokens(
 
 
 def write_tar(
-    packs: NamedPacks, samples: SampleDataset | None, unit: Unit, draft: Draft, tally: Tally
+    packs: NamedPacks,
+    samples: SampleDataset | None,
+    unit: Unit,
+    draft: Draft,
+    tally: Tally,
+    *,
+    text: bool = False,
 ) -> None:
     """Write packs as one tar, with the media of `samples` if given."""
     tar_path, index_path = (draft.file(unit.name, role) for role in ("tar", "idx"))
     with IndexedTar(tar_path, index_path) as tar:
         for key, rows in packs:
             with tally.sample(key):
-                members = _members(build_pack(rows, BuildSpec()), rows, samples)
+                members = _members(build_pack(rows, BuildSpec()), rows, samples, text)
                 tar.add(key, members, "dashed")
     draft.finish(unit.name, num_samples=len(tar.rows))
 
 
 def _members(
-    pack: Pack, rows: Sequence[TokenRow], samples: SampleDataset | None
+    pack: Pack, rows: Sequence[TokenRow], samples: SampleDataset | None, text: bool
 ) -> list[tuple[str, Content]]:
     media = [] if samples is None else _media(rows, samples)
+    said = {"text": _texts(rows, samples)} if text and samples is not None else {}
     content = {
         "input_ids": pack.input_ids,
         "loss_mask": pack.loss_mask.astype(np.uint8),
@@ -209,9 +247,27 @@ def _members(
             }
             for medium in pack.media
         ],
+        **said,
     }
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
     return [("json", orjson.dumps(content, option=options)), *media]
+
+
+def _texts(rows: Sequence[TokenRow], samples: SampleDataset) -> list[str]:
+    """Return what each document says; media are their placeholders."""
+    found = []
+    for row, number in zip(rows, samples.find_behind([row.key for row in rows]).tolist()):
+        if number < 0:
+            raise ConfigError(f"sample {row.key!r} is not in {samples.folder}")
+        show = (_placeholders(span) for span in row.media)
+        turns = said_in_turns(samples[number].document, lambda _, show=show: next(show))  # type: ignore[misc]
+        ended = [said + ("</s>" if role == "assistant" else "") for role, said in turns]
+        found.append("<s>" + "\n".join(ended))
+    return found
+
+
+def _placeholders(span: MediaSpan) -> str:
+    return f"<im_start>{'<im_patch>' * span.num_tokens}<im_end>"
 
 
 def _media(rows: Sequence[TokenRow], samples: SampleDataset) -> list[tuple[str, Content]]:

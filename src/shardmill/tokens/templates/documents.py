@@ -12,13 +12,12 @@ media ask and what is said of them answers; a document that has roles is said as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.rng import SampleRng
-from shardmill.model.sample import Document, Sample, Segment, turn_fields
+from shardmill.model.sample import Document, Sample, Segment, turn_fields, with_roles
 from shardmill.model.space import TokenSpace
 from shardmill.tokens.templates.template import (
     Medium,
@@ -128,26 +127,3 @@ class Captions:
             return say(replace(sample, document=Document(turns)), rng)
 
         return render
-
-
-def with_roles(document: Document, question: str = "") -> Iterator[Segment]:
-    """Yield the segments with roles: media and their marks are the user's, text answers them."""
-    if not document.text.strip():
-        raise SampleError("missing caption", "its media have no text")
-    turn, before = 0, None
-    for segment in document.segments:
-        role = "user" if segment.kind != "text" or _is_mark(segment, before) else "assistant"
-        if before is not None and role != before.role:
-            if role == "assistant" and question:
-                yield Segment(kind="text", text=question, role="user", turn=turn)
-            turn += 1
-        before = replace(segment, role=role, turn=turn)
-        yield before
-
-
-def _is_mark(segment: Segment, before: Segment | None) -> bool:
-    """Say whether a text only names the moment of the image before it, as `frames` writes it."""
-    if before is None or before.kind != "image" or segment.time_s is None:
-        return False
-    start_s, end_s = segment.time_s
-    return start_s == end_s and before.time_s == segment.time_s
