@@ -202,13 +202,11 @@ CHATS = [
         ],
         "user: <red><blue>Which is warmer? | assistant: The first.",
     ),
-    reads_or_asks(
+    reads(
         "ms-swift, query and response",
         "swift.jsonl",
         [{"query": "<image>Which?", "response": "Red.", "images": ["red.png"], "history": []}],
-        ["user: <red>Which? | assistant: Red."],
-        "query",
-        "response",
+        "user: <red>Which? | assistant: Red.",
     ),
     asks(
         "ms-swift, a rejected response beside the messages",
@@ -323,7 +321,7 @@ CHATS = [
         ["user: <red>Which? | assistant: Red."],
         "messages",
     ),
-    reads_or_asks(
+    reads(
         "TRL, prompt and completion as turns",
         "trl.jsonl",
         [
@@ -332,17 +330,13 @@ CHATS = [
                 "completion": [{"role": "assistant", "content": "Hello."}],
             }
         ],
-        ["user: Hi. | assistant: Hello."],
-        "prompt",
-        "completion",
+        "user: Hi. | assistant: Hello.",
     ),
-    reads_or_asks(
+    reads(
         "TRL, prompt and completion as text",
         "trl.jsonl",
         [{"prompt": "The sky is", "completion": " blue."}],
-        ["user: The sky is | assistant:  blue."],
-        "prompt",
-        "completion",
+        "user: The sky is | assistant:  blue.",
     ),
     asks(
         "TRL, preferences as turns",
@@ -386,7 +380,7 @@ CHATS = [
         ],
         "user: Which?<red> | assistant: Red.",
     ),
-    reads_or_asks(
+    reads(
         "WildChat",
         "wildchat.jsonl",
         [
@@ -401,10 +395,9 @@ CHATS = [
                 "language": "English",
             }
         ],
-        ["user: Hi. | assistant: Hello."],
-        "conversation",
+        "user: Hi. | assistant: Hello.",
     ),
-    reads_or_asks(
+    reads(
         "Mantis",
         "mantis.parquet",
         [
@@ -418,8 +411,7 @@ CHATS = [
                 "source": "x",
             }
         ],
-        ["user: <red> <blue> Which is warmer? | assistant: The first."],
-        "conversation",
+        "user: <red> <blue> Which is warmer? | assistant: The first.",
     ),
     reads_or_asks(
         "FineVision",
@@ -502,15 +494,13 @@ CHATS = [
         "chosen",
         "rejected",
     ),
-    reads_or_asks(
+    reads(
         "alpaca",
         "alpaca.json",
         [{"instruction": "Say hello.", "input": "", "output": "Hello."}],
-        ["user: Say hello. | assistant: Hello."],
-        "instruction",
-        "output",
+        "user: Say hello. | assistant: Hello.",
     ),
-    reads_or_asks(
+    reads(
         "dolly",
         "dolly.jsonl",
         [
@@ -521,25 +511,19 @@ CHATS = [
                 "category": "qa",
             }
         ],
-        ["user: Which?\n\nA red square. | assistant: Red."],
-        "instruction",
-        "response",
+        "user: Which?\nA red square. | assistant: Red.",
     ),
-    reads_or_asks(
+    reads(
         "OpenOrca",
         "orca.jsonl",
         [{"id": "1", "system_prompt": "Be brief.", "question": "Hi.", "response": "Hello."}],
-        ["system: Be brief. | user: Hi. | assistant: Hello."],
-        "question",
-        "response",
+        "system: Be brief. | user: Hi. | assistant: Hello.",
     ),
-    reads_or_asks(
+    reads(
         "GSM8K",
         "gsm8k.jsonl",
         [{"question": "1+1?", "answer": "2"}],
-        ["user: 1+1? | assistant: 2"],
-        "question",
-        "answer",
+        "user: 1+1? | assistant: 2",
     ),
     case(
         "wild: OASST, a message a row",
@@ -779,7 +763,7 @@ PAIRS = [
     reads(
         "Liquid", "liquid.jsonl", [{"image_path": "red.png", "text_prompt": "Red."}], "<red>Red."
     ),
-    asks(
+    reads(
         "InstructPix2Pix",
         "ip2p.parquet",
         [
@@ -791,10 +775,9 @@ PAIRS = [
                 "edited_image": stored(BLUE),
             }
         ],
-        "original_image",
-        "edited_image",
+        "user: <red>make it blue | assistant: <blue>",
     ),
-    asks(
+    reads(
         "MagicBrush",
         "magicbrush.parquet",
         [
@@ -807,8 +790,7 @@ PAIRS = [
                 "target_img": stored(BLUE),
             }
         ],
-        "source_img",
-        "target_img",
+        "user: <red>make it blue | assistant: <blue>",
     ),
     case(
         "wild: a folder of images with metadata.jsonl",
@@ -939,15 +921,13 @@ QUESTIONS = [
         [],
         "question",
     ),
-    reads_or_asks(
+    reads(
         "PixMo, ask a model anything",
         "pixmo.parquet",
         [{"image_url": "red.png", "image_sha256": "0", "question": "Which?", "answer": "Red."}],
-        ["user: <red>Which? | assistant: Red."],
-        "question",
-        "answer",
+        "user: <red>Which? | assistant: Red.",
     ),
-    asks(
+    reads(
         "PixMo-Points",
         "points.parquet",
         [
@@ -959,7 +939,8 @@ QUESTIONS = [
                 "label": "square",
             }
         ],
-        "label",
+        "user: <red>Point to square. | assistant: "
+        '<point x="1.0" y="2.0" alt="square">square</point>',
     ),
     reads_or_asks(
         "RefCOCO",
@@ -994,7 +975,7 @@ QUESTIONS = [
 ]
 
 PAGES = [
-    reads_or_asks(
+    reads(
         "OBELICS",
         "obelics.parquet",
         [
@@ -1005,8 +986,7 @@ PAGES = [
                 "texts": [None, "Between.", None],
             }
         ],
-        ["<red>Between.<blue>"],
-        "texts",
+        "<red> | Between. | <blue>",
     ),
     reads(
         "MMC4",
@@ -1029,7 +1009,7 @@ PAGES = [
         ],
         "One. | <red>Two.",
     ),
-    reads_or_asks(
+    reads(
         "MINT-1T",
         "mint.parquet",
         [
@@ -1040,10 +1020,9 @@ PAGES = [
                 "image_hashes": [None, "0"],
             }
         ],
-        ["First.<red>"],
-        "texts",
+        "First. | <red>",
     ),
-    reads_or_asks(
+    reads(
         "OmniCorpus",
         "omni.jsonl",
         [
@@ -1054,16 +1033,13 @@ PAGES = [
                 "url": "https://x.org",
             }
         ],
-        ["First.<red>Last."],
-        "texts",
+        "First. | <red> | Last.",
     ),
-    reads_or_asks(
+    reads(
         "BAGEL, edits",
         "edits.parquet",
         [{"image_list": [RED, BLUE], "instruction_list": [["make it blue"]]}],
-        ["<red>make it blue<blue>"],
-        "image_list",
-        "instruction_list",
+        "user: <red>make it blue | assistant: <blue>",
     ),
     reads_or_asks(
         "BAGEL, captions as json",

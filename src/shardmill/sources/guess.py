@@ -29,8 +29,10 @@ from shardmill.sources.shapes.general import (
     IMAGE_FIELDS,
     TEXT_FIELDS,
     VIDEO_FIELDS,
+    MessagesShape,
     TextShape,
 )
+from shardmill.sources.shapes.instructions import ANSWERS, QUESTIONS, EditShape
 from shardmill.sources.shapes.shape import Shape, first_of, is_missing
 from shardmill.sources.source import (
     WILD,
@@ -415,6 +417,19 @@ def _holds(*names: str) -> Test:
     return lambda row: not any(is_missing(row.get(name)) for name in names)
 
 
+def _is_interleaved(row: Mapping[str, Any]) -> bool:
+    images, texts = row.get("images"), row.get("texts")
+    if not isinstance(images, list) or not isinstance(texts, list) or len(images) != len(texts):
+        return False
+    return all(is_missing(i) or is_missing(t) for i, t in zip(images, texts))
+
+
+def _is_edit(row: Mapping[str, Any]) -> bool:
+    shape = EditShape()
+    pair = (first_of(row, names) for names in (shape.source, shape.target, shape.instruction))
+    return _holds(shape.images, shape.instructions)(row) or None not in tuple(pair)
+
+
 def _has_prompt(row: Mapping[str, Any]) -> bool:
     return first_of(row, ("value", "prompt")) is not None
 
@@ -423,8 +438,26 @@ def _has_prompt(row: Mapping[str, Any]) -> bool:
 TESTS: tuple[tuple[str, str, Test], ...] = (
     ("document", "`segments` is a list", lambda row: isinstance(row.get("segments"), list)),
     ("llava", "`conversations` are turns with `from`", _has_turns("conversations", "from")),
-    ("messages", "`messages` are turns with `role`", _has_turns("messages", "role")),
+    (
+        "messages",
+        "`messages` are turns with `role`",
+        lambda row: any(_has_turns(name, "role")(row) for name in MessagesShape().messages),
+    ),
     ("finevision", "`texts` are turns of `user` and `assistant`", _has_turns("texts", "assistant")),
+    (
+        "interleaved",
+        "`images` and `texts` are lists of one length, one of which is empty at each place",
+        _is_interleaved,
+    ),
+    ("edit", "there are an image, an edit and the image that it gives", _is_edit),
+    (
+        "points",
+        "there are an image, a `label` and `points` with x and y",
+        lambda row: (
+            first_of(row, MEDIA_FIELDS) is not None
+            and (_has_turns("points", "x")(row) or (row.get("points") == [] and "label" in row))
+        ),
+    ),
     ("videochat2", "`QA` are questions with answers `a`", _has_turns("QA", "a")),
     ("howto-interlink", "`clips` are a list with `clip_path`", _has_turns("clips", "clip_path")),
     ("prompt", "there are `prompt` and `txt`", _holds("prompt", "txt")),
@@ -432,6 +465,11 @@ TESTS: tuple[tuple[str, str, Test], ...] = (
         "merlin",
         "`text_list` is one text, beside `image_info`",
         lambda row: isinstance(row.get("text_list"), str) and "image_info" in row,
+    ),
+    (
+        "instruction",
+        "a column asks and another answers",
+        lambda row: first_of(row, QUESTIONS) is not None and first_of(row, ANSWERS) is not None,
     ),
     (
         "internvid",

@@ -11,6 +11,7 @@ from shardmill.model.codec import build
 from shardmill.plugins import SHAPES
 from shardmill.sources.shapes.datasets import (
     HowtoInterlinkShape,
+    InterleavedShape,
     LiquidShape,
     Mmc4Shape,
     PromptShape,
@@ -352,3 +353,9 @@ def test_frames_of_a_converted_row_take_their_placeholders_in_order() -> None:
 def test_without_questions_it_is_a_reject() -> None:
     with pytest.raises(SampleError, match="missing field"):
         VideoChat2Shape().shape({"video": "a.mp4"})
+
+
+@pytest.mark.parametrize(("images", "texts"), [(["a"], ["x", "y"]), (["a"], ["x"])])
+def test_lists_that_do_not_take_turns(images: list[str], texts: list[str]) -> None:
+    with pytest.raises(SampleError, match="do not match"):
+        InterleavedShape().shape({"images": images, "texts": texts})

@@ -197,9 +197,8 @@ def test_what_is_no_conversation_is_a_reject(row: dict[str, Any], reason: str) -
 
 
 def test_columns_and_tags_can_be_named() -> None:
-    shape = MessagesShape(
-        messages="dialog", role_tag="who", content_tag="said", roles={"U": "user", "B": "assistant"}
-    )
+    roles = {"U": "user", "B": "assistant"}
+    shape = MessagesShape(messages=("dialog",), role_tag="who", content_tag="said", roles=roles)
     row = {"dialog": [{"who": "U", "said": "a"}, {"who": "B", "said": "b"}]}
     assert said(shape.shape(row)) == [(0, "user", "a"), (1, "assistant", "b")]
 

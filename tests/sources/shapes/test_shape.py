@@ -77,6 +77,12 @@ ROWS: dict[str, dict[str, Any]] = {
         "images": ["a.jpg", "b.jpg"],
         "texts": [{"user": "{0}", "assistant": "{1}", "source": "tqa"}],
     },
+    "instruction": {"image": "a.jpg", "question": "{0}", "answer": "{1}"},
+    "alpaca": {"instruction": "{0}", "input": "", "output": "{1}", "history": []},
+    "points": {"image": "a.jpg", "label": "{0}{1}", "points": []},
+    "edit": {"image_list": ["a.jpg", "b.jpg", "c.jpg"], "instruction_list": [["{0}"], "{1}"]},
+    "interleaved": {"images": [None, "a.jpg", None], "texts": ["{0}", None, "{1}"]},
+    "obelics": {"images": [None, "a.jpg", None], "texts": ["{0}", None, "{1}"]},
     "mmc4": {
         "text_list": ["{0}", "{1}"],
         "image_info": [{"image_name": "a.jpg", "matched_text_index": 1}],
@@ -99,6 +105,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "merlin": {"image_info": ["a.jpg"], "text_list": "{0}<image>#1#{1}"},
     "prompt": {"prompt": "<image>{0}", "txt": "{1}", "images": ["a.jpg"]},
 }
+OPTIONS = {"points": {"ask": "{label}", "none": ""}}  # without words of its own
 # Words that a shape must not take for its own marks, within white space of every kind.
 words = st.tuples(
     *[st.text("\n\r\t \u00a0\u2028", max_size=3)] * 2, st.text("aé<>b\n", min_size=1, max_size=8)
@@ -117,7 +124,7 @@ def filled(value: Any, texts: tuple[str, str]) -> Any:
 @given(st.tuples(words, words))
 @settings(max_examples=30)
 def test_text_comes_out_as_it_went_in(kind: str, texts: tuple[str, str]) -> None:
-    shape: Shape = build(SHAPES, {"kind": kind})
+    shape: Shape = build(SHAPES, {"kind": kind, **OPTIONS.get(kind, {})})
     row = filled(ROWS[kind], texts)
     shaped = shape.shape(row)
     said = "".join(p.text for p in shaped.segments if p.kind == "text")

@@ -12,6 +12,7 @@ how2link          {"clip_path": "/any/where/train/x/clip_3", "caption": "A cat."
 howto-interlink   {"clips": [{"clip_path": ..., "caption": ...}, ...], "summary": "..."}
 videochat2        {"video": "a.mp4", "QA": [{"i": "Look.", "q": "What?", "a": "A cat."}]}
 finevision        {"images": ["a.jpg"], "texts": [{"user": "What?", "assistant": "A cat."}]}
+interleaved       {"images": ["a.jpg", null], "texts": [null, "A cat."]}
 merlin            {"image_info": [{"image_name": "0.jpg"}], "text_list": "<image>#0-4.5# A man..."}
 """
 
@@ -86,6 +87,36 @@ class Mmc4Shape:
                 raise SampleError("missing field", f"image {number} has none of {wanted}")
             found.setdefault(at, []).append(info[name])
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterleavedShape:
+    """OBELICS, OmniCorpus, MINT: `images` and `texts` are lists of one length that take turns.
+
+    Each place holds an image or a text, and the other list has nothing there.
+    """
+
+    images: str = "images"
+    texts: str = "texts"
+
+    def shape(self, fields: Mapping[str, Any]) -> RowDocument:
+        images, texts = _list(fields, self.images), _list(fields, self.texts)
+        if len(images) != len(texts):
+            detail = f"{len(images)} places for images, {len(texts)} for texts"
+            raise SampleError(MISMATCH, detail)
+        segments = []
+        for turn, (image, text) in enumerate(zip(images, texts)):
+            if not is_missing(image) and not is_missing(text):
+                raise SampleError(MISMATCH, f"place {turn} holds an image and a text: {text!r:.60}")
+            if not is_missing(image):
+                segments.append(RowSegment(kind="image", media=image, turn=turn))
+            elif not is_missing(text):
+                words = text_of({self.texts: text}, self.texts)
+                segments.append(RowSegment(kind="text", text=words, turn=turn))
+        if not segments:
+            raise SampleError("empty document", "neither an image nor a text")
+        uses = {self.images: "image", self.texts: "text"}
+        return RowDocument(segments=tuple(segments), uses=uses, extra=unused(fields, uses))
 
 
 KEY_FRAME = re.compile(r"<[IP]image>")

@@ -170,7 +170,7 @@ class MessagesShape:
     reject.
     """
 
-    messages: str = "messages"
+    messages: tuple[str, ...] = ("messages", "conversation")
     role_tag: str = "role"
     content_tag: str = "content"
     images: tuple[str, ...] = ("images", "image")
@@ -182,9 +182,10 @@ class MessagesShape:
     assistant_media: bool = False
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
-        turns = fields.get(self.messages)
-        if not isinstance(turns, list) or not turns:
-            raise SampleError("empty conversation", f"{self.messages!r} holds no turns")
+        name = need_one(fields, self.messages, "empty conversation")
+        turns = fields[name]
+        if not isinstance(turns, list):
+            raise SampleError("empty conversation", f"{name!r} holds no turns")
         media, uses = self._media(fields)
         segments: list[RowSegment] = []
         system = fields.get(self.system)
@@ -199,7 +200,7 @@ class MessagesShape:
         media.finish()
         if not segments:
             raise SampleError("empty conversation", f"{len(turns)} turns without text or media")
-        uses[self.messages] = "turns"
+        uses[name] = "turns"
         extra = unused(fields, {EXTRA_NAME, *uses})
         if isinstance(extra.get(self.tools), list):
             extra[self.tools] = as_written(extra[self.tools])
@@ -283,7 +284,7 @@ class LlavaShape(MessagesShape):
     The images are `image` or `images`; without them the conversation is text only.
     """
 
-    messages: str = "conversations"
+    messages: tuple[str, ...] = ("conversations",)
     role_tag: str = "from"
     content_tag: str = "value"
     images: tuple[str, ...] = ("image", "images")
