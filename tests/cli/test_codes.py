@@ -12,6 +12,7 @@ from sample_folder import write_sample_folder
 from vq_checkpoints import write_original
 
 from shardmill.api.values import to_geometry
+from shardmill.cli.main import cli
 from shardmill.cli.verbs import codes
 from shardmill.errors import ConfigError
 from shardmill.media.geometry import Buckets, Native, Square
@@ -72,3 +73,34 @@ def test_flags_describe_a_geometry() -> None:
     assert to_geometry("buckets,table=[[64,32]]", None) == Buckets(table=((64, 32),))
     with pytest.raises(ConfigError, match="resolution"):
         to_geometry("native", 256)
+
+
+def test_the_preset_is_told_by_codes_show_and_check(folder: Path) -> None:
+    done = run(folder, "--preset", "llamagen", "--resolution", "32")
+    assert "llamagen at 32 x 32" in done.output
+    out, other = folder.parent / "out", folder.parent / "other"
+    assert "llamagen at 32 x 32" in CliRunner().invoke(cli, ["show", str(out)]).output
+    words = [str(folder), str(other), "--weights", str(folder.parent / "weights")]
+    words += ["--geometry", "square,resolution=32,resample=box,max_aspect=null", "--workers", "0"]
+    assert CliRunner().invoke(codes, words).exit_code == 0
+    words = ["check", str(out), "--same", str(other)]
+    told = CliRunner().invoke(cli, words).output
+    assert f"{out}: llamagen at 32 x 32" in told
+    assert f"{other}: square,resample=box,max_aspect=null,resolution=32" in told
+    assert len(json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)["pixels"]) == 2
+
+
+def test_a_preset_that_is_none_is_answered_with_those_that_are(folder: Path) -> None:
+    done = run(folder, "--preset", "lamagen")
+    assert done.exit_code == 2
+    assert "llamagen" in done.output
+
+
+def test_decoding_is_a_setting(folder: Path) -> None:
+    done = run(folder, "--decoding", "alpha=drop,orientation=ignore", "--resolution", "32")
+    assert done.exit_code == 0
+    assert "square,resolution=32,alpha=drop,orientation=ignore" in done.output
+    for wrong, told in (("alpha=black", "white"), ("alfa=drop", "alpha")):
+        done = run(folder, "--decoding", wrong)
+        assert isinstance(done.exception, ConfigError)
+        assert told in str(done.exception)

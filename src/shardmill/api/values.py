@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -147,7 +147,13 @@ def to_clip(clip: str | tuple[float, float] | None) -> tuple[float, float] | Non
 def to_geometry(geometry: Plugin | None, resolution: int | None) -> Any:
     """Return the geometry that images are brought to; a resolution alone is the middle square."""
     if geometry is not None and not isinstance(geometry, str | Mapping):
-        return geometry
+        if resolution is None:
+            return geometry
+        if not hasattr(geometry, "resolution"):
+            raise ConfigError(
+                f"{type(geometry).__name__} has no resolution: leave --resolution out"
+            )
+        return replace(geometry, resolution=resolution)  # type: ignore[type-var]
     plain = {"kind": "square"} if geometry is None else to_table(geometry, where="geometry")
     size = {} if resolution is None else {"resolution": resolution}
     return to_plugin(GEOMETRIES, {**plain, **size}, where="geometry")

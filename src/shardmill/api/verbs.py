@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Unpack
 
@@ -48,6 +48,7 @@ from shardmill.api.values import (
 )
 from shardmill.errors import ConfigError, FormatError, NothingKept, check_packages, near
 from shardmill.machine import environment
+from shardmill.media.image import Decoding
 from shardmill.model.stage import Stage, listed
 from shardmill.model.tokenrow import Overlong
 from shardmill.plugins import (
@@ -268,8 +269,11 @@ def codes(
     *,
     tokenizer: Annotated[Plugin | None, IMAGE_TOKENIZERS] = None,
     weights: Place | None = None,
+    take: Literal["ema", "model"] | None = None,
+    preset: Literal["unidisc", "llamagen", "liquid", "chameleon"] | None = None,
     resolution: int | None = None,
     geometry: Annotated[Plugin | None, GEOMETRIES] = None,
+    decoding: str | Mapping[str, str] | Decoding | None = None,
     precision: Literal["fp32", "tf32", "fp16"] | None = None,
     allow_truncated: bool = False,
     from_: str | None = None,
@@ -282,6 +286,9 @@ def codes(
     """Turn the images of samples into VQ codes, written once and used by every later choice.
 
     Whose `weights` they are, they say themselves; a `tokenizer` that is named must be theirs.
+    Of a checkpoint with averaged weights, too, `take` says which. A `preset` gives the pixels of
+    another program at any `resolution`; else `geometry` says how images are brought to size, and
+    `decoding` what becomes of transparency, 16 bits and EXIF ("alpha=drop,orientation=ignore").
     `from_` names a field of the samples that holds codes already, of a codebook of `num_codes`.
     Without a GPU the precision is fp32, else fp16, and the share of codes that equal those of fp32
     is counted.
@@ -289,8 +296,11 @@ def codes(
         sm.codes(shards, "codes", weights="vqgan", resolution=512)
     """
     stage: Any
-    if from_ is not None and (tokenizer is not None or weights is not None):
-        raise ConfigError("codes come from a field (--from) or are made (--tokenizer, --weights)")
+    making = (tokenizer, weights, take, preset, resolution, geometry, decoding)
+    if from_ is not None and any(value is not None for value in making):
+        raise ConfigError(
+            "codes come from a field (--from) or are made (--tokenizer, --weights, and how)"
+        )
     if from_ is not None:
         from shardmill.stages.adopt import AdoptCodes
         from shardmill.tokens.codes import FieldCodes
@@ -298,35 +308,47 @@ def codes(
         source = FieldCodes(field=from_)
         stage = AdoptCodes(input_dir=to_path(src), codes=source, num_codes=num_codes, limit=limit)
         return _run(Codes, stage, out, run)
-    from shardmill.stages.codes import EncodeImages
+    from shardmill.stages.codes import PRESETS, EncodeImages
 
+    chosen = None if preset is None else PRESETS[preset]
+    if chosen is not None and not geometry is decoding is None:
+        raise ConfigError(
+            f"--preset {preset} says how images are decoded and brought to size: leave --geometry "
+            "and --decoding out, or the preset. A --resolution may stand beside it"
+        )
     check_packages(EncodeImages.needs)  # before the first import of torch
     from shardmill.tokens.vq.encode import count_devices
     from shardmill.tokens.vq.tokenizer import recognise
 
-    given = {} if weights is None else {"weights": str(to_path(weights))}
+    given: dict[str, Any] = {} if weights is None else {"weights": str(to_path(weights))}
     if tokenizer is not None:
+        given |= {} if take is None else {"take": take}
         if isinstance(tokenizer, str | Mapping):
             tokenizer = {**to_table(tokenizer, where="tokenizer"), **given}
             if tokenizer.get("kind") in IMAGE_TOKENIZERS and "weights" not in tokenizer:
                 raise ConfigError(f"{tokenizer['kind']} needs weights: name them by --weights PATH")
         encoder = to_plugin(IMAGE_TOKENIZERS, tokenizer, where="tokenizer").pinned()
     elif given:
-        encoder = recognise(given["weights"])
+        encoder = recognise(given["weights"], take)
     else:
         raise ConfigError(
             "give the weights that encode images (--weights), or the field that holds their codes "
             "(--from)"
         )
+    if chosen is not None and hasattr(encoder, "scaling"):
+        encoder = replace(encoder, scaling=chosen.scaling)
     # Which device and how many threads change no code, so they are no part of the spec.
     with environment({"SHARDMILL_THREADS": threads, "SHARDMILL_DEVICE": device}):
         num_devices = count_devices()
         stage = EncodeImages(
             input_dir=to_path(src),
             tokenizer=encoder,
-            geometry=to_geometry(geometry, resolution),
+            geometry=to_geometry(chosen.geometry if chosen else geometry, resolution),
+            decoding=chosen.decoding
+            if chosen
+            else to_spec(decoding or "", Decoding, where="decoding"),
             precision=precision or ("fp16" if num_devices else "fp32"),
-            allow_truncated=allow_truncated,
+            allow_truncated=allow_truncated or bool(chosen and chosen.allow_truncated),
             limit=limit,
         )
         # A process a GPU, not a CPU: each holds the model.

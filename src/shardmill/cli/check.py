@@ -115,7 +115,8 @@ def print_check(found: CheckReport, as_json: bool) -> None:
 
 def _to_plain(found: CheckReport) -> dict[str, Any]:
     if found.comparison is not None:
-        return {**asdict(found.comparison), "same": found.comparison.same}
+        pixels = {"pixels": _pixels(found)} if _pixels(found) else {}
+        return {**asdict(found.comparison), "same": found.comparison.same, **pixels}
     if found.parts is not None:
         stages = [_to_plain(part) for part in found.parts]
         return {"path": str(found.path), "sound": found.sound, "stages": stages}
@@ -261,6 +262,15 @@ def _print_decoding(report: DecodeReport) -> None:
     output.listed(lines, MAX_LISTED)
 
 
+def _pixels(found: CheckReport) -> dict[str, str]:
+    """Return how images became pixels in those of two places that hold codes."""
+    from shardmill.stages.codes import describe_pixels
+
+    places = [place for place in (found.other, found.path) if place is not None]
+    told = {humanize.place(place): describe_pixels(place) for place in places}
+    return {place: made for place, made in told.items() if made is not None}
+
+
 def _print_comparison(found: CheckReport, comparison: Comparison) -> None:
     assert found.other is not None
     first, second = humanize.place(found.other), humanize.place(found.path)
@@ -281,4 +291,5 @@ def _print_comparison(found: CheckReport, comparison: Comparison) -> None:
         named = why.replace("the first", first).replace("the second", second)
         by_reason.setdefault(named, []).append(aspect)
     rows += [("not compared", f"{', '.join(names)}: {why}") for why, names in by_reason.items()]
+    rows += [("pixels", f"{place}: {made}") for place, made in _pixels(found).items()]
     output.facts(rows)

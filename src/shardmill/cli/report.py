@@ -114,10 +114,14 @@ def print_data(made: Data[Any], as_json: bool) -> None:
 
 
 def print_codes(made: Codes, as_json: bool) -> None:
-    """Print the run, and which share of the codes was equal to those of fp32."""
-    from shardmill.stages.codes import COMPARED, EQUAL
+    """Print the run, how images became pixels, and which share of codes equals those of fp32."""
+    from shardmill.stages.codes import COMPARED, EQUAL, describe_pixels
 
     print_data(made, as_json)
+    pixels = None if as_json else describe_pixels(made.path)
+    if pixels is not None:
+        take = getattr(made.spec.tokenizer, "take", None)
+        output.facts([("pixels", pixels), *([("weights", take)] if take else [])])
     compared = made.manifest.stats.get(COMPARED, 0) if made.complete else 0
     if compared and not as_json:
         share = made.manifest.stats.get(EQUAL, 0) / compared

@@ -36,7 +36,7 @@ from shardmill.model.sample import Document, Sample, sample_to_plain
 from shardmill.model.space import TokenSpace
 from shardmill.model.tokenrow import MediaSpan, TokenRow, no_spans, spans_of
 from shardmill.shards.ledger import Ledger
-from shardmill.stages.codes import reconstruct, spread_keys
+from shardmill.stages.codes import describe_pixels, reconstruct, spread_keys
 from shardmill.stages.inputs import tokens_behind
 from shardmill.tokens.text.readable import Numbers, Run, open_readable, readable_runs
 
@@ -91,6 +91,9 @@ def show(
         return
     if isinstance(data, Codes) and not wanted:
         wanted = tuple(spread_keys(folder, count))
+    pixels = describe_pixels(folder) if isinstance(data, Codes) and not as_json else None
+    if pixels is not None:
+        output.facts([("pixels", pixels)])
     if isinstance(data, Plan | Lengths) and not as_json:
         output.echo(repr(data))
     show_item = _printer(data, as_json)

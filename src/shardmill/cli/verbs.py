@@ -258,12 +258,27 @@ def frames(src: Path, out: Path, **flags: Any) -> None:
     type=PlaceType(exists=True),
     help="The weights that encode: a checkpoint, or the folder of one.",
 )
+@click.option(
+    "--take",
+    type=choice(sm.codes, "take"),
+    help="Which weights of a checkpoint of training: averaged (ema) or as trained (model).",
+)
+@click.option(
+    "--preset",
+    type=choice(sm.codes, "preset"),
+    help="Decode and resize to the pixels that this program encodes, to the last bit.",
+)
 @click.option("--resolution", type=int, help="Pixels a side of the middle square.  [default: 512]")
 @click.option(
     "--geometry",
     shell_complete=kinds(GEOMETRIES),
     metavar="KIND,FIELD=VALUE",
     help=f"Another way to bring images to size: {', '.join(GEOMETRIES)}.",
+)
+@click.option(
+    "--decoding",
+    metavar="FIELD=VALUE,...",
+    help="Other colours: alpha=white|drop, depth=scale|clip, orientation=apply|ignore.",
 )
 @click.option(
     "--precision",

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
@@ -28,9 +28,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import ConfigError, SampleError, check_packages
+from shardmill.errors import ConfigError, FormatError, SampleError, check_packages
 from shardmill.machine import count_cpus
-from shardmill.media.geometry import Geometry, ResizeCrop
+from shardmill.media.geometry import Geometry, ResizeCrop, Square
 from shardmill.media.image import (
     DISPLAYED,
     Content,
@@ -59,7 +59,7 @@ from shardmill.stages.inputs import (
     open_unit,
     sample_units,
 )
-from shardmill.tokens.vq.tokenizer import ImageTokenizer
+from shardmill.tokens.vq.tokenizer import ImageTokenizer, Scaling
 
 Precision = Literal["fp32", "tf32", "fp16"]
 COMPARED = "codes compared with fp32"
@@ -82,6 +82,39 @@ Pixels: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int]
 Outcome: TypeAlias = NDArray[Any] | SampleError
 OnFirst: TypeAlias = Callable[[int, Any], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """What another program does with images before it encodes them, at any resolution."""
+
+    geometry: Square
+    decoding: Decoding
+    scaling: Scaling
+    allow_truncated: bool = False
+
+
+# `Image.open(...).convert("RGB")`, and nothing else.
+CONVERTED = Decoding(alpha="drop", depth="clip", orientation="ignore")
+PRESETS: Mapping[str, Preset] = {
+    "unidisc": Preset(
+        geometry=Square(resample="bilinear", crop="nearest", max_aspect=None),
+        decoding=CONVERTED,
+        scaling="torchvision",
+        allow_truncated=True,
+    ),
+    "llamagen": Preset(
+        geometry=Square(resample="bicubic", rounding="nearest", halve=True, max_aspect=None),
+        decoding=CONVERTED,
+        scaling="torchvision",
+    ),
+    "liquid": Preset(geometry=Square(), decoding=CONVERTED, scaling="numpy"),
+    "chameleon": Preset(
+        geometry=Square(max_aspect=None),
+        decoding=Decoding(depth="clip", orientation="ignore"),
+        scaling="transformers",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +141,21 @@ class EncodeImages(OverSamples):
         factor = getattr(self.tokenizer, "factor", None)
         if factor:
             check_sizes(self.geometry, factor)
+
+    @property
+    def preset(self) -> str | None:
+        """The name of the program whose pixels these are, None if they are of no other."""
+        scaling = getattr(self.tokenizer, "scaling", None)
+        for name, preset in PRESETS.items():
+            size = getattr(self.geometry, "resolution", None)
+            if (
+                size is not None
+                and self.geometry == replace(preset.geometry, resolution=size)
+                and self.decoding == preset.decoding
+                and scaling in (None, preset.scaling)
+            ):
+                return name
+        return None
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each shard of samples."""
@@ -552,6 +600,30 @@ def spec_of(folder: Path) -> EncodeImages:
     if not isinstance(spec, EncodeImages):
         raise ConfigError(f"{folder} holds no codes: make them with shardmill codes")
     return spec
+
+
+def describe_pixels(folder: Path) -> str | None:
+    """Return how images became pixels in a folder of codes; None of another folder.
+
+    "llamagen at 256 x 256" for a preset, else the settings that are not the default ones.
+    """
+    try:
+        spec = spec_of(folder)
+    except (ConfigError, FormatError, OSError):
+        return None
+    if spec.preset is not None:
+        return f"{spec.preset} at {' x '.join(map(str, spec.geometry.sizes()[0]))}"
+    scaling = getattr(spec.tokenizer, "scaling", "torchvision")
+    said = [*_own_fields(spec.geometry), *_own_fields(spec.decoding)]
+    said += [] if scaling == "torchvision" else [f"scaling={scaling}"]
+    return ",".join([type(spec.geometry).__name__.lower(), *said])
+
+
+def _own_fields(spec: Any) -> Iterator[str]:
+    for field_ in fields(spec):
+        value = getattr(spec, field_.name)
+        if value != field_.default:
+            yield f"{field_.name}={'null' if value is None else value}"
 
 
 def _shards(folder: Path) -> Iterator[CodeShard]:

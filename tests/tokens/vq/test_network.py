@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def image(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def reference_codes(model: object, pixels: torch.Tensor) -> torch.Tensor:
-    scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+    scaled = pixels.permute(0, 3, 1, 2).contiguous().float() / 255 * 2 - 1
     with torch.inference_mode():
         return model.encode(scaled).image_tokens  # type: ignore[attr-defined]
 
@@ -164,6 +166,64 @@ def test_a_pickle_with_code_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         load_weights(tmp_path)
     assert "weights_only" not in str(caught.value)  # torch advises to run the code after all
     assert not (tmp_path / "ran-the-code").exists()
+
+
+def write_training(path: Path, *, more: object = None) -> dict[str, dict[str, torch.Tensor]]:
+    """Write what LlamaGen's training stores: weights, their average, optimizers and arguments."""
+    sets = {}
+    for seed, name in enumerate(("model", "ema", "discriminator")):
+        write_llamagen(path, seed=seed)
+        sets[name] = torch.load(path, weights_only=True)["model"]
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    args = argparse.Namespace(vq_model="VQ-16", ema=True, lr=1e-4, image_size=256, more=more)
+    state = {"optimizer": optimizer.state_dict(), "steps": 1000, "args": args}
+    torch.save({**sets, **state}, path)
+    return sets
+
+
+def test_a_checkpoint_of_training_asks_which_of_its_weights_are_meant(tmp_path: Path) -> None:
+    path = tmp_path / "0001000.pt"
+    sets = write_training(path)
+    with pytest.raises(ConfigError, match=r"two sets of weights.*--take model.*--take ema"):
+        recognise(str(path))
+    prints = set()
+    for take in ("ema", "model"):
+        pinned = recognise(str(path), take)  # type: ignore[arg-type]
+        assert isinstance(pinned, LlamaGenVq)
+        assert pinned.take == take
+        torch.save({"model": sets[take]}, tmp_path / "alone.pt")
+        assert pinned.identity() == recognise(str(tmp_path / "alone.pt")).identity()
+        assert pinned.load("fp32", "cpu").num_codes == SMALL_LLAMAGEN.num_codes
+        prints.add(pinned.identity())
+    assert len(prints) == 2
+
+
+def test_weights_that_a_file_does_not_have_are_not_taken(tmp_path: Path) -> None:
+    write_llamagen(tmp_path / "vq.pt")
+    with pytest.raises(ConfigError, match="no weights named 'ema', but model: change --take"):
+        recognise(str(tmp_path / "vq.pt"), "ema")
+    chameleon = {name: tensor.clone() for name, tensor in random_tensors(SMALL).items()}
+    pytest.importorskip("safetensors.torch").save_file(chameleon, tmp_path / "a.safetensors")
+    with pytest.raises(ConfigError, match="leave out --take"):
+        recognise(str(tmp_path / "a.safetensors"), "model")
+
+
+def test_arguments_of_training_cannot_bring_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_training(tmp_path / "evil.pt", more=Evil())
+    with pytest.raises(ConfigError, match="would run code"):
+        recognise(str(tmp_path / "evil.pt"), "ema")
+    assert not (tmp_path / "ran-the-code").exists()
+    # Nor are other programs let in by the way.
+    with pytest.raises(pickle.UnpicklingError, match=r"argparse\.Namespace"):
+        write_training(tmp_path / "good.pt")
+        recognise(str(tmp_path / "good.pt"), "ema")
+        torch.load(tmp_path / "good.pt", weights_only=True)
 
 
 def halved(write: Callable[[Path], object]) -> Callable[[Path], object]:

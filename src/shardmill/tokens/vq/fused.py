@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from shardmill.tokens.vq import kernels
-from shardmill.tokens.vq.network import PlainTokenizer, encode
+from shardmill.tokens.vq.network import RESCALE, PlainTokenizer, encode
+from shardmill.tokens.vq.tokenizer import Scaling
 from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape, VqWeights
 
 Tensor = Any
@@ -87,11 +88,18 @@ class FusedTokenizer:
 
     can_replay = True
 
-    def __init__(self, weights: VqWeights, precision: str, device: Any) -> None:
+    def __init__(
+        self,
+        weights: VqWeights,
+        precision: str,
+        device: Any,
+        scaling: Scaling = "torchvision",
+    ) -> None:
         self.shape = weights.shape
         self.factor, self.num_codes = weights.shape.factor, weights.shape.num_codes
         encoder = {n: t for n, t in weights.tensors.items() if not n.startswith("decoder.")}
-        self._layers = FusedLayers(encoder, FORMATS[precision], device)
+        grey = 1 / RESCALE if scaling == "transformers" else 127.5
+        self._layers = FusedLayers(encoder, FORMATS[precision], device, grey)
         self._codebook = prepare_codebook(
             encoder["quantize.embedding.weight"], self.shape.normalised, device
         )
@@ -117,9 +125,13 @@ class FusedLayers:
     """Layers over weights by name, prepared once for the formats that `format_of(name)` gives."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], format_of: Callable[[str], LayerFormat], device: Any
+        self,
+        weights: Mapping[str, Tensor],
+        format_of: Callable[[str], LayerFormat],
+        device: Any,
+        grey: float,
     ) -> None:
-        self._format_of = format_of
+        self._format_of, self._grey = format_of, grey
         self._params = {n: fill_up(t, 0).to(device) for n, t in weights.items() if t.ndim == 1}
         self._weights = {
             name.removesuffix(".weight"): self._prepare(name, t).to(device)
@@ -171,7 +183,7 @@ class FusedLayers:
         out = self._empty(name, batch, height, width, channels, width + PITCH, 128)
         kernels.convolve_pixels[(batch * out.num_boxes,)](
             pixels, weight, bias, out.pixels, out.moments, height, width, out.run,
-            out.pixels.shape[1], out.num_boxes, channels, out.box, num_warps=4,
+            out.pixels.shape[1], out.num_boxes, channels, out.box, self._grey, num_warps=4,
         )  # fmt: skip
         return out
 

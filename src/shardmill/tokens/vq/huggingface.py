@@ -11,8 +11,8 @@ import torch
 
 from shardmill.errors import ConfigError, need
 from shardmill.model.codec import PlaceName
-from shardmill.tokens.vq.network import exact_fp32, to_bytes
-from shardmill.tokens.vq.tokenizer import LiveTokenizer, check_fingerprint
+from shardmill.tokens.vq.network import exact_fp32, scale_bytes, to_bytes
+from shardmill.tokens.vq.tokenizer import LiveTokenizer, Scaling, check_fingerprint
 from shardmill.tokens.vq.weights import fingerprint
 
 # model_type in config.json -> class in transformers
@@ -31,6 +31,7 @@ class HuggingFaceVq:
     """A vision tokenizer saved by transformers: Emu3's, Janus's, or one of its kind, in fp32."""
 
     weights: PlaceName
+    scaling: Scaling = "torchvision"
     fingerprint: str = ""
     factor: int = 0
     num_codes: int = 0
@@ -48,7 +49,7 @@ class HuggingFaceVq:
             raise ConfigError(f"a Hugging Face model runs in fp32 only, not in {precision}")
         model = _load_model(self.weights)
         check_fingerprint(self, fingerprint(model.state_dict()))
-        return HuggingFaceTokenizer(model.to(device))
+        return HuggingFaceTokenizer(model.to(device), self.scaling)
 
 
 class HuggingFaceTokenizer:
@@ -56,14 +57,15 @@ class HuggingFaceTokenizer:
 
     can_replay = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, scaling: Scaling = "torchvision") -> None:
         self.model, config = model, model.config
+        self._scaling: Scaling = scaling
         self.num_codes = getattr(config, "num_embeddings", None) or config.codebook_size
         self.factor = 2 ** (len(config.channel_multiplier) - 1)
 
     def encode(self, pixels: Tensor) -> Tensor:
         batch, height, width, _ = pixels.shape
-        scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+        scaled = scale_bytes(pixels.permute(0, 3, 1, 2).contiguous(), self._scaling)
         extra = {}
         if self.model.config.model_type == "emu3_vqgan":
             extra["image_sizes"] = torch.tensor([[height, width]] * batch)

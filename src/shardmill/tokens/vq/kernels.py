@@ -72,11 +72,12 @@ def convolve(
 @triton.jit
 def convolve_pixels(
     pixels, weight, bias, out, moments, height, width, pitch, line, num_boxes,
-    COUT: tl.constexpr, BM: tl.constexpr,
+    COUT: tl.constexpr, BM: tl.constexpr, GREY: tl.constexpr,
 ):  # fmt: skip
     """The first convolution, from bytes [batch, height, width, 3]; weight is [32, COUT], 27 used.
 
-    A byte less 127.5 is exact even in fp16; the division by 127.5 comes after the sum, in fp32.
+    GREY is the byte that the network sees as 0, 127.5 by nature: a byte less that is exact even in
+    fp16. The division by it comes after the sum, in fp32.
     """
     box = tl.program_id(0)
     image, first = (box // num_boxes).to(tl.int64), (box % num_boxes) * BM
@@ -86,10 +87,10 @@ def convolve_pixels(
     there = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (k < 27)[None, :]
     source = (iy * width + ix) * 3 + (k % 3)[None, :]
     value = tl.load(pixels + image * (height * width * 3) + source, mask=there, other=0)
-    value = value.to(tl.float32) - 127.5
+    value = value.to(tl.float32) - GREY
     a = tl.where(there, value, 0.0).to(weight.dtype.element_ty)
     b = tl.load(weight + k[:, None] * COUT + n[None, :])
-    acc = tl.dot(a, b, input_precision="tf32x3") / 127.5 + tl.load(bias + n)[None, :]
+    acc = tl.dot(a, b, input_precision="tf32x3") / GREY + tl.load(bias + n)[None, :]
     inside = ((y < height) & (x < width))[:, None]
     acc = tl.where(inside, acc, 0.0)
     _store_moments(acc, moments, box, n, first, height, width, pitch, COUT, BM)

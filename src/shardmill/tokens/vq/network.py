@@ -22,9 +22,11 @@ import torch
 import torch.nn.functional as F
 
 from shardmill.errors import ConfigError
+from shardmill.tokens.vq.tokenizer import Scaling
 from shardmill.tokens.vq.weights import NUM_GROUPS, VqShape, VqWeights
 
 EPSILON = 1e-6
+RESCALE = 0.0078  # of ChameleonImageProcessor
 MAX_DISTANCES = 1 << 26  # of one slice, so 256 MB in fp32
 
 Activation = Any
@@ -171,7 +173,8 @@ class PlainTokenizer:
 
     can_replay = False
 
-    def __init__(self, weights: VqWeights, device: Any) -> None:
+    def __init__(self, weights: VqWeights, device: Any, scaling: Scaling = "torchvision") -> None:
+        self._scaling: Scaling = scaling
         self.shape, self._has_decoder = weights.shape, weights.has_decoder
         self.factor, self.num_codes = weights.shape.factor, weights.shape.num_codes
         self._weights = {name: tensor.to(device) for name, tensor in weights.tensors.items()}
@@ -190,7 +193,8 @@ class PlainTokenizer:
     def vectors(self, pixels: Tensor) -> Tensor:
         """Return what is quantized, [batch, height, width, size]."""
         with torch.inference_mode(), exact_fp32():
-            scaled = pixels.permute(0, 3, 1, 2).float() / 255 * 2 - 1
+            # Channels first in memory, too: libraries add up in another order otherwise.
+            scaled = scale_bytes(pixels.permute(0, 3, 1, 2).contiguous(), self._scaling)
             return encode(self._layers, self.shape, scaled).permute(0, 2, 3, 1)
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -202,6 +206,22 @@ class PlainTokenizer:
                 vectors = F.normalize(vectors, dim=-1)
             pixels = decode(self._layers, self.shape, vectors.permute(0, 3, 1, 2))
         return to_bytes(pixels.permute(0, 2, 3, 1))
+
+
+def scale_bytes(pixels: Tensor, scaling: Scaling) -> Tensor:
+    """Return bytes as fp32 of about [-1, 1], to the last bit as another program computes them.
+
+    Half of the 256 values differ in their last bit between "torchvision" (ToTensor, Normalize by
+    0.5) and "numpy", which Liquid and Chameleon use. transformers' processor of Chameleon takes
+    0.0078 for 2 / 255, so that white is 0.989.
+    """
+    match scaling:
+        case "torchvision":
+            return pixels.float() / 255 * 2 - 1
+        case "numpy":
+            return (pixels.double() / 255 * 2 - 1).float()
+        case "transformers":
+            return (pixels.double() * RESCALE).float() - 1
 
 
 def to_bytes(pixels: Tensor) -> Tensor:

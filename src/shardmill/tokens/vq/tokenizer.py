@@ -12,7 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from shardmill.errors import ConfigError
 from shardmill.model.codec import PlaceName
@@ -21,6 +31,10 @@ if TYPE_CHECKING:
     from shardmill.tokens.vq.weights import VqWeights
 
 Tensor = Any
+# By whose arithmetic bytes become what a network sees; see `network.scale_bytes`.
+Scaling: TypeAlias = Literal["torchvision", "numpy", "transformers"]
+# Of a checkpoint with both: the weights as they were trained, or their average.
+Take: TypeAlias = Literal["ema", "model"]
 
 
 class LiveTokenizer(Protocol):
@@ -57,11 +71,16 @@ class ImageTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointVq:
-    """A convolutional VQ tokenizer by the file or folder of its weights; see `weights`."""
+    """A convolutional VQ tokenizer by the file or folder of its weights; see `weights`.
+
+    `take` chooses between the two sets of weights in a checkpoint of training.
+    """
 
     family: ClassVar[str]
 
     weights: PlaceName
+    take: Take | None = None
+    scaling: Scaling = "torchvision"
     fingerprint: str = ""
     factor: int = 0
     num_codes: int = 0
@@ -81,7 +100,7 @@ class CheckpointVq:
         weights = self._read()
         check_fingerprint(self, fingerprint(weights.tensors))
         if precision == "fp32":
-            return PlainTokenizer(weights, device)
+            return PlainTokenizer(weights, device, self.scaling)
         if torch.device(device).type != "cuda":
             raise ConfigError(f"precision {precision!r} needs a GPU: on {device} use fp32")
         # Triton is there only where torch was built for GPUs.
@@ -91,12 +110,12 @@ class CheckpointVq:
             raise ConfigError(
                 f"precision {precision!r} needs channels that are powers of two from 64"
             )
-        return FusedTokenizer(weights, precision, device)
+        return FusedTokenizer(weights, precision, device, self.scaling)
 
     def _read(self) -> VqWeights:
         from shardmill.tokens.vq.weights import load_weights
 
-        return load_weights(Path(self.weights), self.family)
+        return load_weights(Path(self.weights), self.family, self.take)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +132,16 @@ class LlamaGenVq(CheckpointVq):
     family: ClassVar[str] = "llamagen"
 
 
-def recognise(weights: str) -> ImageTokenizer:
+def recognise(weights: str, take: Take | None = None) -> ImageTokenizer:
     """Return the tokenizer whose weights these are, pinned; weights of none are a `ConfigError`."""
     from shardmill.tokens.vq.huggingface import OWN_NAMES, HuggingFaceVq, model_type
     from shardmill.tokens.vq.weights import load_weights
 
     if model_type(weights) in OWN_NAMES:
         return HuggingFaceVq(weights=weights).pinned()
-    read = load_weights(Path(weights))
+    read = load_weights(Path(weights), take=take)
     kind = LlamaGenVq if read.shape.normalised else ChameleonVq
-    return _pin(kind(weights=weights), read)
+    return _pin(kind(weights=weights, take=take), read)
 
 
 Spec = TypeVar("Spec", bound=CheckpointVq)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +252,7 @@ def _listed(dims: Dims) -> str:
 
 
 PICKLES = (".ckpt", ".pt", ".pth")
-# Where checkpoints of training keep the weights: Lightning's, then LlamaGen's averaged and plain.
+# Where checkpoints of training keep the weights: Lightning's, LlamaGen's averaged and plain ones.
 WRAPPERS = ("state_dict", "ema", "model")
 INDEX = "model.safetensors.index.json"
 HEAD_BYTES = 512
@@ -267,14 +268,15 @@ class VqWeights:
     has_decoder: bool
 
 
-def load_weights(path: Path, family: str | None = None) -> VqWeights:
+def load_weights(path: Path, family: str | None = None, take: str | None = None) -> VqWeights:
     """Return the weights, after checking that the encoder's are whole and fit together.
 
     The family is the one that the file is of; a `family` that is given must be one it can be of.
+    `take` says which of several sets of weights in a file is meant.
     """
     stored: dict[str, Tensor] = {}
     for file in weight_files(path):
-        stored.update(_read(file))
+        stored.update(_read(file, take))
     possible = possible_families(stored, path)
     tensors = {name: stored[own] for name, own in canonical_names(stored).items()}
     dims = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -354,13 +356,15 @@ def weight_files(path: Path) -> list[Path]:
     return found
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path, take: str | None) -> dict[str, Tensor]:
     """Return the tensors of a file by their stored names; what it is, its first bytes say."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if head.startswith((b"PK\x03\x04", b"\x80")):
-        return _read_pickle(path)
+        return _read_pickle(path, take)
+    if take is not None:
+        raise ConfigError(f"{path} holds one set of weights, and none by name: leave out --take")
     if head[8:9] == b"{":
         return _read_safetensors(path)
     raise ConfigError(f"{path} holds no weights: it is {describe_head(head, size)}")
@@ -397,9 +401,12 @@ def _vision_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in own or name.startswith("model.vqmodel.")]
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def _read_pickle(path: Path, take: str | None) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        # LlamaGen's training stores its arguments beside the weights. They are names and values:
+        # what they hold is read like all else, so that no code can run.
+        with torch.serialization.safe_globals([Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         # What torch says goes on for lines, and ends in the advice to run the code after all.
         code = re.search(
@@ -415,10 +422,19 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         raise ConfigError(
             f"{path} is cut short or damaged, and holds no weights: {first:.200}. Copy it again"
         ) from error
-    for wrapper in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-            break
+    named = content if isinstance(content, dict) else {}
+    found = [name for name in WRAPPERS if isinstance(named.get(name), dict)]
+    if take is not None and take not in found:
+        has = ", ".join(found) or "none by name"
+        raise ConfigError(f"{path} has no weights named {take!r}, but {has}: change --take")
+    if take is None and {"ema", "model"} <= {*found}:
+        raise ConfigError(
+            f"{path} holds two sets of weights, as training left them (model) and averaged (ema). "
+            "Say which: --take model, as LlamaGen's extraction of codes does, or --take ema, as "
+            "its reconstruction does"
+        )
+    if found:
+        content = named[take or found[0]]
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}, not named tensors")
     return {k: v for k, v in content.items() if isinstance(v, torch.Tensor)}
