@@ -296,7 +296,7 @@ def test_a_folder_of_one_preset_is_not_continued_with_another(tmp_path: Path) ->
     options |= {"workers": 0, "progress": False}
     sm.codes(folder, tmp_path / "out", preset="llamagen", part="1/2", **options)
     for other in (*(set(PRESETS) - {"llamagen"}), None):
-        with pytest.raises(StaleError, match='geometry.resample: "bicubic" ->'):
+        with pytest.raises(StaleError, match=r'geometry\.resample: "bicubic" ->'):
             sm.codes(folder, tmp_path / "out", preset=other, **options)
     assert sm.codes(folder, tmp_path / "out", preset="llamagen", **options).complete
     same = {"geometry": "square,resample=bicubic,rounding=nearest,halve=true,max_aspect=null"}
