@@ -13,6 +13,7 @@ import pytest
 from samples_for_tests import store_samples
 from tars import tar_bytes
 
+import shardmill as sm
 from shardmill.errors import ShardmillError
 from shardmill.formats.wids import tar_places, write_shard_list, write_wids_index
 from shardmill.model.sample import Document, Sample, Segment
@@ -78,6 +79,32 @@ def test_foreign_tars_are_named_as_their_index_does(tmp_path: Path) -> None:
     run_stage(IndexTars(tars=(f"{tmp_path}/a.tar",)), tmp_path / "out", workers=0)
     (place,) = tar_places(tmp_path / "out")
     assert place.url == place.absolute(tmp_path / "out") == f"{tmp_path}/a.tar"
+
+
+def test_tars_elsewhere_are_named_relative_to_the_list(tmp_path: Path) -> None:
+    for name, keys in (("a", "12"), ("b", "345")):
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        members = [(f"{name}{key}.txt", b"") for key in keys]
+        (tmp_path / "raw" / name / "x.tar").write_bytes(tar_bytes(members))
+    out = tmp_path / "index"
+    sm.index(f"{tmp_path}/raw/*/x.tar", out, md5=True, workers=0)
+    index_path = out / "shardindex.json"
+    shards = json.loads(index_path.read_text())["shardlist"]
+    assert [shard["url"] for shard in shards] == ["../raw/a/x.tar", "../raw/b/x.tar"]
+    assert [shard["nsamples"] for shard in shards] == [2, 3]
+    for shard in shards:
+        content = (out / shard["url"]).read_bytes()
+        assert shard["md5sum"] == hashlib.md5(content).hexdigest()
+        assert shard["filesize"] == len(content)
+    # After a move the list still holds, with its checksums; the lists of whole paths follow.
+    moved = (tmp_path / "moved").resolve()
+    moved.mkdir()
+    for name in ("raw", "index"):
+        (tmp_path / name).rename(moved / name)
+    sm.index(f"{moved}/raw/*/x.tar", moved / "index", workers=0)
+    assert json.loads((moved / "index/shardindex.json").read_text())["shardlist"] == shards
+    listed = json.loads((moved / "index/shardlist.json").read_text())
+    assert [shard["url"] for shard in listed] == [f"{moved}/raw/{name}/x.tar" for name in "ab"]
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

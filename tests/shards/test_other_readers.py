@@ -14,6 +14,7 @@ import webdataset
 from PIL import Image
 from samples_for_tests import store_samples
 
+import shardmill as sm
 from shardmill.formats.wids import write_wids_index
 from shardmill.model.sample import Document, Sample, Segment
 from shardmill.shards.samples import open_samples
@@ -88,8 +89,15 @@ print("\\n" + json.dumps(rows))
 """
 
 
-def test_real_wids(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_real_wids(folder: Path, tmp_path: Path, is_elsewhere: bool) -> None:
+    """Both of tars of the folder itself and of an index of tars elsewhere."""
     index_path = write_wids_index(folder, name="pairs", with_md5=True)
+    if is_elsewhere:
+        index_dir = folder.parent / "index"
+        sm.index(f"{folder}/shards/*.tar", index_dir, workers=0)
+        index_path = index_dir / "shardindex.json"
+        assert '"../pairs/shards/' in index_path.read_text()
     (tmp_path / "cache").mkdir()
     command = [sys.executable, "-c", READ_WIDS, str(index_path), str(tmp_path / "cache")]
     try:

@@ -172,7 +172,13 @@ def index(
     that `ingest` comes before filter, tokenize or measure. Links in a folder of tars may lead to
     `allow`.
     """
-    from shardmill.formats.wids import has_lists, write_shard_list, write_wids_index
+    from shardmill.formats.wids import (
+        FILE_NAME,
+        JSON_NAME,
+        has_list,
+        write_shard_list,
+        write_wids_index,
+    )
     from shardmill.stages.index import IndexTars
 
     _reach(to_texts(src), run)
@@ -184,8 +190,9 @@ def index(
     )
     made = _run(Samples, stage, out, run)
     # Made once, unless they are asked for anew or the tars are elsewhere now.
-    if made.complete and (md5 or name or not has_lists(made.path)):
+    if made.complete and (md5 or name or not has_list(made.path, FILE_NAME)):
         write_wids_index(made.path, name=name or made.path.name, with_md5=md5)
+    if made.complete and not has_list(made.path, JSON_NAME):
         write_shard_list(made.path)
     return made
 

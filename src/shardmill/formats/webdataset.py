@@ -74,11 +74,15 @@ VIDEO_SPACE = TokenSpace(text_size=32000, added=("im_patch", "im_start", "im_end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebDatasetFormat(Format):
-    """Tars; `samples` is the folder whose images and videos are copied into packed samples."""
+    """Tars; `samples` is the folder whose images and videos are copied into packed samples.
+
+    With `md5` the list for wids has checksums, for which every tar is read once more.
+    """
 
     samples: Path | None = None
     layout: Layout = "dotted"
     arrays: bool = False
+    md5: bool = False
 
     @property
     def keeps(self) -> frozenset[Aspect]:
@@ -107,7 +111,7 @@ class WebDatasetFormat(Format):
 
     def finish(self, source: ExportInput, manifest: Manifest, out_dir: Path) -> None:
         """Write the list of tars for wids."""
-        write_wids_index(out_dir, name=out_dir.name, shards=manifest.shards)
+        write_wids_index(out_dir, name=out_dir.name, with_md5=self.md5, shards=manifest.shards)
 
     def open(self, folder: Path, space: TokenSpace | None) -> Reader:
         """Return the reader of an export: of packed samples, or of samples as they are."""

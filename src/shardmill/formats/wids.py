@@ -5,9 +5,10 @@
     shardlist.json    [{"url": U, "nsamples": N}, ...], with whole paths, and the same list as a
     shardlist.pkl     pickle for training code that takes no JSON; nothing here ever loads a pickle
 
-In shardindex.json, which `wids.ShardListDataset` opens, a tar of the folder itself is named
-relative to the list, so that both can move together. `md5sum` is left out unless asked for, since
-it takes reading every byte; wids does not need it.
+In shardindex.json, which `wids.ShardListDataset` opens, tars are named relative to the list, so
+that both can move together; by its whole name a url, and a path that has nothing in common with the
+folder but the root of the disk. `md5sum` is left out unless asked for, since it takes reading every
+byte; wids does not need it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from shardmill.shards.ledger import open_manifest
 from shardmill.shards.samples import entry_index, foreign_tar
 from shardmill.storage.blob import open_blob
 from shardmill.storage.files import write_file
+from shardmill.storage.path import Home
 
 FILE_NAME = "shardindex.json"
 JSON_NAME = "shardlist.json"
@@ -46,6 +48,10 @@ class TarPlace(NamedTuple):
     def absolute(self, folder: Path) -> str:
         """Return the url, or the whole path of a tar inside the folder."""
         return str(folder.absolute() / self.url) if self.is_inside else self.url
+
+    def relative(self, home: Home) -> str:
+        """Return the path as seen from a folder, or the url."""
+        return self.url if self.is_inside else home.relative(self.url)
 
 
 def tar_places(folder: Path, shards: Sequence[ShardEntry] | None = None) -> Iterator[TarPlace]:
@@ -73,26 +79,28 @@ def write_wids_index(
     shards: Sequence[ShardEntry] | None = None,
 ) -> Path:
     """Write FOLDER/shardindex.json for a folder with these shards, by default its manifest's."""
+    places, home = list(tar_places(folder, shards)), Home(folder)
+    listed: list[dict[str, Any]] = [
+        {
+            "url": place.relative(home),
+            "nsamples": place.num_samples,
+            "filesize": place.num_bytes,
+        }
+        for place in places
+    ]
+    if with_md5:
+        with ThreadPoolExecutor() as pool:  # hashing and reading leave the interpreter free
+            sums = pool.map(_md5, [place.absolute(folder) for place in places])
+            listed = [{**shard, "md5sum": md5} for shard, md5 in zip(listed, sums)]
     description = {
         "__kind__": "wids-shard-index-v1",
         "wids_version": 1,
         "name": name,
-        "shardlist": [_shard(folder, place, with_md5) for place in tar_places(folder, shards)],
+        "shardlist": listed,
     }
     path = folder / FILE_NAME
     write_file(path, orjson.dumps(description, option=orjson.OPT_INDENT_2) + b"\n")
     return path
-
-
-def _shard(folder: Path, place: TarPlace, with_md5: bool) -> dict[str, Any]:
-    shard: dict[str, Any] = {
-        "url": place.url,
-        "nsamples": place.num_samples,
-        "filesize": place.num_bytes,
-    }
-    if with_md5:
-        shard["md5sum"] = _md5(place.absolute(folder))
-    return shard
 
 
 def _md5(url: str) -> str:
@@ -106,13 +114,16 @@ def _md5(url: str) -> str:
     return digest.hexdigest()
 
 
-def has_lists(folder: Path) -> bool:
-    """Say whether the lists are there and name the tars where they are: they hold whole paths."""
+def has_list(folder: Path, file_name: str) -> bool:
+    """Say whether one of the lists is there and names the tars where they are."""
     try:
-        listed = [shard["url"] for shard in orjson.loads((folder / JSON_NAME).read_bytes())[:1]]
-        places = [place.absolute(folder) for place in islice(tar_places(folder), 1)]
-        return listed == places and (folder / PICKLE_NAME).exists()
-    except (OSError, ValueError, LookupError, TypeError):
+        listed = orjson.loads((folder / file_name).read_bytes())
+        place = next(tar_places(folder))
+        if file_name == FILE_NAME:
+            return bool(listed["shardlist"][0]["url"] == place.relative(Home(folder)))
+        is_paired = (folder / PICKLE_NAME).exists()
+        return is_paired and bool(listed[0]["url"] == place.absolute(folder))
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return False
 
 
