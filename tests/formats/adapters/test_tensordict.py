@@ -370,6 +370,17 @@ def test_other_rows_are_dropped_and_long_texts_cut(tmp_path: Path) -> None:
     assert open_manifest(tmp_path / "out").skipped == {NOT_A_PAIR: 3}
 
 
+def test_a_text_that_is_cut_may_keep_its_end(tmp_path: Path) -> None:
+    tokens = write_token_folder(tmp_path / "tokens", [[row for row, _, _ in PAIRS]], PAIR_SPACE)
+    fields = {"img_length": 6, "txt_length": 3, "pad_id": 2, "overlong": "cut"}
+    with pytest.raises(ConfigError, match="end_id 99999 is none of the"):
+        run_pairs(tokens, tmp_path / "refused", **fields, end_id=99_999)
+    found = run_pairs(tokens, tmp_path / "out", **fields, end_id=5)
+    for number, (_, text, _) in enumerate(PAIRS):
+        wanted = [*text[:2], 5] if len(text) > 3 else [*text, 2, 2][:3]
+        assert found["txt_input_ids"][number].tolist() == wanted
+
+
 def test_long_texts_are_dropped_if_asked(tmp_path: Path) -> None:
     tokens = write_token_folder(tmp_path / "tokens", [[row for row, _, _ in PAIRS]], PAIR_SPACE)
     found = run_pairs(

@@ -7,6 +7,8 @@ give. Both use TensorDict itself, and nothing of ours.
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tars import tar_bytes
 from tensordict import TensorDict
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+from vq_checkpoints import SMALL_LLAMAGEN, write_llamagen
 
 import shardmill as sm
 from shardmill.errors import ConfigError, NothingKept, ShardmillError
@@ -393,3 +400,88 @@ def test_another_split_beside_a_merged_one_is_read(tmp_path: Path) -> None:
     for split, count in (("train", 3), ("val", 1)):
         out = tmp_path / split
         assert len(tokenize(tmp_path / "run", out, from_=f"unidisc,split={split}")) == count
+
+
+CAPTIONS = [
+    "two cats\n",
+    "  leading and trailing  ",
+    "",
+    "Schloß – “quotes” 日本語 🙂",
+    "many words " * 30,
+    "line one\r\nline two\ttab",
+    "x",
+    " ",
+]
+
+
+def make_tokenizer(folder: Path) -> Path:
+    """Train a byte-level tokenizer that begins and ends texts, as Llama-2 does in UniDisc."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(CAPTIONS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder
+
+
+def test_tars_become_the_texts_and_numbers_that_a_run_writes(tmp_path: Path) -> None:
+    """By the description: the whole `txt`, begin and end, cut to a block and padded, by number."""
+    for number in range(2):
+        members: list[tuple[str, bytes]] = []
+        for at, caption in enumerate(CAPTIONS[4 * number : 4 * number + 4]):
+            image = io.BytesIO()
+            Image.new("RGB", (64 + at, 64), (at, 0, 0)).save(image, "JPEG")
+            members += [(f"{at}.jpg", image.getvalue()), (f"{at}.txt", caption.encode())]
+        (tmp_path / f"x-{number}.tar").write_bytes(tar_bytes(members))
+    tokenizer_dir = make_tokenizer(tmp_path / "tokenizer")
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_dir / "tokenizer.json"))
+    theirs.add_special_tokens({"pad_token": "[PAD]"})
+    size = len(theirs)
+    marker = {"image": size - 2}
+    wanted = theirs(CAPTIONS, max_length=TEXT, padding="max_length", truncation=True)
+
+    write_llamagen(tmp_path / "vq.pt")
+    sm.ingest(f"{tmp_path}/x-*.tar", tmp_path / "shards", workers=0)
+    codes = sm.codes(
+        tmp_path / "shards",
+        tmp_path / "codes",
+        weights=tmp_path / "vq.pt",
+        resolution=8,  # this small model has a code for 2 x 2 pixels
+        workers=0,
+    )
+    tokenize(
+        tmp_path / "shards",
+        tmp_path / "tokens",
+        tokenizer=str(tokenizer_dir),
+        template="pair",
+        layout="marker",
+        codes=tmp_path / "codes",
+        space={"text_size": size, "num_codes": SMALL_LLAMAGEN.num_codes, "specials": marker},
+    )
+    format = f"tensordict-pairs,img_length={CODES},txt_length={TEXT},pad_id={size - 1}"
+    format += ",overlong=cut,end_id=2"
+    sm.export(
+        tmp_path / "tokens",
+        tmp_path / "out",
+        format=format,
+        drop=["tokens", "spans"],
+        workers=0,
+    )
+    found = TensorDict.load_memmap(tmp_path / "out")
+    assert found["txt_input_ids"].tolist() == wanted["input_ids"]
+    assert found["txt_attention_mask"].int().tolist() == wanted["attention_mask"]
+    assert found["idx"].tolist() == [[number] for number in range(len(CAPTIONS))]
+    assert found["img_input_ids"].tolist() == [
+        images[0].codes.reshape(-1).tolist() for images in codes
+    ]

@@ -317,13 +317,15 @@ class TensorDictFormat(TensorRowsFormat):
 class PairsFormat(TensorRowsFormat):
     """Images of `img_length` codes with texts of `txt_length` tokens.
 
-    `overlong` is for texts; `others` says what happens to rows that are no such pair.
+    `overlong` is for texts; one that is cut ends with `end_id`, if that is given, as where a
+    tokenizer cuts before it adds the end. `others` is for rows that are no such pair.
     """
 
     by_sequence: ClassVar[bool] = True
 
     img_length: int
     txt_length: int
+    end_id: int | None = None
     others: Literal["refuse", "drop"] = "refuse"
 
     def __post_init__(self) -> None:
@@ -344,11 +346,11 @@ class PairsFormat(TensorRowsFormat):
         """Return the tensors by key."""
         space = source.space()
         size = space.num_codes if self.codes == "raw" else space.code_offset + space.num_codes
+        for name, token in (("pad_id", self.pad_id), ("end_id", self.end_id)):
+            check_id(source, self.codes, name, token)
         return {
             "img_input_ids": Tensor(smallest_signed(size), (self.img_length,)),
-            "txt_input_ids": Tensor(
-                id_dtype(source, self.codes, "int32", self.pad_id), (self.txt_length,)
-            ),
+            "txt_input_ids": Tensor("int32", (self.txt_length,)),
             "txt_attention_mask": Tensor("bool", (self.txt_length,)),
         }
 
@@ -384,11 +386,14 @@ class PairsFormat(TensorRowsFormat):
         rank = np.concatenate([[0], np.cumsum(is_text)])
         first = np.repeat(rank[batch.bounds[:-1]], batch.lengths)
         is_text &= rank[1:] - first <= self.txt_length
-        lengths = np.minimum(np.diff(rank[batch.bounds])[kept], self.txt_length)
+        lengths = np.diff(rank[batch.bounds])[kept]
         mask = np.arange(self.txt_length) < lengths[:, None]
+        texts = padded(batch.ids[is_text].astype(np.int32), mask, self.pad_id or 0)
+        if self.end_id is not None:
+            texts[lengths > self.txt_length, -1] = self.end_id
         return {
             "img_input_ids": self._codes(batch, (batch.modality() > 0) & of_kept),
-            "txt_input_ids": padded(batch.ids[is_text].astype(np.int32), mask, self.pad_id or 0),
+            "txt_input_ids": texts,
             "txt_attention_mask": mask,
         }
 
@@ -484,8 +489,7 @@ def kept_tokens(
 def id_dtype(source: ExportInput, form: CodeForm, name: DtypeName, pad_id: int | None) -> str:
     """Return the dtype of ids: the smallest that holds all of them, or the one asked for."""
     size = num_ids(source.space(), form)
-    if pad_id is not None and not -INT16_SIZE <= pad_id < size:
-        raise ConfigError(f"pad_id {pad_id} is none of the {size} ids of {source.folder}")
+    check_id(source, form, "pad_id", pad_id)
     if name == "smallest":
         return smallest_signed(size)
     if name == "int16" and size > INT16_SIZE:
@@ -494,6 +498,14 @@ def id_dtype(source: ExportInput, form: CodeForm, name: DtypeName, pad_id: int |
             "export with dtype=int32"
         )
     return name
+
+
+def check_id(source: ExportInput, form: CodeForm, name: str, token: int | None) -> None:
+    """Raise `ConfigError` for what is no id; one below 0, which can be none, may be padding."""
+    size = num_ids(source.space(), form)
+    lowest = -INT16_SIZE if name == "pad_id" else 0
+    if token is not None and not lowest <= token < size:
+        raise ConfigError(f"{name} {token} is none of the {size} ids of {source.folder}")
 
 
 def smallest_signed(size: int) -> str:
