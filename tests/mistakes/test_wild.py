@@ -735,7 +735,6 @@ PAIRS = [
         "part.jsonl",
         [{"image_name": "red.png", "prompt": "A red square", "seed": 1}],
         ["<red>A red square"],
-        "image_name",
         "prompt",
     ),
     reads_or_asks(
@@ -795,7 +794,7 @@ PAIRS = [
     case(
         "wild: a folder of images with metadata.jsonl",
         "ingest train out",
-        either(refused("metadata.jsonl"), right(holds("out", "<red>Red."))),
+        right(holds("out", "<red>Red.")),
         has={
             "train/red.png": RED,
             "train/metadata.jsonl": [{"file_name": "red.png", "text": "Red."}],
@@ -804,18 +803,17 @@ PAIRS = [
     case(
         "wild: a folder of images with metadata.csv",
         "ingest train out",
-        either(refused("metadata.csv"), right(holds("out", "<red>Red."))),
+        right(holds("out", "<red>Red.")),
         has={
             "train/red.png": RED,
             "train/metadata.csv": [{"file_name": "red.png", "text": "Red."}],
         },
     ),
-    reads_or_asks(
+    reads(
         "rows with file_name, as imagefolder has them",
         "metadata.jsonl",
         [{"file_name": "red.png", "text": "Red."}],
-        ["<red>Red."],
-        "file_name",
+        "<red>Red.",
     ),
 ]
 
@@ -892,7 +890,6 @@ QUESTIONS = [
         "ChartQA",
         "chartqa.json",
         [{"imgname": "red.png", "query": "Which?", "label": "Red"}],
-        "imgname",
         "query",
         "label",
     ),

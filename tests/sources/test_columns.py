@@ -110,7 +110,7 @@ WILD: list[tuple[str, dict[str, Any], str]] = [
     ("timed captions", {"video": "a.mp4", "captions": [{"start": 0, "end": 1, "text": "A."}]},
      "text is not text"),
     ("two images", {"image": "a.jpg", "depth_map": "b.png", "text": "x"}, "'depth_map' looks like"),
-    ("text and image", {"text": "x", "file_name": "a.jpg"}, "'file_name' looks like images"),
+    ("text and image", {"text": "x", "file_name": "a.jpg"}, "pair"),
     ("chinese", {"image": "a.jpg", "描述": "一只灰色的猫在垫子上安静地睡觉了很久。"}, "like text"),
 ]  # fmt: skip
 

@@ -30,6 +30,7 @@ from shardmill.sources.shapes.general import (
     TEXT_FIELDS,
     VIDEO_FIELDS,
     MessagesShape,
+    PairShape,
     TextShape,
 )
 from shardmill.sources.shapes.instructions import ANSWERS, QUESTIONS, EditShape
@@ -314,9 +315,11 @@ def _is_named_object(place: str) -> bool:
 def _kinds_below(folder: Path, allow: tuple[str, ...]) -> dict[str, str]:
     """Return the kinds of the first files below a folder, and a file of each.
 
-    A json beside media is a sidecar.
+    A json beside media is a sidecar; metadata.jsonl, .csv or .parquet holds the rows that name
+    the media beside it, as `datasets` reads a folder of images.
     """
     found: dict[str, str] = {}
+    rows = ""
     names = (entry.name for _, entries in walk(folder, allow) for entry in entries)
     for name in islice(names, LOOK_AT_FILES):
         if tar_stem(name) is not None:
@@ -325,6 +328,10 @@ def _kinds_below(folder: Path, allow: tuple[str, ...]) -> dict[str, str]:
             found.setdefault("folder", name)
         elif table_stem(name) is not None:
             found.setdefault("json" if name.endswith(".json") else "table", name)
+        if table_stem(name) == "metadata" and not name.endswith(".json"):
+            rows = name
+    if rows and found.keys() <= {"table", "folder"}:
+        return {"table": rows}
     json = found.pop("json", None)
     return found or ({} if json is None else {"table": json})
 
@@ -406,6 +413,8 @@ def _is_text(row: Mapping[str, Any]) -> bool:
 
 def _is_pair(row: Mapping[str, Any]) -> bool:
     media = first_of(row, MEDIA_FIELDS)
+    if media is None and (file := first_of(row, PairShape().file)) is not None:
+        return media_kind(str(row[file])) is not None
     if media != "url":
         return media is not None
     # Web text has a url too: a pair needs a medium that is not just the page's address.

@@ -43,6 +43,7 @@ from shardmill.sources.shapes.shape import (
     text_of,
     unused,
 )
+from shardmill.sources.source import media_kind
 
 KINDS: dict[str, SegmentKind] = {
     "image": "image",
@@ -116,12 +117,14 @@ class PairShape:
 
     A row without text is an image without caption, which is kept; one without media is not a
     pair. Several captions of a row are refused, unless `several` says to take the "first"; then all
-    of them stay in the row's other fields. A row may mean a part of its video.
+    of them stay in the row's other fields. A row may mean a part of its video. Where no other field
+    names a medium, `file` does, whose name tells what it is.
     """
 
     image: tuple[str, ...] = IMAGE_FIELDS
     video: tuple[str, ...] = VIDEO_FIELDS
     audio: tuple[str, ...] = AUDIO_FIELDS
+    file: tuple[str, ...] = ("file_name", "image_name", "imgname")
     text: tuple[str, ...] = TEXT_FIELDS
     several: Literal["refuse", "first"] = "refuse"
     clip: str = "clip"
@@ -135,14 +138,19 @@ class PairShape:
         is_only = not videos and not audios
         names = [name for name in self.image if is_only or name.lower() != "url"]
         images, image_uses = media_list(fields, names, "image")
-        if not images and not videos and not audios:
-            wanted = ", ".join((*self.image, *self.video, *self.audio))
-            raise SampleError("missing field", f"no medium: none of {wanted} holds anything")
         text = first_of(fields, self.text)
         segments = [RowSegment(kind="image", media=media) for media in images]
         segments += [RowSegment(kind="video", media=media) for media in videos]
         segments += [RowSegment(kind="audio", media=media) for media in audios]
         uses |= audio_uses | image_uses
+        if not segments:
+            name = need_one(fields, (*self.image, *self.video, *self.audio, *self.file))
+            kind = media_kind(text_of(fields, name))
+            if kind is None:
+                raise SampleError(
+                    "missing field", f"no medium: {name!r} names {fields[name]!r:.60}"
+                )
+            segments, uses = [RowSegment(kind=kind, media=fields[name])], {**uses, name: kind}
         if text is not None:
             segments.append(RowSegment(kind="text", text=self._caption(fields, text)))
             uses[text] = "text"
@@ -150,7 +158,8 @@ class PairShape:
         if text is not None and isinstance(fields[text], list):
             extra[text] = fields[text]
         document = RowDocument(segments=tuple(segments), uses=uses, extra=extra)
-        return in_clip(document, fields, self.clip, self.start, self.end) if videos else document
+        is_film = any(segment.kind == "video" for segment in segments)
+        return in_clip(document, fields, self.clip, self.start, self.end) if is_film else document
 
     def _caption(self, fields: Mapping[str, Any], name: str) -> str:
         value = fields[name]
