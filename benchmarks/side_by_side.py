@@ -135,11 +135,15 @@ class Contest:
             "|---|---:|---:|---:|---:|---|",
         ]
         lines += [
-            f"| {c.name} | {c.cpu_us:,.1f} | {1e6 / c.cpu_us:,.0f} | {c.wall_us:,.1f} "
+            f"| {c.name} | {c.cpu_us:,.1f} | {_rate(1e6 / c.cpu_us)} | {c.wall_us:,.1f} "
             f"| {c.cpu_us / base:.2f} x | {c.note} |"
             for c in sorted(self.contestants, key=lambda c: c.cpu_us)
         ]
         return "\n".join(lines)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def save_report(file: str, title: str, sections: Iterable[str]) -> None:

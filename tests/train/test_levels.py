@@ -17,11 +17,14 @@ from hf_processors import (
     make_tokenizer,
     transformers,
 )
+from packed_folder import token_row, write_rows
 from pixel_folder import make_processor, save_model, write_pixel_folder
 
 import shardmill as sm
+from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.rule import rule_of_processor
 from shardmill.train.levels import Levels
+from shardmill.train.processor import VideoFrames
 
 torch = pytest.importorskip("torch")
 
@@ -101,6 +104,82 @@ def test_pillow_rounds_resized_pixels_by_at_most_two_levels_otherwise(family: st
         assert levels.differs(found, processed(processor, image)) == ""
 
 
+VIDEOS: dict[str, Callable[[], Any]] = {
+    "qwen2": lambda: qwen_videos("Qwen2VL", fps=2, do_sample_frames=True),
+    "qwen2.5": lambda: qwen_videos("Qwen2_5_VL", fps=3, do_sample_frames=True),
+    "qwen2.5-capped": lambda: qwen_videos(
+        "Qwen2_5_VL", fps=3, do_sample_frames=True, cap_pixels_per_frame=True, max_video_tokens=99
+    ),
+    "qwen2.5-all": lambda: qwen_videos("Qwen2_5_VL"),
+    "qwen3": lambda: qwen_videos("Qwen3VL"),
+    "qwen3-capped": lambda: qwen_videos("Qwen3VL", cap_pixels_per_frame=True, max_video_tokens=9),
+    "qwen3-bilinear": lambda: qwen_videos("Qwen3VL", resample=2),
+    "internvl": lambda: internvl_processor(num_frames=5, do_sample_frames=True),
+}
+
+
+def qwen_videos(name: str, **settings: Any) -> Any:
+    """Return a processor with a small budget for videos."""
+    processor = qwen(name)
+    side = 32 if name == "Qwen3VL" else 28
+    most = 60 if name == "Qwen3VL" else 12
+    size = {"shortest_edge": side * side * 4, "longest_edge": side * side * most}
+    processor.video_processor = type(processor.video_processor)(size=size, **settings)
+    return processor
+
+
+def video(rng: np.random.Generator) -> tuple[np.ndarray, float]:
+    """Return frames [frames, height, width, 3] of a random size and number, and their rate."""
+    num_frames, rate = int(rng.integers(6, 40)), float(rng.choice([5.0, 8.0, 23.976, 30.0]))
+    first = photo(rng)
+    if rng.random() < 0.2:  # tall or wide beyond what photos are
+        first = first[:30] if rng.random() < 0.5 else first[:, :30]
+    return np.stack([np.roll(first, 3 * n, axis=n % 2) for n in range(num_frames)]), rate
+
+
+@pytest.mark.parametrize("family", VIDEOS)
+def test_videos_are_those_of_the_processor(family: str) -> None:
+    processor = VIDEOS[family]()
+    rule = rule_of_processor(processor)
+    levels = Levels.of(processor, rule)
+    assert levels is not None and levels.videos is not None
+    rng = np.random.default_rng(9)
+    for _ in range(20):
+        frames, rate = video(rng)
+        num_frames, height, width = frames.shape[:3]
+        size = MediaSize(width=width, height=height, num_frames=num_frames, fps=rate)
+        # The processor gets the whole video at its own size and chooses by itself.
+        made = processor(
+            text=[rule.placeholders()["video"]],
+            videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)],
+            video_metadata=[{"total_num_frames": num_frames, "fps": rate}],
+            return_tensors="pt",
+        )
+        text = ("input_ids", "attention_mask", "mm_token_type_ids")
+        wanted = {name: tensor for name, tensor in made.items() if name not in text}
+        target = rule.frame_size(size)
+        assert target is not None
+        chosen = [
+            levels.videos.resize(torch.from_numpy(frames[n]), target) for n in rule.frames(size)
+        ]
+        pixels = torch.stack(chosen).permute(0, 3, 1, 2)
+        found = levels.make([VideoFrames(pixels, np.asarray(rule.frames(size)), size)])
+        assert found is not None and found[rule.video_pixels].dtype == torch.uint8
+        assert levels.differs(found, wanted) == ""
+        assert torch.equal(levels.finish(found)[rule.video_pixels], wanted[rule.video_pixels])
+        assert found[rule.video_pixels].nbytes * 4 == wanted[rule.video_pixels].nbytes
+
+
+def test_images_and_videos_of_one_tensor_are_scaled_alike_or_not_at_all() -> None:
+    processor = internvl_processor()
+    rule = rule_of_processor(processor)
+    levels = Levels.of(processor, rule)
+    assert levels is not None and levels.videos is not None
+    processor.video_processor.image_mean = [0.1, 0.2, 0.3]
+    levels = Levels.of(processor, rule)
+    assert levels is not None and levels.videos is None and levels.images is not None
+
+
 def test_images_of_a_sample_are_joined() -> None:
     processor = FAMILIES["qwen2"]()
     levels = Levels.of(processor, rule_of_processor(processor))
@@ -153,6 +232,34 @@ def test_a_loader_with_a_device_gives_the_same_batches(tmp_path: Path, trainer: 
     half = sm.Collate(trainer, media_dtype=torch.bfloat16)
     for batch in sm.loader(plan, folder, device="cpu", **{**given, "collate": half}):
         assert "pixel_values" not in batch or batch["pixel_values"].dtype == torch.bfloat16
+
+
+def test_rows_with_and_without_images_and_mixes_of_both_go_to_a_device(tmp_path: Path) -> None:
+    folder = write_pixel_folder(tmp_path / "samples", count=24)
+    processor = make_processor()
+    model = save_model(tmp_path / "model", processor)
+    lengths = sm.measure(folder, tmp_path / "lengths", model=model)
+    sm.plan(lengths, tmp_path / "packs.plan", capacity=256)
+    write_rows(tmp_path / "tokens", [token_row(number, 40) for number in range(30)])
+    sm.plan(tmp_path / "tokens", tmp_path / "text.plan", capacity=128)
+    sources = {
+        "images": sm.PackedDataset(
+            tmp_path / "packs.plan", folder, processor=processor, lengths=tmp_path / "lengths"
+        ),
+        "text": sm.PackedDataset(tmp_path / "text.plan", tmp_path / "tokens"),
+    }
+    mix = sm.Mix(sources, {"images": 1, "text": 1})
+
+    def batches(device: str | None) -> list[Any]:
+        loader = sm.loader(mix, collate="nemo", batch_size=3, device=device)
+        return [batch for _, batch in zip(range(6), loader)]
+
+    plain, there = batches(None), batches("cpu")
+    assert mix.sources["images"].in_levels
+    for mine, other in zip(plain, there, strict=True):
+        assert mine.keys() == other.keys() and "pixel_values" in mine
+        for name, value in mine.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name])), name
 
 
 def test_levels_and_floats_of_one_pack_are_joined(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hf_processors import transformers
 from pixel_folder import lengths_by
 from tiny_qwen import tiny_model
 
+import shardmill as sm
 from shardmill.cli.main import cli
 from shardmill.errors import SampleError
 from shardmill.media.frames import read_frames
@@ -34,6 +35,7 @@ from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
+from shardmill.train.levels import Media
 from shardmill.train.pixels import PixelReader, find_rule, read_video
 
 
@@ -165,13 +167,64 @@ def test_a_batch_counts_films_not_runs(folder: Path, family: str) -> None:
     assert len(batch["pixel_values_videos"]) == int(batch["video_grid_thw"].prod(dim=1).sum())
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_films_travel_as_levels_once_they_are_compared(folder: Path, family: str) -> None:
+    reader = PixelReader.open(folder, film_processor(family))
+    for number in range(len(reader)):
+        tensors = reader.read(number).tensors
+        for name in {"pixel_values", "pixel_values_videos"} & tensors.keys():
+            assert tensors[name].dtype == torch.uint8
+
+
+def test_each_kind_of_medium_is_compared_before_it_is_believed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = PixelReader.open(folder, film_processor("qwen2_vl"))
+    kinds = [
+        {s.kind for s in sample.document.media()}
+        for sample in map(reader.samples.__getitem__, range(len(reader)))
+    ]
+    levels = reader.levels
+    assert levels is not None and levels.videos is not None
+    far = replace(levels.videos.normal, mean=(9.0, 9.0, 9.0))
+    reader.levels = replace(levels, videos=replace(levels.videos, normal=far))
+    for number in [n for n, kind in enumerate(kinds) if "video" not in kind]:
+        reader.read(number)  # more samples than are compared, and none shows a film
+    assert reader.levels.videos is not None
+    number = kinds.index({"video"})
+    document, expected = reader.read(number), theirs(reader, number)
+    assert torch.equal(document.tensors["pixel_values_videos"], expected["pixel_values_videos"])
+    assert "videos go through the processor" in caplog.text
+    assert reader.levels.videos is None and reader.levels.images is not None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loader_with_a_device_gives_the_same_batches(
+    folder: Path, family: str, tmp_path: Path
+) -> None:
+    processor = film_processor(family)
+    processor.save_pretrained(tmp_path / "model")
+    lengths = sm.measure(folder, tmp_path / "lengths", model=tmp_path / "model", workers=0)
+    plan = sm.plan(lengths, tmp_path / "packs.plan", capacity=700)
+    given: dict[str, Any] = {"processor": processor, "lengths": lengths, "collate": "transformers"}
+    plain = list(sm.loader(plan, folder, **given))
+    there = list(sm.loader(plan, folder, device="cpu", workers=1, **given))
+    assert any("pixel_values_videos" in batch for batch in plain)
+    for mine, other in zip(plain, there, strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name])), name
+
+
 @pytest.mark.parametrize("settings", [{"do_sample_frames": False}, {"fps": None, "num_frames": 4}])
 def test_all_frames_or_a_number_of_them(folder: Path, settings: dict[str, Any]) -> None:
     reader = PixelReader.open(folder, film_processor("qwen2_5_vl", **settings))
     number = next(n for n in range(len(reader)) if reader.samples[n].document.media("video"))
     document, expected = reader.read(number), theirs(reader, number)
     assert np.array_equal(document.row.ids, expected["input_ids"][0].numpy())
-    assert torch.equal(document.tensors["pixel_values_videos"], expected["pixel_values_videos"])
+    assert reader.levels is not None
+    finished = reader.levels.finish(document.tensors)
+    assert torch.equal(finished["pixel_values_videos"], expected["pixel_values_videos"])
 
 
 def test_a_film_that_is_not_as_indexed_is_named() -> None:
@@ -196,8 +249,9 @@ def test_a_film_that_is_not_as_indexed_is_named() -> None:
 
 def test_memory_holds_what_the_model_gets() -> None:
     transformers()
-    content, rule = film(120, 64, 31, 5), find_rule(film_processor("qwen2_vl"))
-    assert rule is not None
-    chosen = read_video(content, probe("video", content).size, rule)
+    content, processor = film(120, 64, 31, 5), film_processor("qwen2_vl")
+    rule, videos = find_rule(processor), Media.of(processor.video_processor)
+    assert rule is not None and videos is not None
+    chosen = read_video(content, probe("video", content).size, rule, videos.resize)
     _, tall, wide = rule.count("video", chosen.size).grid
     assert tuple(chosen.pixels.shape) == (len(chosen.numbers), 3, tall * 14, wide * 14)

@@ -62,7 +62,7 @@ def test_the_rule_of_another_model_is_found_out(tmp_path: Path, asked: PixelProc
     other = replace(right, images=replace(right.images, max_pixels=28 * 28 * 2))
     for num_checked in (0, pixels.NUM_CHECKED):
         reader = PixelReader.open(folder, asked.processor, other)
-        reader._num_read = pixels.NUM_CHECKED - num_checked
+        reader._num_checked["image"] = pixels.NUM_CHECKED - num_checked
         sizes = [reader.reader.sizes(n).get("jpg", MediaSize()) for n in range(len(reader))]
         large = next(n for n, size in enumerate(sizes) if size.width * size.height > 4000)
         with pytest.raises(SampleError, match="processor and visual rule differ"):

@@ -41,7 +41,6 @@ from shardmill.train.documents import (
     tokens_behind,
 )
 from shardmill.train.health import Health, SampleFault
-from shardmill.train.levels import PIXELS
 from shardmill.train.order import NO_PACK, Remainder, StepSampler, split_of
 from shardmill.train.plans import EpochPlans, OnePlan, Plans
 from shardmill.train.samples import keep_freed_memory
@@ -263,9 +262,12 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
     def _joined(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         levels = getattr(self.reader, "levels", None)
         if levels is not None:
-            dtypes = {own[PIXELS].dtype for own in tensors if PIXELS in own}
-            # Some images may have gone through the processor: they are floats already.
-            if len(dtypes) > 1 or not self.in_levels:
+            # Some media may have gone through the processor: they are floats already.
+            mixed = any(
+                len({own[name].dtype for own in tensors if name in own}) > 1
+                for name in levels.normals
+            )
+            if mixed or not self.in_levels:
                 tensors = [levels.finish(own) for own in tensors]
         return join_tensors(tensors)
 

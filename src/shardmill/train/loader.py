@@ -11,10 +11,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -24,9 +25,9 @@ from shardmill.model.plan import LengthTable, PackPlan
 from shardmill.shards.tokens.shard import TokenDataset
 from shardmill.storage.objects import is_in_use
 from shardmill.storage.path import AnyPath
-from shardmill.train.collate import TRAINERS, Collate
+from shardmill.train.collate import SIDE, TRAINERS, Collate
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.documents import RowReader, TrainPack
+from shardmill.train.documents import RowReader, TokenReader, TrainPack
 from shardmill.train.levels import OnDevice
 from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder
@@ -128,8 +129,8 @@ def loader(
         _refuse("a mix is read by workers", threads=threads)
         _refuse("a mix is made of data sets", data=data, **given)
         steps: Steps = plan.sampler(**split)
-        make = _collate_fn(collate, None)
-        return StepLoader(plan, steps, collate_fn=make, on=OnDevice(device), **options)
+        make, on = _finish(collate, device, *plan.sources.values())
+        return StepLoader(plan, steps, collate_fn=make, on=on, **options)
     if isinstance(plan, PackedDataset):
         _refuse("the data set is made already", data=data, **given)
         packs = plan
@@ -138,9 +139,7 @@ def loader(
     else:
         packs = PackedDataset(plan, data, resolution=resolution, max_faults=max_faults, **given)
     steps = packs.sampler(remainder=remainder, **split)
-    make = _collate_fn(collate, getattr(packs.reader, "processor", None))
-    on = OnDevice(device, getattr(packs.reader, "levels", None), getattr(make, "media_dtype", None))
-    packs.in_levels = device is not None
+    make, on = _finish(collate, device, packs)
     if threads is None:
         threads = REMOTE_THREADS if packs.is_remote else 0
     if threads:
@@ -155,14 +154,31 @@ def _refuse(why: str, **given: Any) -> None:
             raise ConfigError(f"{why}: {name} cannot be given to the loader")
 
 
-def _collate_fn(collate: str | CollateFn | None, processor: Any) -> CollateFn:
+def _finish(
+    collate: str | CollateFn | None, device: Any, *sources: PackedDataset
+) -> tuple[CollateFn, OnDevice]:
+    """Return what makes batches of packs, and what brings them to the device."""
     if collate is None:
         known = ", ".join(map(repr, TRAINERS))
         raise ConfigError(f"say for which trainer batches are made: collate= one of {known}")
-    if isinstance(collate, str):
-        collate = Collate(collate)
+    make = Collate(collate) if isinstance(collate, str) else collate
+    readers = [one.reader for one in sources if not isinstance(one.reader, TokenReader)]
+    found: list[Any] = [getattr(reader, "levels", None) for reader in readers]
+    # Levels of processors that scale them in different ways are made floats by the workers.
+    same = all(one is not None and one.normals == found[0].normals for one in found)
+    levels = found[0] if device is not None and found and same else None
+    for packs in sources:
+        packs.in_levels = levels is not None
+    if not isinstance(make, Collate):
+        return make, OnDevice(device, levels)
     # A rank whose batch has no image must run its vision tower all the same.
-    return collate.for_processor(processor) if isinstance(collate, Collate) else collate
+    processors = (getattr(reader, "processor", None) for reader in readers)
+    whole = make.for_processor(next((one for one in processors if one is not None), None))
+    if levels is not None and make.dummy is None and whole.dummy is not None:
+        white = levels.make([np.full((SIDE, SIDE, 3), 255, np.uint8)])
+        dummy = whole.dummy if white is None else replace(whole.dummy, tensors=white)
+        whole = replace(whole, dummy=dummy)
+    return whole, OnDevice(device, levels, whole.media_dtype)
 
 
 class WorkerDied(ShardmillError):

@@ -108,6 +108,12 @@ class Mix:
         self.sources = dict(sorted(sources.items()))
         ordered = {name: weights[name] for name in self.sources}
         self.interleaving = Interleaving(ordered, run=run, packs_per_step=packs_per_step)
+        # One model gets them all, so that text without images has the positions of its images, too.
+        rules = [packs.build.positions for packs in self.sources.values()]
+        rule = next((found for found in rules if found is not None), None)
+        for packs in self.sources.values():
+            if packs.build.positions is None:
+                packs.build = replace(packs.build, positions=rule)
 
     @classmethod
     def open(cls, path: AnyPath) -> Mix:

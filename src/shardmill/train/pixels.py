@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,15 @@ from shardmill.model.tokenrow import TokenRow, spans_of
 from shardmill.shards.samples import SampleDataset, open_samples, parse_sample
 from shardmill.tokens.templates.jinja import answer_spans
 from shardmill.tokens.templates.template import conversation
-from shardmill.tokens.visual.rule import Visual, VisualRule, rule_of_folder, rule_of_processor
+from shardmill.tokens.visual.rule import (
+    Resize,
+    Visual,
+    VisualRule,
+    rule_of_folder,
+    rule_of_processor,
+)
 from shardmill.train.documents import TrainRow
-from shardmill.train.levels import Levels
+from shardmill.train.levels import Levels, Media
 from shardmill.train.processor import (
     ChatMedium,
     PixelProcessor,
@@ -66,12 +73,14 @@ class PixelReader:
     reader: RawReader = field(init=False, repr=False)
     asked: PixelProcessor = field(init=False, repr=False)
     levels: Levels | None = field(init=False, repr=False)
-    _num_read: int = field(default=0, repr=False)
+    videos: Media | None = field(init=False, repr=False)
+    _num_checked: Counter[str] = field(default_factory=Counter, repr=False)
 
     def __post_init__(self) -> None:
         self.reader = RawReader(self.samples)
         self.asked = PixelProcessor(self.processor, self.rule)
         self.levels = Levels.of(self.processor, self.rule)
+        self.videos = Media.of(getattr(self.processor, "video_processor", None))
 
     @classmethod
     def open(
@@ -113,16 +122,14 @@ class PixelReader:
     def read(self, row: int) -> TrainRow:
         """Return the processor's ids and tensors of a sample, with loss on the answers.
 
-        `pixel_values` may be uint8: `Levels.finish` makes them what the model takes.
+        Pixels may be uint8: `Levels.finish` makes them what the model takes.
         """
         (raw,) = self.reader.views([row])
         sample = parse_sample(raw.key, raw.members)
         segments = sample.document.media()
         sizes = self.reader.sizes(row) if any(s.kind == "video" for s in segments) else {}
         media = [self._decode(sample, segment, sizes) for segment in segments]
-        levels = None
-        if media and self.levels is not None and all(s.kind == "image" for s in segments):
-            levels = self.levels.make(media)
+        levels = self.levels.make(media) if media and self.levels is not None else None
         with LOCK:
             return self._process(sample, segments, media, levels)
 
@@ -148,7 +155,8 @@ class PixelReader:
             )
         if segment.time_s is not None:
             raise SampleError("part of a video", "cut clips out before packing")
-        return read_video(content, sizes[segment.media], self.rule)
+        resize = None if self.videos is None else self.videos.resize
+        return read_video(content, sizes[segment.media], self.rule, resize)
 
     def _process(
         self,
@@ -160,11 +168,12 @@ class PixelReader:
         messages = _messages(sample)
         tools = tools_of(sample, self.tools_field)
         rendered = self.asked.render(messages, tools=tools)
-        # The whole text takes a processor long; it is compared for the first samples only.
-        is_whole = self.rule is None or self._num_read < NUM_CHECKED
+        # The whole text takes a processor long; it is compared for the first samples of each kind.
+        kinds = {segment.kind for segment in segments} or {"text"}
+        is_whole = self.rule is None or any(self._num_checked[k] < NUM_CHECKED for k in kinds)
         if is_whole:
             made = self.asked.make(rendered, media)
-            levels = self._checked(levels, made)
+            levels = self._checked(levels, made, kinds)
         elif levels is not None:
             made = levels
         else:
@@ -177,7 +186,8 @@ class PixelReader:
             chat.check(np.asarray(made["input_ids"][0], np.int64))
         elif levels is None:
             self.asked.check_media(listed, made)
-        self._num_read += 1
+        if is_whole:
+            self._num_checked.update(kinds)
         answers = answer_spans(rendered, self.asked.render, messages, tools, self.asked.specials())
         row = TokenRow(
             key=sample.key,
@@ -188,7 +198,7 @@ class PixelReader:
         return TrainRow(row, _tensors(made) if levels is None else levels)
 
     def _checked(
-        self, levels: Mapping[str, Any] | None, made: Mapping[str, Any]
+        self, levels: Mapping[str, Any] | None, made: Mapping[str, Any], kinds: Iterable[str]
     ) -> Mapping[str, Any] | None:
         # What is not the processor's own is never served, however fast it is.
         if levels is None or self.levels is None:
@@ -196,8 +206,9 @@ class PixelReader:
         difference = self.levels.differs(levels, _tensors(made))
         if not difference:
             return levels
-        log.warning("images go through the processor, which is slower: %s", difference)
-        self.levels = None
+        named = " and ".join(f"{kind}s" for kind in sorted(kinds))
+        log.warning("%s go through the processor, which is slower: %s", named, difference)
+        self.levels = self.levels.without(kinds)
         return None
 
     def _visuals(
@@ -232,29 +243,28 @@ def find_rule(processor: Any) -> VisualRule | None:
         return None
 
 
-def read_video(content: bytes | memoryview, size: MediaSize, rule: VisualRule) -> VideoFrames:
+def read_video(
+    content: bytes | memoryview, size: MediaSize, rule: VisualRule, resize: Resize | None = None
+) -> VideoFrames:
     """Return the frames of a video that the rule chooses, at the size that the model sees.
 
     `size` is what the index says of the video, by which its tokens were counted: a video that is
-    not so is a `SampleError`.
+    not so is a `SampleError`. Without `resize` the frames stay as they are.
     """
     torch = need("torch", extra="train")
     numbers, target = rule.frames(size), rule.frame_size(size)
     converter = FrameConverter()
 
     def make(frame: Any) -> Any:
-        pixels = torch.from_numpy(converter.rgb(frame)).permute(2, 0, 1)
-        _check_video("size", (size.height, size.width), tuple(pixels.shape[1:]))
-        if target is None or tuple(pixels.shape[1:]) == target:
-            return pixels
-        resize = torch.nn.functional.interpolate
-        return resize(pixels[None], target, mode="bicubic", antialias=True)[0]
+        pixels = torch.from_numpy(converter.rgb(frame))
+        _check_video("size", (size.height, size.width), tuple(pixels.shape[:2]))
+        return pixels if target is None or resize is None else resize(pixels, target)
 
     with open_video(content) as opened:
         table = probe_video(opened)
         _check_video("number of frames", size.num_frames, len(table))
         frames = decode_each(opened, table, np.asarray(numbers), make)
-    return VideoFrames(torch.stack(frames), numbers, size)
+    return VideoFrames(torch.stack(frames).permute(0, 3, 1, 2), numbers, size)
 
 
 def _check_video(what: str, indexed: Any, found: Any) -> None:

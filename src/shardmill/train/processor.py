@@ -31,7 +31,10 @@ REFUSED = "refused by the processor"
 
 @dataclass(frozen=True, slots=True)
 class VideoFrames:
-    """Frames of a video as uint8 [frames, 3, height, width], and the size of the whole video."""
+    """Frames of a video as uint8 [frames, 3, height, width], and the size of the whole video.
+
+    In memory the channels lie last, as they were decoded.
+    """
 
     pixels: Any
     numbers: NDArray[np.int64]

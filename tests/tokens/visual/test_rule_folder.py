@@ -118,9 +118,10 @@ def test_fixed_and_tiled_models_are_read(tmp_path: Path) -> None:
         processor_config={
             "processor_class": "InternVLProcessor",
             "image_processor": {"size": {"height": 448, "width": 448}, "crop_to_patches": False},
+            "video_processor": {"size": {"height": 448, "width": 336}},
         },
     )
-    assert rule_of_folder(intern) == InternVL()
+    assert rule_of_folder(intern) == InternVL(video_size=(448, 336))
 
 
 @pytest.mark.parametrize(

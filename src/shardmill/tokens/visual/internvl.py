@@ -28,10 +28,12 @@ from shardmill.tokens.visual.rule import (
 class InternVL(VisualRule):
     """InternVL in its Hugging Face form: 256 tokens a tile, one tile a video frame.
 
-    All frames of a video are taken, or the middles of `num_frames` pieces of it.
+    All frames of a video are taken, or the middles of `num_frames` pieces of it, each resized to
+    `video_size`, (height, width).
     """
 
     processors: ClassVar[tuple[str, ...]] = ("InternVLProcessor",)
+    video_pixels: ClassVar[str] = "pixel_values"
 
     tile_size: int = 448
     tokens_per_tile: int = 256
@@ -39,6 +41,7 @@ class InternVL(VisualRule):
     min_tiles: int = 1
     max_tiles: int = 12
     num_frames: int | None = None
+    video_size: tuple[int, int] = (448, 448)
     start: str = "<img>"
     token: str = "<IMG_CONTEXT>"
     end: str = "</img>"
@@ -59,6 +62,7 @@ class InternVL(VisualRule):
         size = image.get("size") or {"height": 384, "width": 384}
         if size["height"] != size["width"]:
             raise ConfigError(f"{folder.path}: tiles must be square, got {size}")
+        frame = video.get("size") or {"height": 384, "width": 384}
         sampled = bool(video.get("do_sample_frames"))
         if sampled and video.get("num_frames") is None:
             raise ConfigError(f"{folder.path}: set num_frames; a rate of frames is not known here")
@@ -68,6 +72,7 @@ class InternVL(VisualRule):
             min_tiles=image.get("min_patches", 1),
             max_tiles=image.get("max_patches", 12),
             num_frames=video.get("num_frames") if sampled else None,
+            video_size=(frame["height"], frame["width"]),
             start=folder.token("start_image_token", "<img>"),
             token=folder.token("context_image_token", "<IMG_CONTEXT>"),
             end=folder.token("end_image_token", "</img>"),
@@ -125,6 +130,12 @@ class InternVL(VisualRule):
         if num_tiles > 1:
             tiles[-1] = resize(image, (side, side))
         return {"pixel_values": tiles}
+
+    def frame_size(self, size: MediaSize) -> tuple[int, int]:
+        return self.video_size
+
+    def arrange_video(self, frames: Any, size: MediaSize) -> dict[str, Any]:
+        return {"pixel_values": frames}
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
         if not self.crop_to_tiles:

@@ -95,11 +95,8 @@ class QwenImages:
         """Return the patches of an image, those that are merged beside each other."""
         height, width = image.shape[:2]
         _, tall, wide = grid = self.count(MediaSize(width=width, height=height)).grid
-        patch, merge = self.patch_size, self.merge_size
-        image = resize(image, (tall * patch, wide * patch))
-        # A row of a patch with its channels is one run of bytes, so that few long runs are copied.
-        blocks = image.reshape(tall // merge, merge, patch, wide // merge, merge, patch * 3)
-        patches = blocks.permute(0, 3, 1, 4, 2, 5).reshape(-1, 1, patch, patch, 3)
+        image = resize(image, (tall * self.patch_size, wide * self.patch_size))
+        patches = cut_patches(image[None], self.patch_size, self.merge_size)
         return {"pixel_values": patches, "image_grid_thw": np.array([grid])}
 
 
@@ -153,6 +150,12 @@ class QwenVideos:
         """Return the patches of a resized video, its last temporal patch filled up."""
         depth = -(-num_frames // self.temporal_patch_size)
         return depth, tall // self.patch_size, wide // self.patch_size
+
+    def arrange(self, frames: Any) -> dict[str, Any]:
+        """Return the patches of frames at their size."""
+        grid = self.grid(*frames.shape[:3])
+        patches = cut_patches(frames, self.patch_size, self.merge_size, self.temporal_patch_size)
+        return {"pixel_values_videos": patches, "video_grid_thw": np.array([grid])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +244,9 @@ class Qwen2VL(VisualRule):
     def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
         return self.images.arrange(image, resize)
 
+    def arrange_video(self, frames: Any, size: MediaSize) -> dict[str, Any]:
+        return self.videos.arrange(frames)
+
     def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
         return mrope_positions(
             row,
@@ -279,6 +285,12 @@ class Qwen25VL(Qwen2VL):
         vision = folder.model.get("vision_config") or {}
         rate = float(vision.get("tokens_per_second", DEFAULT_TOKENS_PER_SECOND))
         return cls(images=base.images, videos=base.videos, tokens_per_second=rate)
+
+    def arrange_video(self, frames: Any, size: MediaSize) -> dict[str, Any]:
+        need_rate(size.fps)
+        rate = len(frames) / size.num_frames * size.fps
+        seconds = np.array([self.videos.temporal_patch_size / rate], np.float32)
+        return {**self.videos.arrange(frames), "second_per_grid_ts": seconds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +406,9 @@ class Qwen3VL(VisualRule):
     def arrange(self, image: Any, resize: Resize) -> dict[str, Any]:
         return self.images.arrange(image, resize)
 
+    def arrange_video(self, frames: Any, size: MediaSize) -> dict[str, Any]:
+        return self.videos.arrange(frames)
+
     def positions(self, row: TokenRow, seconds_per_grid: Sequence[float] = ()) -> NDArray[np.int64]:
         # Times stand in the text, so that temporal patches are placed like images.
         return mrope_positions(row, merge_size=self.images.merge_size)
@@ -405,6 +420,20 @@ class Qwen3VL(VisualRule):
         most = video.max_video_tokens * video.factor * video.factor
         frame = max(min(most, video.max_pixels // num_frames), int(video.min_pixels * 1.05))
         return frame * num_frames
+
+
+def cut_patches(frames: Any, patch: int, merge: int, moments: int = 1) -> Any:
+    """Return the patches [n, moments, patch, patch, 3] of frames [frames, height, width, 3].
+
+    Those that are merged stand beside each other; the last frame is repeated to fill a patch.
+    """
+    missing = -len(frames) % moments
+    if missing:
+        frames = frames[[*range(len(frames)), *[-1] * missing]]
+    rows, columns = (side // patch // merge for side in frames.shape[1:3])
+    # A row of a patch with its channels is one run of bytes, so that few long runs are copied.
+    blocks = frames.reshape(-1, moments, rows, merge, patch, columns, merge, patch * 3)
+    return blocks.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, moments, patch, patch, 3)
 
 
 def fit_area(

@@ -80,6 +80,8 @@ class VisualRule(ABC):
     # The tensor in which the processor returns the grid of each image. With it, tensors of images
     # are made and checked without any text, in a tenth of the time.
     image_grids: ClassVar[str | None] = None
+    # The tensor in which the processor returns the pixels of videos.
+    video_pixels: ClassVar[str] = "pixel_values_videos"
 
     @classmethod
     def from_folder(cls, folder: ModelFolder) -> Self:
@@ -122,8 +124,8 @@ class VisualRule(ABC):
     def frame_size(self, size: MediaSize) -> tuple[int, int] | None:
         """Return (height, width) of the frames that the model sees, or None.
 
-        The pixel reader then resizes each frame as it is decoded (bicubic with antialiasing), so
-        that memory holds what the model gets. None leaves resizing to the processor.
+        The pixel reader then resizes each frame as it is decoded, as the processor resizes, so that
+        memory holds what the model gets. None leaves resizing to the processor.
         """
         return None
 
@@ -134,6 +136,14 @@ class VisualRule(ABC):
         the processor does. "pixel_values" are uint8 with the channels last, as they were decoded:
         images [n, height, width, 3], or patches [n, moments, height, width, 3], which the model
         takes flat. None leaves images to the processor.
+        """
+        return None
+
+    def arrange_video(self, frames: Any, size: MediaSize) -> Mapping[str, Any] | None:
+        """Return what the processor makes of one video, likewise.
+
+        `frames` are those that `frames` chose of the video of this `size`, a uint8 tensor
+        [frames, height, width, 3] at `frame_size`.
         """
         return None
 
