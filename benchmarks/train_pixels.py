@@ -212,7 +212,6 @@ def section(kind: str, num: int, rounds: int) -> str:
 
 if __name__ == "__main__":
     sections = (
-        section(kind, sized(num, 24), sized(7, 1))
-        for kind, num in (("images", 60), ("videos", 12))
+        section(kind, sized(num, 24), sized(7, 1)) for kind, num in (("images", 60), ("videos", 12))
     )
     save_report(__file__, "Building packs in the loader", sections)
