@@ -70,3 +70,12 @@ def test_what_cannot_be_is_one_message(clips: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             run(clips, tmp_path / "out", *flags)
         assert not (tmp_path / "out" / "shards").exists()
+
+
+def test_what_was_corrected_is_printed(tmp_path: Path) -> None:
+    document = Document((Segment(kind="video", media="ts"),))
+    joined = 2 * numbered_clip(40, format="mpegts")
+    rows = [(Sample(key="k", document=document, media={"ts": joined}), {})]
+    clips = write_sample_folder(tmp_path / "clips", [rows])
+    printed = run(clips, tmp_path / "out", "--sampler", "uniform,count=4")
+    assert "corrected  1 x segments were joined" in printed

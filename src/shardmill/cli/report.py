@@ -113,6 +113,16 @@ def print_data(made: Data[Any], as_json: bool) -> None:
     print_run(made.report, as_json)
 
 
+def print_frames(made: Data[Any], as_json: bool) -> None:
+    """Print the run, and of how many videos the times were corrected, and why."""
+    from shardmill.stages.frames import CORRECTED
+
+    print_data(made, as_json)
+    if made.complete and not as_json:
+        corrected = group_stats(made.manifest.stats).get(CORRECTED, {})
+        output.facts(("corrected", f"{count:,} x {what}") for what, count in corrected.items())
+
+
 def print_codes(made: Codes, as_json: bool) -> None:
     """Print the run, how images became pixels, and which share of codes equals those of fp32."""
     from shardmill.stages.codes import COMPARED, EQUAL, describe_pixels

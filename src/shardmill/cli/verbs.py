@@ -30,6 +30,7 @@ from shardmill.cli.report import (
     defaults_of,
     print_codes,
     print_export,
+    print_frames,
     print_lengths,
     print_removal,
 )
@@ -229,7 +230,7 @@ def frames(src: Path, out: Path, **flags: Any) -> None:
         shardmill frames clips frames --sampler keyframes,i_frames=8,p_frames=16 --mark '#{at}'
         shardmill frames clips frames --sampler fps,fps=2,max_frames=64
     """
-    call(sm.frames, src, out, next_step=f"shardmill show {out}", **flags)
+    call(sm.frames, src, out, next_step=f"shardmill show {out}", report=print_frames, **flags)
 
 
 @click.command(context_settings=defaults_of(sm.codes))

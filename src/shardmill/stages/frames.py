@@ -54,6 +54,7 @@ MIN_FRAMES = 2  # that make a list: one image is an image
 THOUSANDTHS = 1000  # of a second, the ticks of a list
 NO_MEDIA = ("json", "txt")
 MAX_FRAMES = 1024
+CORRECTED = "corrected videos"  # the group of counts by what was wrong with their times
 _BY_TIME = {"sampler": "uniform", "quality": 90, "mark": "", "at_by": "time"}
 _VDP = {**_BY_TIME, "quality": 100, "at_by": "number"}
 # What "un" and "kf" of Video-Data-Pipeline take and write; None is what is chosen without one.
@@ -134,7 +135,7 @@ class SampleFrames(OverSamples):
                     if notes:
                         sample = replace(sample, extra={**sample.extra, "corrected": notes})
                     for note in chain.from_iterable(notes.values()):
-                        tally.count(f"corrected videos|{note.partition(':')[0]}")
+                        tally.count(f"{CORRECTED}|{note.partition(':')[0]}")
                     writer.add(sample, sizes)
                     count_sample(tally, sample, sizes)
 

@@ -91,7 +91,8 @@ class VideoPipelineFormat(Format):
 
     def _turns(self, sample: Sample) -> list[tuple[str, str]]:
         listed = sample.extra.get("frames")
-        frames = {f["media"]: f for f in listed} if isinstance(listed, list) else {}
+        listed = listed if isinstance(listed, list) else []
+        frames = {str(f.get("media")): f for f in listed if isinstance(f, dict)}
         # Marks are texts of the same moment as the frame before them.
         moments = {s.time_s for s in sample.document.segments if s.kind == "text" and s.time_s}
 
@@ -99,7 +100,7 @@ class VideoPipelineFormat(Format):
             frame = frames.get(segment.media)
             if frame is None or segment.time_s not in moments:
                 return f"<{segment.kind}>"
-            is_i = frame["type"] == "I" or frame["at"] == self.time_scale
+            is_i = frame.get("type") == "I" or frame.get("at") == self.time_scale
             return "<Iimage>" if is_i else "<Pimage>"
 
         turns = said_in_turns(sample.document, show)
