@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import signal
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from drivers import snapshot, start_driver
 from sample_folder import write_sample_folder
 from vq_checkpoints import SMALL, write_original
 
+import shardmill as sm
 from shardmill.errors import ConfigError, Filtered, SampleError
 from shardmill.media.geometry import Buckets, Native, Square
 from shardmill.media.image import decode_image, resize_crop
@@ -27,7 +30,7 @@ from shardmill.running.lock import LockTiming
 from shardmill.running.runner import run_stage
 from shardmill.shards.codes import open_codes
 from shardmill.shards.ledger import open_manifest
-from shardmill.stages.codes import EncodeImages
+from shardmill.stages.codes import EncodeImages, reconstruct
 from shardmill.tokens.codes import ShardCodes
 from shardmill.tokens.vq.tokenizer import ChameleonVq
 
@@ -290,3 +293,66 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
     assert report.num_done + report.num_done_before == 6
     run_stage(stage, tmp_path / "whole", workers=0)
     assert snapshot(killed) == snapshot(tmp_path / "whole")
+
+
+def write_foreign(folder: Path) -> None:
+    """Write tars as img2dataset and others do, with keys that begin anew in each."""
+    for tar in ("cc-0000", "cc-0001", "more/cc-0000"):
+        path = folder / f"{tar}.tar"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(path, "w") as file:
+            for number in range(3):
+                members = {
+                    "jpg": jpeg(40 + number, 44, seed=len(tar) + number),
+                    "json": b'{"width": 40, "url": "https://example.org"}',
+                    "txt": f"caption {number} of {tar}".encode(),
+                }
+                for ext, content in members.items():
+                    info = tarfile.TarInfo(f"{number:05d}.{ext}")
+                    info.size = len(content)
+                    file.addfile(info, io.BytesIO(content))
+
+
+def test_codes_straight_from_foreign_tars_are_those_of_what_ingest_makes(tmp_path: Path) -> None:
+    write_foreign(tmp_path / "tars")
+    write_original(tmp_path / "weights")
+    quiet: dict[str, Any] = {"workers": 0, "progress": False}
+    index = sm.index(tmp_path / "tars", tmp_path / "index", **quiet)
+    shards = sm.ingest(tmp_path / "tars", tmp_path / "shards", **quiet)
+    options = {**quiet, "weights": tmp_path / "weights", "resolution": 32}
+    straight = sm.codes(index, tmp_path / "straight", **options)
+    ingested = sm.codes(shards, tmp_path / "ingested", **options)
+    assert list(straight.keys()) == list(ingested.keys())
+    assert len(straight) == 9
+    for number in range(9):
+        (one,), (other,) = straight[number], ingested[number]
+        assert one.medium == other.medium == "jpg"
+        assert np.array_equal(one.codes, other.codes)
+    made = sm.tokenize(
+        shards,
+        tmp_path / "tokens",
+        codes=straight,
+        template="t2i",
+        space='num_codes=300,added=["boi","eoi"]',
+        **quiet,
+    )
+    assert made.counts.num_kept == 9
+    (image, *_) = reconstruct(tmp_path / "straight", ["more/cc-0000/00002"])
+    assert image.original.shape == (32, 32, 3)
+
+
+def test_several_images_of_a_foreign_sample_are_left_to_ingest(tmp_path: Path) -> None:
+    write_original(tmp_path / "weights")
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for name in ("k-0.jpg", "x.json", "x-0.jpg", "x-1.jpg"):
+            content = b"{}" if name.endswith("json") else jpeg(40, 40, 1)
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    index = sm.index(tmp_path / "a.tar", tmp_path / "index", workers=0, progress=False)
+    made = sm.codes(
+        index, tmp_path / "out", weights=tmp_path / "weights", resolution=32, workers=0,
+        progress=False, max_skip_rate=1,
+    )  # fmt: skip
+    assert dict(made.manifest.skipped) == {"several media": 1}
+    assert list(made.keys()) == ["a/k-0"]

@@ -191,6 +191,15 @@ def tar_place(folder: Path, entry: ShardEntry, index: TarIndex) -> tuple[str, st
 
 def foreign_tar(folder: Path, shard: str) -> str:
     """Return the path or url of the tar that a shard of an index of tars elsewhere describes."""
+    return _foreign(folder, shard)[0]
+
+
+def foreign_name(folder: Path, shard: str) -> str:
+    """Return the name of that tar, which `ingest` puts before the keys of its samples."""
+    return _foreign(folder, shard)[1]
+
+
+def _foreign(folder: Path, shard: str) -> tuple[str, str]:
     path = folder / "units.jsonl"
     try:
         info = path.stat()
@@ -200,8 +209,9 @@ def foreign_tar(folder: Path, shard: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _foreign_tars(folder: Path, *_: int) -> dict[str, str]:
-    return {unit.name: unit.places[0] for unit in Ledger(folder).read_units() if unit.places}
+def _foreign_tars(folder: Path, *_: int) -> dict[str, tuple[str, str]]:
+    units = (unit for unit in Ledger(folder).read_units() if unit.places)
+    return {unit.name: (unit.places[0], str(unit.input.get("name"))) for unit in units}
 
 
 def open_foreign(url: str, *, interleaved: bool = True) -> tuple[SampleShard, Grouped]:

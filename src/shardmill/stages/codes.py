@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from shardmill.errors import ConfigError, FormatError, SampleError, check_packages
 from shardmill.machine import count_cpus
 from shardmill.media.geometry import Geometry, ResizeCrop, Square
+from shardmill.media.header import probe
 from shardmill.media.image import (
     DISPLAYED,
     Content,
@@ -50,7 +52,14 @@ from shardmill.shards.codes import (
     write_codes,
 )
 from shardmill.shards.ledger import Ledger, open_manifest
-from shardmill.shards.samples import SampleShard, open_samples, parse_sample
+from shardmill.shards.samples import (
+    SampleDataset,
+    SampleShard,
+    foreign_name,
+    open_samples,
+    parse_sample,
+)
+from shardmill.sources.source import media_kind, name_from_path
 from shardmill.stages.inputs import (
     OverSamples,
     check_numbers,
@@ -205,7 +214,7 @@ class _Worker:
     def work(self, unit: Unit, draft: Draft, tally: Tally) -> None:
         """Encode the images of one shard."""
         with open_unit(self._spec.input_dir, unit) as shard:
-            reading = _Reading(shard, num_wanted(unit, shard), tally)
+            reading = _Reading(shard, num_wanted(unit, shard), tally, self._foreign_name(unit))
             comparison = _Comparison(self._reference)
             outcomes = self.flow.encode(reading.images(), comparison.begin)
             comparison.finish(outcomes, tally)
@@ -218,6 +227,10 @@ class _Worker:
             about={"weights": self._spec.tokenizer.identity()},
         )
         draft.finish(unit.name, num_samples=len(rows))
+
+    def _foreign_name(self, unit: Unit) -> str | None:
+        files: Any = unit.input["files"]
+        return None if "tar" in files else foreign_name(self._spec.input_dir, unit.name)
 
 
 class _Comparison:
@@ -242,18 +255,30 @@ class _Comparison:
 
 
 class _Reading:
-    """The samples of a shard in order, and which images belong to which."""
+    """The samples of a shard in order, and which images belong to which.
 
-    def __init__(self, shard: SampleShard, limit: int, tally: Tally) -> None:
-        self._shard, self._limit, self._tally = shard, limit, tally
+    `foreign` is the name of a tar that lies elsewhere, None of one of ours.
+    """
+
+    def __init__(
+        self, shard: SampleShard, limit: int, tally: Tally, foreign: str | None = None
+    ) -> None:
+        self._shard, self._limit, self._tally, self._foreign = shard, limit, tally, foreign
         self._samples: list[tuple[str, list[str] | SampleError]] = []
         self._num_videos = 0
 
     def images(self) -> Iterator[memoryview | bytes]:
         """Yield every image of every sample, in the order of `rows`."""
-        for key, raw in self._shard.iter_raw(0, self._limit):
+        for own, raw in self._shard.iter_raw(0, self._limit):
             self._tally.num_begun += 1
+            key = own
             try:
+                if self._foreign is not None and not is_document(raw):
+                    key = name_from_path(f"{self._foreign}/{own}")
+                    image = foreign_image(own, raw)
+                    self._samples.append((key, [*image]))
+                    yield from image.values()
+                    continue
                 sample = parse_sample(key, raw)
                 media = [segment.media for segment in sample.document.media("image")]
                 self._num_videos += len(sample.document.media("video"))
@@ -282,6 +307,28 @@ class _Reading:
                 rows.append((key, images))
                 count_images(tally, images)
         return rows
+
+
+def is_document(raw: Mapping[str, Content]) -> bool:
+    """Say whether the members of a sample are those that `ingest` wrote."""
+    try:
+        plain = orjson.loads(raw.get("json", b""))
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(plain, dict) and "segments" in plain
+
+
+def foreign_image(key: str, raw: Mapping[str, Content]) -> dict[str, Content]:
+    """Return the image of a sample that another program wrote, by the name that `ingest` gives it.
+
+    Which of several media comes first, the fields of the sample say: that is for `ingest`.
+    """
+    media = {ext: content for ext, content in raw.items() if media_kind(ext) is not None}
+    if len(media) > 1:
+        detail = f"{key!r} has {', '.join(media)}: shardmill ingest puts them into their order"
+        raise SampleError("several media", detail)
+    images = [content for ext, content in media.items() if media_kind(ext) == "image"]
+    return {probe("image", content).ext: content for content in images}
 
 
 def check_sizes(geometry: Geometry, factor: int) -> None:
@@ -552,15 +599,30 @@ def reconstruct(folder: Path, keys: list[str], device: str = "cpu") -> Iterator[
     with closing(open_samples(spec.input_dir)) as samples:
         for key in keys:
             shard, number = _find(shards, key, folder)
-            in_samples = samples.find(key)
-            if in_samples is None:
+            media = _media_of(samples, shard, key)
+            if media is None:
                 raise ConfigError(f"{spec.input_dir} has no sample with the key {key!r} any more")
-            media = samples[in_samples].media
             for image in shard.images(number):
                 original = _as_encoded(spec, media[image.medium])
                 codes = torch.from_numpy(image.codes.astype(np.int64))[None].to(device)
                 decoded = live.decode(codes)[0].cpu().numpy()
                 yield Reconstruction(key, image.medium, original, decoded, psnr(original, decoded))
+
+
+def _media_of(samples: SampleDataset, codes: CodeShard, key: str) -> Mapping[str, Content] | None:
+    """Return the media of the sample that codes were made of, None if it is gone."""
+    number = samples.find(key)
+    if number is not None:
+        return samples[number].media
+    # Of a foreign tar, whose keys begin with its name here: "cc3m-0001/000042".
+    name = Path(codes.arrays.path).stem
+    for place, entry in enumerate(samples.entries):
+        if entry.name == name and "tar" not in entry.files:
+            before = foreign_name(samples.folder, name)
+            for own, raw in samples.shard(place).in_order():
+                if name_from_path(f"{before}/{own}") == key:
+                    return foreign_image(own, raw)
+    return None
 
 
 def outliers(images: list[Reconstruction]) -> list[Reconstruction]:

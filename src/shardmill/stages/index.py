@@ -24,7 +24,14 @@ from shardmill.model.stage import Draft, Tally, Unit, Work
 from shardmill.shards.arrays import Arrays, write_arrays
 from shardmill.shards.tar.index import IndexRows
 from shardmill.shards.tar.read import Grouped, group_members, walk_tar
-from shardmill.sources.source import fingerprint, list_files, media_kind, size_or_tag, stamp
+from shardmill.sources.source import (
+    Listed,
+    fingerprint,
+    list_files,
+    media_kind,
+    size_or_tag,
+    stamp,
+)
 from shardmill.sources.tars import tar_stem
 from shardmill.stages.inputs import PASSED_OVER
 from shardmill.storage.blob import Blob, open_blob
@@ -54,10 +61,10 @@ class IndexTars:
 
     def units(self) -> Iterator[Unit]:
         """Yield a unit for each tar, in the order given."""
-        for number, url in enumerate(dict.fromkeys(self._urls())):
-            path = as_path(url)
-            size: list[Plain] = [*size_or_tag(path)]
-            input: dict[str, Plain] = {"raw": url, "name": path.name, "size": size}
+        for number, tar in enumerate(self._listed()):
+            size: list[Plain] = [*size_or_tag(tar.path)]
+            raw = str(tar.path.absolute())
+            input: dict[str, Plain] = {"raw": raw, "name": tar.name, "size": size}
             yield Unit(name=f"{number:06d}", input=input)
 
     @contextmanager
@@ -81,11 +88,11 @@ class IndexTars:
 
     def inputs(self) -> Mapping[str, Any]:
         """Return size and time of each tar, size and tag of a remote one."""
-        return fingerprint(map(as_path, self._urls()))
+        return fingerprint(tar.path.absolute() for tar in self._listed())
 
-    def _urls(self) -> Iterator[str]:
+    def _listed(self) -> Iterator[Listed]:
         given = [place.removeprefix("file://") for place in self.tars]
-        found = [str(tar.path.absolute()) for tar in list_files(given, tar_stem, self.allow)]
+        found = list(list_files(given, tar_stem, self.allow))
         if not found:
             raise ConfigError(f"{', '.join(self.tars)} holds no .tar files")
         yield from found
