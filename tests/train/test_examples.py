@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from click.testing import CliRunner
 from hf_processors import make_tokenizer, transformers
 from packed_folder import Made
 from pixel_folder import make_processor, save_model, write_pixel_folder
+from tiny_models import FAMILIES
 
 import shardmill as sm
 from shardmill.cli.main import cli
@@ -37,7 +39,7 @@ NUM_BEFORE_KILL = 5
 class Job:
     """An example on one or several processes of this machine, as a launcher starts them."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, world: int = 1) -> None:
+    def __init__(self, command: Sequence[str], cwd: Path, world: int = 0) -> None:
         port = _free_port()
         self.processes = [
             subprocess.Popen(
@@ -49,7 +51,7 @@ class Job:
                 text=True,
                 start_new_session=True,
             )
-            for rank in range(world)
+            for rank in range(max(1, world))
         ]
         self.cwd = cwd
 
@@ -82,21 +84,21 @@ def _free_port() -> int:
 
 def environment(rank: int, world: int, port: int) -> dict[str, str]:
     found = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if world == 1:
+    if world == 0:  # without a launcher
         return found
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return found | {name: str(value) for name, value in (numbers | place).items()}
 
 
-def run_to_the_end(command: Sequence[str], cwd: Path, world: int = 1) -> list[str]:
+def run_to_the_end(command: Sequence[str], cwd: Path, world: int = 0) -> list[str]:
     job = Job(command, cwd, world)
     told = list(job.losses())
     job.end()
     return told
 
 
-def run_killed(command: Sequence[str], cwd: Path, world: int = 1) -> list[str]:
+def run_killed(command: Sequence[str], cwd: Path, world: int = 0) -> list[str]:
     """Kill everything after some steps; returns the steps that were told."""
     job = Job(command, cwd, world)
     told = list(islice(job.losses(), NUM_BEFORE_KILL))
@@ -104,7 +106,7 @@ def run_killed(command: Sequence[str], cwd: Path, world: int = 1) -> list[str]:
     return told
 
 
-def check_curve(command: Sequence[str], tmp_path: Path, world: int = 1) -> None:
+def check_curve(command: Sequence[str], tmp_path: Path, world: int = 0) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     whole = run_to_the_end(command, tmp_path / "whole", world)
@@ -146,6 +148,12 @@ def test_lightning(made: Made, tmp_path: Path) -> None:
     check_curve([example, str(made.plan_path), str(made.tokens), "out"], tmp_path)
 
 
+def test_megatron_on_two_processes(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core.models", reason="needs megatron-core")
+    example = str(ROOT / "examples" / "megatron_loop.py")
+    check_curve([example, str(made.plan_path), str(made.tokens), "out.pt"], tmp_path, world=2)
+
+
 def write_text_model(folder: Path, vocab_size: int) -> Path:
     """Save the tokenizer and the config of a tiny Llama."""
     make_tokenizer().save_pretrained(folder)
@@ -155,12 +163,18 @@ def write_text_model(folder: Path, vocab_size: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["hf_trainer", "trl_sft"])
+@pytest.mark.parametrize("name", ["hf_trainer", "trl_sft", "swift_sft"])
 def test_trainers_of_hugging_face(made: Made, tmp_path: Path, name: str) -> None:
     more = []
     if name == "trl_sft":
         pytest.importorskip("trl")
         more = [str(write_text_model(tmp_path / "model", sm.open(made.tokens).space.size))]
+    if name == "swift_sft":
+        pytest.importorskip("swift", reason="needs ms-swift")
+        model = FAMILIES["qwen2"].model("eager", vocab_size=sm.open(made.tokens).space.size)
+        model.save_pretrained(tmp_path / "model")
+        make_tokenizer().save_pretrained(tmp_path / "model")
+        more = [str(tmp_path / "model")]
 
     def command(out: str) -> list[str]:
         example = str(ROOT / "examples" / f"{name}.py")
@@ -179,6 +193,32 @@ def test_trainers_of_hugging_face(made: Made, tmp_path: Path, name: str) -> None
     run_to_the_end(command("killed"), tmp_path)
     assert losses("killed") == losses("whole")
     assert [step for step, _ in losses("whole")] == list(range(1, 13))
+
+
+def test_torchtitan(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("torchtitan", reason="needs torchtitan")
+    pytest.importorskip("triton", reason="torchtitan needs triton")
+    model = write_text_model(tmp_path / "model", sm.open(made.tokens).space.size)
+    example = str(ROOT / "examples" / "torchtitan_train.py")
+    command = [example, str(made.plan_path), str(made.tokens), str(model), "out"]
+
+    def losses(folder: str) -> list[tuple[str, str]]:
+        told = "\n".join(run_to_the_end(command, tmp_path / folder, world=1))
+        return re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", told)
+
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = losses("whole")
+    job = Job(command, tmp_path / "killed", world=1)
+    fifth = tmp_path / "killed" / "outputs" / "out" / "step-5" / ".metadata"
+    while job.processes[0].poll() is None and not fifth.exists():
+        time.sleep(0.05)
+    job.kill()
+    after = losses("killed")
+    assert [int(step) for step, _ in whole] == list(range(1, 13))
+    assert after == whole[-len(after) :]
+    assert len(after) in (6, 7)
+    assert float(whole[-1][1]) < float(whole[0][1])
 
 
 def test_examples_are_short() -> None:
