@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ pytest.importorskip("transformers")
 from hf_processors import transformers
 from pixel_folder import make_processor, write_pixel_folder
 
-from shardmill.errors import SampleError
+from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import MediaSize, Segment
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train import pixels
 from shardmill.train.pixels import PixelReader, find_rule
-from shardmill.train.processor import ChatMedium, PixelProcessor
+from shardmill.train.processor import ChatMedium, PixelProcessor, load_auto
 
 IMAGE = Segment(kind="image", media="jpg")
 
@@ -110,3 +111,17 @@ def test_without_a_rule_images_are_still_served(tmp_path: Path, asked: PixelProc
         assert np.array_equal(one.row.loss, other.row.loss)
         places = [[(s.position, s.num_tokens, s.grid) for s in d.row.media] for d in (one, other)]
         assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("name", ["AutoConfig", "AutoProcessor"])
+def test_code_beside_a_model_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    transformers()
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # as `yes |` answers
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of a model was run')")
+    settings = {"model_type": "x", "processor_class": "P", "auto_map": {name: "evil.P"}}
+    for file in ("config.json", "processor_config.json", "preprocessor_config.json"):
+        (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="is not run"):
+        load_auto(name, tmp_path)

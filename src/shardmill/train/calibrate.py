@@ -27,6 +27,7 @@ from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import TrainPack
 from shardmill.train.levels import OnDevice
+from shardmill.train.processor import load_auto
 
 COLUMNS = ("token", "visual", "attention", "pack")
 MIN_STEPS = 8  # four prices are to be found, with something to spare
@@ -164,12 +165,13 @@ def _step(pack: TrainPack, seconds: float) -> MeasuredStep:
 
 def _network(folder: Path, attn: str, device: str, checkpointing: bool) -> Any:
     hf = need("transformers", extra="train")
-    config = hf.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    config = load_auto("AutoConfig", folder)
     kinds = [hf.AutoModelForCausalLM]
     if hasattr(config, "vision_config"):
         kinds.insert(0, hf.AutoModelForImageTextToText)
     with torch.device(device):
-        network = kinds[0].from_config(config, attn_implementation=attn, dtype=torch.bfloat16)
+        settings = {"attn_implementation": attn, "dtype": torch.bfloat16}
+        network = kinds[0].from_config(config, trust_remote_code=False, **settings)
     if checkpointing:
         network.gradient_checkpointing_enable({"use_reentrant": False})
     return network.train()

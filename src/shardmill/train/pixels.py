@@ -45,6 +45,7 @@ from shardmill.train.processor import (
     PixelProcessor,
     VideoFrames,
     expand,
+    load_auto,
     write_media,
 )
 from shardmill.train.samples import RawReader
@@ -97,8 +98,7 @@ class PixelReader:
         """
         rule = find_rule(processor) if rule is None else rule
         if isinstance(processor, str | Path):
-            auto = need("transformers", extra="train").AutoProcessor
-            processor = auto.from_pretrained(str(processor), local_files_only=True)
+            processor = load_auto("AutoProcessor", processor)
         where = None if staged_dir is None else Path(staged_dir)
         return cls(open_samples(folder, staged_dir=where), processor, rule)
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.errors import SampleError, foreign, need
+from shardmill.errors import ConfigError, SampleError, foreign, need
 from shardmill.model.sample import MediaSize, Segment
 from shardmill.model.tokenrow import MediaSpan
 from shardmill.tokens.visual.rule import Visual, VisualRule, replace_placeholders
@@ -67,6 +68,23 @@ class WrittenChat:
         # A placeholder of 3 characters at 10..13 was written as 8: what stood at 20 stands at 25.
         grown: NDArray[np.int64] = np.concatenate([[0], self.bounds[:, 1] - self.ends])
         return positions + grown[np.searchsorted(self.ends, positions, side="right")]
+
+
+def load_auto(name: str, folder: Path | str) -> Any:
+    """Return what a class of transformers loads from a local folder, whose own code is never run.
+
+    If it is not told so, transformers asks on standard input whether to run it.
+    """
+    auto = getattr(need("transformers", extra="train"), name)
+    try:
+        return auto.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ConfigError(
+            f"{folder} needs Python code that lies beside it, which is not run: name a model of "
+            "transformers itself, or load this one in a program of yours"
+        ) from error
 
 
 def write_media(
