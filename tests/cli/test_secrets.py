@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,11 +74,18 @@ def test_a_place_with_a_secret_is_refused_before_anything_is_written(
     assert SECRET not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_a_secret_in_any_setting_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "one", "image": "a.jpg"}\n')
-    root = f"https://host.invalid/?sig={SECRET}"
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"media_root": f"https://host.invalid/?sig={SECRET}"},
+        {"allow": [f"https://user:{SECRET}@host.invalid/"]},
+        {"allow": [f"s3://KEY:{SECRET}@bucket"]},
+    ],
+)
+def test_a_secret_in_any_setting_is_refused(tmp_path: Path, given: Any) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n')
     with pytest.raises(sm.ShardmillError, match="environment") as caught:
-        sm.ingest(tmp_path / "rows.jsonl", tmp_path / "out", media_root=root, workers=0)
+        sm.ingest(tmp_path / "rows.jsonl", tmp_path / "out", shape="text", workers=0, **given)
     assert SECRET not in str(caught.value) and not (tmp_path / "out").exists()
 
 

@@ -192,10 +192,14 @@ class Ledger:
 
         Its paths are as seen from the folder (see `stored_inputs`).
         """
+        path = self.out_dir / "inputs.json"
         try:
-            return read_json(self.out_dir / "inputs.json")
+            inputs = read_json(path)
         except FileNotFoundError:
             return None
+        if not isinstance(inputs, dict):
+            raise FormatError("is not a table of inputs", path=path)
+        return inputs
 
     def withdraw_inputs(self) -> None:
         """Make the plan one that nobody begins to work on."""

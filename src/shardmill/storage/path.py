@@ -106,7 +106,9 @@ def plain_url(url: str) -> str:
 
 def refuse_secret(place: str) -> None:
     """Raise `ConfigError` if a url that would be stored holds a password or a signature."""
-    _, colon, rest = place.partition("://")
+    scheme, colon, rest = place.partition("://")
+    if colon and scheme.lower() in REMOTE_SCHEMES and "@" in rest.partition("/")[0]:
+        split_url(place)
     found = SECRET.search(rest.partition("?")[2]) if colon else None
     if found is not None:
         raise ConfigError(

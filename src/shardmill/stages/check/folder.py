@@ -230,9 +230,13 @@ def _check_records(ledger: Ledger, record: StageRecord, units: Sequence[Unit]) -
         if (ledger.out_dir / name).read_bytes() != content:
             yield Problem("", name, "is not as it was written")
     # No digest covers places; the fingerprint of the input has each of them once more.
-    inputs = ledger.read_inputs() or {}
-    strange = sorted({place for unit in units for place in unit.places if place not in inputs})
-    if inputs and strange:
+    try:
+        inputs = ledger.read_inputs()
+    except FormatError as error:
+        yield Problem("", "inputs.json", error.problem)
+        return
+    strange = sorted({p for unit in units for p in unit.places if p not in (inputs or {})})
+    if inputs is not None and strange:
         what = f"names {strange[0]}, which inputs.json does not: one of them is damaged"
         yield Problem("", UNITS_NAME, what)
 
