@@ -55,6 +55,7 @@ DtypeName: TypeAlias = Literal["smallest", "int16", "int32"]
 Overlong: TypeAlias = Literal["refuse", "drop", "cut"]
 
 INT16_SIZE = 1 << 15
+IGNORED_ID = -100  # with which UniDisc fills rows of Chameleon's ids
 MAX_IDX = 1 << 31  # an int32
 VALUES_AT_ONCE = 1 << 20  # padded values of a batch, however few of them are tokens
 TOO_LONG = "longer than a row"
@@ -501,10 +502,11 @@ def id_dtype(source: ExportInput, form: CodeForm, name: DtypeName, pad_id: int |
 
 
 def check_id(source: ExportInput, form: CodeForm, name: str, token: int | None) -> None:
-    """Raise `ConfigError` for what is no id; one below 0, which can be none, may be padding."""
+    """Raise `ConfigError` for what is no id; padding may also be the one that losses ignore."""
     size = num_ids(source.space(), form)
-    lowest = -INT16_SIZE if name == "pad_id" else 0
-    if token is not None and not lowest <= token < size:
+    if token is None or (name == "pad_id" and token == IGNORED_ID):
+        return
+    if not 0 <= token < size:
         raise ConfigError(f"{name} {token} is none of the {size} ids of {source.folder}")
 
 
