@@ -31,7 +31,12 @@ PEERS: dict[str, tuple[str, ...]] = {
         "multiprocess==0.70.19",
     ),
     "megatron": ("megatron-core==0.16.0",),
-    "nemo": ("nemo-automodel==0.7.0",),
+    "nemo": (
+        "nemo-automodel==0.7.0",
+        "torchao==0.18.0",
+        "flashoptim==0.1.4",
+        "megatron-fsdp==0.5.0",
+    ),
     "llamafactory": ("llamafactory==0.9.5",),
     "torchcodec": ("torchcodec==0.13.0",),
     "decord": ("decord==0.6.0",),

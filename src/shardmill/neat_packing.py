@@ -12,8 +12,8 @@ out longer than its estimate is left out and counted in `dropped`. Nothing is re
 other sample.
 
 A shuffling DistributedSampler would mix packs of unlike cost into one step; `balanced_sampler`
-shuffles without that, for any number of ranks. `train.nemo_recipe` has what a YAML of NeMo's own
-recipe can name.
+shuffles without that, for any number of ranks. `nemo_recipe` has what a YAML of NeMo's own recipe
+can name.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.errors import ConfigError, FormatError
+from shardmill.errors import ConfigError, FormatError, SampleError
 from shardmill.sources.nemo import NemoSource, copies_for, is_meta, load_meta, mixed, seed_of
 from shardmill.sources.shapes.general import MessagesShape
 from shardmill.sources.source import Row
@@ -42,7 +42,8 @@ META: dict[str, Any] = {
 
 
 def write(folder: Path, meta: dict[str, Any]) -> str:
-    (folder / "data").mkdir(exist_ok=True)
+    for name in ("data", "photos"):
+        (folder / name).mkdir(exist_ok=True)
     chats = [json.dumps(chat(n)) for n in range(40)]
     (folder / "data" / "chats.jsonl").write_text("\n".join(chats))
     (folder / "data" / "text.json").write_text(json.dumps([plain(n) for n in range(10)]))
@@ -205,3 +206,30 @@ def test_a_ratio_of_nothing_is_refused(ratio: float) -> None:
 
 def test_no_rows_stay_no_rows() -> None:
     assert copies_for(0.5, 0, 1).of_rows(0, 0).sum() == 0
+
+
+def test_relative_media_begin_where_nemo_was_started(tmp_path: Path) -> None:
+    """Beside the meta file by default, below a folder that the user names on request."""
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "photos").mkdir()
+    meta = write(tmp_path / "lists", META)
+    (tmp_path / "lists" / "photos").rmdir()
+    with pytest.raises(ConfigError, match=r"'photos' of b_chats is no folder .* --media-root"):
+        read_all(NemoSource(meta=meta))
+    rows = read_all(NemoSource(meta=meta, media_root=str(tmp_path)))
+    assert {Path(row.media_dir) for row in rows if "images" in row.fields} == {tmp_path / "photos"}
+
+
+@pytest.mark.parametrize(
+    ("words", "images", "kept"),
+    [("<image> a <image>", 1, 1), ("a", 2, 0), ("<video>a<image>", 1, 1), ("<image><image>", 2, 2)],
+)
+def test_placeholders_without_media_as_nemo_reads_them(words: str, images: int, kept: int) -> None:
+    turns = [{"role": "user", "content": words}, {"role": "assistant", "content": "yes"}]
+    row = {"messages": turns, "images": [f"{n}.jpg" for n in range(images)]}
+    found = MessagesShape(mismatch="drop").shape(row).segments
+    assert [part.media for part in found if part.kind == "image"] == row["images"][:kept]
+    assert not any(part.kind == "video" for part in found)
+    if words.count("<image>") != images or "<video>" in words:
+        with pytest.raises(SampleError, match="mismatch=drop"):
+            MessagesShape().shape(row)

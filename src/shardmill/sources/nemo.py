@@ -6,7 +6,8 @@
                        "assistant_tag": "gpt", "system_tag": "system"}}}
 
 Data sets come in the order of their names; relative paths begin at the meta file, and tables and
-folders lie below it, or below what the user wants to `allow`. Rows leave here
+folders lie below it, or below what the user wants to `allow`. With `media_root`, a relative
+`media_dir` begins there, as it begins for NeMo at the folder in which it is started. Rows leave here
 with the columns `messages`, `images`, `videos` and the tags `role` and `content`, so that one shape
 reads them all. Copies of a row, from a ratio above 1, have keys that end in `-x1`, `-x2`, ...
 
@@ -46,6 +47,7 @@ from shardmill.sources.source import (
     unique,
 )
 from shardmill.sources.tables import TableSource
+from shardmill.storage.path import as_path
 
 COLUMNS = ("messages", "images", "videos")
 ROLE_TAGS = {"user_tag": "user", "assistant_tag": "assistant", "system_tag": "system"}
@@ -65,6 +67,7 @@ class NemoSource:
     meta: PlaceName
     datasets: tuple[str, ...] = ()
     seed: int = 42
+    media_root: RootName | None = None
     max_row_bytes: int = 64 << 20
     allow: tuple[RootName, ...] = ()
 
@@ -112,14 +115,15 @@ class NemoSource:
     def _dataset(self, name: str, entry: Mapping[str, Any]) -> _Dataset:
         here = Path(self.meta).parent
         media_dir = entry.get("media_dir")
+        allow = self.allow if self.media_root is None else (*self.allow, self.media_root)
         table = TableSource(
             files=(str(here / entry["file_name"]),),
             name=name,
-            media_root=None if media_dir is None else str(here / media_dir),
+            media_root=self._media_root(name, media_dir),
             max_row_bytes=self.max_row_bytes,
-            allow=self.allow,
+            allow=allow,
         )
-        allowed = Allowed.below(str(here), self.allow)
+        allowed = Allowed.below(str(here), allow)
         listed = (str(listed.path) for listed in table._listed())
         for place in (*table.files, *([table.media_root] if table.media_root else ()), *listed):
             check_link(place, allowed)
@@ -131,6 +135,19 @@ class NemoSource:
             tags=entry.get("tags") or {},
             ratio=float(entry.get("sample_ratio", 1.0)),
         )
+
+    def _media_root(self, name: str, media_dir: str | None) -> str | None:
+        if media_dir is None:
+            return self.media_root
+        if self.media_root is not None:
+            return str(as_path(self.media_root) / media_dir)
+        place = Path(self.meta).parent / media_dir
+        if not place.is_dir():
+            raise ConfigError(
+                f"{self.meta}: media_dir {media_dir!r} of {name} is no folder beside it. NeMo reads "
+                "it from the folder in which it is started: name that one by --media-root"
+            )
+        return str(place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,10 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         made_of = {"digest": self.digest, "plan": self.plan_checksum}
         return StepSampler(self.plans.size, order_of, split, seed=seed, **made_of)
 
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Return all packs in the order of an epoch."""
+        return self.plans.order(seed, epoch)(np.arange(self.plans.size(epoch)))
+
     @property
     def is_remote(self) -> bool:
         """Whether the data lie in a store, so that it helps to announce packs."""

@@ -176,7 +176,8 @@ class MessagesShape:
     """`messages` with `role` and `content`, as OpenAI and NeMo write them; names can be changed.
 
     `roles` says which role other speakers have than `SPEAKERS`; an unknown one makes the row a
-    reject.
+    reject. So do placeholders and media that do not match, unless `mismatch` is "drop": then those
+    without a partner are left out, as NeMo does.
     """
 
     messages: tuple[str, ...] = ("messages", "conversation")
@@ -189,6 +190,7 @@ class MessagesShape:
     system: str = "system"
     tools: str = "tools"
     assistant_media: bool = False
+    mismatch: Literal["refuse", "drop"] = "refuse"
 
     def shape(self, fields: Mapping[str, Any]) -> RowDocument:
         name = need_one(fields, self.messages, "empty conversation")
@@ -224,7 +226,8 @@ class MessagesShape:
         images, image_uses = media_list(fields, self.images, "image")
         videos, video_uses = media_list(fields, self.videos, "video")
         audios, audio_uses = media_list(fields, self.audios, "audio")
-        queue = MediaQueue({"image": images, "video": videos, "audio": audios})
+        media = {"image": images, "video": videos, "audio": audios}
+        queue = MediaQueue(media, drop=self.mismatch == "drop")
         return queue, image_uses | video_uses | audio_uses
 
     def _turn(self, turn: Any, number: int, media: MediaQueue) -> list[RowSegment]:
@@ -265,7 +268,7 @@ class MessagesShape:
         for kind, words in split_placeholders(text):
             if kind == "text":
                 yield RowSegment(kind="text", text=words, role=role, turn=number)
-            else:
+            elif not media.is_empty(words):
                 yield RowSegment(kind=KINDS[words], media=media.take(words), role=role, turn=number)
 
     def _part(self, part: Any, role: str, number: int, media: MediaQueue) -> Iterator[RowSegment]:
@@ -276,6 +279,8 @@ class MessagesShape:
                 yield RowSegment(kind="text", text=part["text"], role=role, turn=number)
         elif isinstance(kind, str) and kind in KINDS:
             inside = next((part[n] for n in _names(kind) if not is_missing(part.get(n))), None)
+            if inside is None and media.is_empty(KINDS[kind]):
+                return
             medium = media.take(KINDS[kind]) if inside is None else inside
             yield RowSegment(kind=KINDS[kind], media=medium, role=role, turn=number)
         else:

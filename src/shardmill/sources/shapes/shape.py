@@ -105,9 +105,14 @@ MISMATCH = "placeholders and media do not match"
 
 @dataclass(slots=True)
 class MediaQueue:
-    """The media of a row by kind, handed out in order; `finish` finds what was left over."""
+    """The media of a row by kind, handed out in order; `finish` finds what was left over.
+
+    With `drop`, a placeholder without its medium means nothing, and neither does a medium without
+    its placeholder.
+    """
 
     media: Mapping[str, list[Any]]
+    drop: bool = False
     taken: dict[str, int] = field(default_factory=dict)
     as_text: int = 0
 
@@ -118,8 +123,14 @@ class MediaQueue:
         found = self.media.get(kind, [])
         return found[number] if number < len(found) else None
 
+    def is_empty(self, kind: str) -> bool:
+        """Whether the next placeholder of this kind means nothing."""
+        return self.drop and self.taken.get(kind, 0) >= len(self.media.get(kind, []))
+
     def finish(self) -> None:
         """Raise `SampleError` unless every placeholder had its medium and every medium was used."""
+        if self.drop:
+            return
         for kind in sorted(self.media.keys() | self.taken.keys()):
             given, asked = len(self.media.get(kind, [])), self.taken.get(kind, 0)
             if given != asked:
@@ -129,7 +140,11 @@ class MediaQueue:
                     if self.as_text
                     else ""
                 )
-                raise SampleError(MISMATCH, f"{given} {kind}s, {asked} placeholders <{kind}>{hint}")
+                raise SampleError(
+                    MISMATCH,
+                    f"{given} {kind}s, {asked} placeholders <{kind}>{hint}; mismatch=drop of the "
+                    "shape leaves out what has no partner",
+                )
 
 
 def split_placeholders(text: str) -> Iterator[tuple[Literal["text", "medium"], str]]:
