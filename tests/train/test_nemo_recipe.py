@@ -21,11 +21,11 @@ from shardmill.errors import ConfigError
 from shardmill.nemo_recipe import PlannedPacks, RecipePacks
 from shardmill.train.dataset import PackedDataset
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from packers import nemo_module
 from peers import peer_environment
 
+ROOT = Path(__file__).parents[2]
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 WORDS = ("a", "cat", "sits.", "two!", "12.5")
 
@@ -191,7 +191,7 @@ def test_ranks_share_the_order_and_a_shuffle_is_refused(resolve: Any) -> None:
         seen = [[int(batch["input_ids"].sum()) for batch in loader] for loader in loaders]
         order = np.resize(packs.order(42, epoch), 3 * len(loaders[0])).reshape(-1, 3).T
         assert seen == [[int(make([packs[n]])["input_ids"].sum()) for n in row] for row in order]
-    with pytest.raises(ConfigError, match="set dataloader.shuffle: false"):
+    with pytest.raises(ConfigError, match=r"set dataloader\.shuffle: false"):
         for loader in (resolve(rank, 3, num_workers=0, shuffle=True) for rank in range(3)):
             list(loader)
 
@@ -220,3 +220,11 @@ def test_the_loader_resumes(resolve: Any) -> None:
 def test_an_empty_plan_is_refused() -> None:
     with pytest.raises(ConfigError, match="no packs"):
         RecipePacks([], list)  # type: ignore[arg-type]
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (ROOT / "docs" / "from-nemo.md").read_text()
+    example = (ROOT / "examples" / "nemo_automodel.yaml").read_text()
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    assert example.endswith(shown)
+    assert shown.startswith("recipe:")

@@ -7,9 +7,9 @@
 
 Data sets come in the order of their names; relative paths begin at the meta file, and tables and
 folders lie below it, or below what the user wants to `allow`. With `media_root`, a relative
-`media_dir` begins there, as it begins for NeMo at the folder in which it is started. Rows leave here
-with the columns `messages`, `images`, `videos` and the tags `role` and `content`, so that one shape
-reads them all. Copies of a row, from a ratio above 1, have keys that end in `-x1`, `-x2`, ...
+`media_dir` begins there, as it begins for NeMo at the folder in which it is started. Rows leave
+here with the columns `messages`, `images`, `videos` and the tags `role` and `content`, so that one
+shape reads them all. Copies of a row, from a ratio above 1, have keys that end in `-x1`, `-x2`, ...
 
 A ratio such as 0.25 or 2.5 gives exact counts. Row i has the number h(i), where h is a one-to-one
 mixing of 64-bit numbers that depends on the seed; the n rows with the smallest numbers are the
@@ -144,8 +144,8 @@ class NemoSource:
         place = Path(self.meta).parent / media_dir
         if not place.is_dir():
             raise ConfigError(
-                f"{self.meta}: media_dir {media_dir!r} of {name} is no folder beside it. NeMo reads "
-                "it from the folder in which it is started: name that one by --media-root"
+                f"{self.meta}: media_dir {media_dir!r} of {name} is no folder beside it. NeMo "
+                "reads it from the folder in which it is started: name that one by --media-root"
             )
         return str(place)
 
