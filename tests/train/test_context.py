@@ -134,7 +134,7 @@ def test_a_rank_without_images() -> None:
 
 
 def test_what_cannot_be_split_is_refused(made: Made) -> None:
-    part = sm.ContextSplit("zigzag-thd", 0, 2)
+    part: Any = sm.ContextSplit("zigzag-thd", 0, 2)
     with pytest.raises(ConfigError, match=r"9 places: plan with --alignment 4"):
         sm.Collate("megatron", context=part)([documents()])
     with pytest.raises(ConfigError, match="'spiral': use one of ulysses, ring"):
@@ -155,6 +155,9 @@ def test_what_cannot_be_split_is_refused(made: Made) -> None:
     batch = next(iter(loader))
     with pytest.raises(ConfigError, match="one part of a row"):
         sm.dense_mask(batch)
+    part = sm.Collate("transformers", context=sm.ContextSplit("ring", 0, 2))([documents()])
+    with pytest.raises(ConfigError, match="one part of a row"):
+        sm.dense_mask(part)
     family = FAMILIES["qwen2_vl"]
     with pytest.raises(ConfigError, match="a row with pixels cannot be split"):
         ring(family.rows(SEED))

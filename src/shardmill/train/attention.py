@@ -335,7 +335,7 @@ def _document_ids(batch: Any) -> torch.Tensor:
     # The document of each place, over all rows: [B, S].
     if isinstance(batch, tuple):
         batch = batch[0]
-    if "seq_idx" in batch:
+    if "seq_idx" in batch and "shift_labels" not in batch:
         return batch["seq_idx"]
     name = next((n for n in ("cu_seqlens_padded", "cu_seqlens", "cu_seq_lens_q") if n in batch), "")
     ids = next((batch[n] for n in ("input_ids", "tokens", "input") if n in batch), None)
