@@ -51,8 +51,9 @@ class Contestant:
     """One way to do the work, and what each round took."""
 
     name: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
     note: str = ""
+    work: Work | None = None
     num_items: int = 0
     cpu_s: list[float] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
@@ -68,7 +69,10 @@ class Contestant:
         return min(self.wall_s) / self.num_items * 1e6
 
     def ask(self, request: str) -> dict[str, Any]:
-        """Send a line to the process and return its answer."""
+        """Send a line to the process and return its answer, or work here."""
+        if self.work is not None:
+            return timed(self.work)
+        assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(request + "\n")
@@ -109,6 +113,10 @@ class Contest:
         )
         self.contestants.append(Contestant(name, process, note))
 
+    def add_here(self, name: str, work: Work) -> None:
+        """Add a contestant that works in this process, for those who share all that is loaded."""
+        self.contestants.append(Contestant(name, None, work=work))
+
     def run(self, rounds: int = 5) -> Self:
         """Let everybody work once a round, in turn."""
         for number in range(rounds):
@@ -119,7 +127,8 @@ class Contest:
                 contestant.wall_s.append(answer["wall_s"])
             print(f"round {number + 1} of {rounds} of {self.title!r}", file=sys.stderr)
         for contestant in self.contestants:
-            contestant.process.communicate("")
+            if contestant.process is not None:
+                contestant.process.communicate("")
         return self
 
     def best(self, name: str) -> Contestant:
@@ -201,15 +210,17 @@ def serve(file: str, function: str, arguments: dict[str, Any]) -> None:
     made = getattr(module, function)(**arguments)
     work, tidy = made if isinstance(made, tuple) else (made, lambda: None)
     for _ in sys.stdin:
-        cpu, wall = cpu_seconds(), time.perf_counter()
-        num_items = work()
-        answer = {
-            "num_items": num_items,
-            "cpu_s": cpu_seconds() - cpu,
-            "wall_s": time.perf_counter() - wall,
-        }
+        answer = timed(work)
         tidy()
         print("\n" + json.dumps(answer), flush=True)
+
+
+def timed(work: Work) -> dict[str, Any]:
+    """Work, and return how many items were done in which time."""
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    num_items = work()
+    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    return {"num_items": num_items, "cpu_s": cpu, "wall_s": wall}
 
 
 def cpu_seconds() -> float:

@@ -187,10 +187,10 @@ def section(kind: str, num: int, rounds: int) -> str:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         make_inputs(Path(name), num, kind)
         contest = Contest(f"Packs of {CAPACITY:,} tokens with {kind}", unit="pack")
-        contest.add("packs", __file__, "whole", folder=name, in_levels=True)
-        contest.add("packs, floats", __file__, "whole", folder=name, in_levels=False)
+        contest.add_here("packs", whole(name, in_levels=True))
+        contest.add_here("packs, floats", whole(name, in_levels=False))
         for how in ("processor", "levels", "floats", "decode"):
-            contest.add(how, __file__, "alone", folder=name, how=how)
+            contest.add_here(how, alone(name, how))
         contest.run(rounds)
         bytes_of = {how: pixel_bytes(name, how) for how in ("processor", "levels")}
     cost = {c.name: c.cpu_us for c in contest.contestants}
@@ -212,6 +212,7 @@ def section(kind: str, num: int, rounds: int) -> str:
 
 if __name__ == "__main__":
     sections = (
-        section(kind, sized(num, 24), sized(7, 1)) for kind, num in (("images", 60), ("videos", 12))
+        section(kind, sized(num, 4), sized(rounds, 1))
+        for kind, num, rounds in (("images", 60, 7), ("videos", 4, 3))
     )
     save_report(__file__, "Building packs in the loader", sections)

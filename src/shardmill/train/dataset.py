@@ -133,6 +133,8 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
         self.digest = self.plans.digest(self.reader.shards)
         self.plan_checksum = first.checksum
+        # As at the beginning: a reader that finds a medium otherwise leaves the next ones out of it.
+        self.levels = getattr(self.reader, "levels", None)
         # Whether pixels stay uint8 because the loader makes floats of them on its device.
         self.in_levels = False
         # Last, so that nothing is copied for a data set that is refused.
@@ -264,16 +266,15 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         return planned if self.table.exact or planned < measured else None
 
     def _joined(self, tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        levels = getattr(self.reader, "levels", None)
-        if levels is not None:
-            # Some media may have gone through the processor: they are floats already.
-            mixed = any(
-                len({own[name].dtype for own in tensors if name in own}) > 1
-                for name in levels.normals
-            )
-            if mixed or not self.in_levels:
-                tensors = [levels.finish(own) for own in tensors]
-        return join_tensors(tensors)
+        levels = self.levels
+        if levels is None:
+            return join_tensors(tensors)
+        # Some media may have gone through the processor: they are floats already.
+        dtypes = ({own[n].dtype for own in tensors if n in own} for n in levels.normals)
+        if any(len(found) > 1 for found in dtypes):
+            tensors = [levels.finish(own) for own in tensors]
+        joined = join_tensors(tensors)
+        return joined if self.in_levels else dict(levels.finish(joined))
 
     def _positions(self, rows: list[TrainRow]) -> list[NDArray[np.int64]] | None:
         # Only the processor knows the seconds between the patches of a video.
