@@ -108,6 +108,11 @@ def _open(folder: str) -> Any:
     )
 
 
+def full_packs(packs: Any) -> Any:
+    """Return how many packs the tokens would fill: the last one is far from full."""
+    return float(packs.table.num_tokens.sum()) / CAPACITY
+
+
 def whole(folder: str, in_levels: bool) -> Work:
     """Packs as a worker makes them."""
     import shardmill as sm
@@ -118,7 +123,7 @@ def whole(folder: str, in_levels: bool) -> Work:
     def work() -> int:
         for number in range(len(packs)):
             collate([packs[number]])
-        return len(packs)
+        return full_packs(packs)
 
     return work
 
@@ -169,7 +174,7 @@ def alone(folder: str, how: str) -> Work:
     def work() -> int:
         for number in range(len(plan)):
             process(packs.reader, plan[number].tolist(), how)
-        return len(plan)
+        return full_packs(packs)
 
     return work
 

@@ -133,7 +133,7 @@ class PackedDataset(Dataset[TrainPack]):  # type: ignore[misc]
         self.build = BuildSpec(alignment=first.spec.alignment, pad_id=pad_id, positions=positions)
         self.digest = self.plans.digest(self.reader.shards)
         self.plan_checksum = first.checksum
-        # As at the beginning: a reader that finds a medium otherwise leaves the next ones out of it.
+        # As at the beginning: a reader that finds media otherwise leaves the next ones out of it.
         self.levels = getattr(self.reader, "levels", None)
         # Whether pixels stay uint8 because the loader makes floats of them on its device.
         self.in_levels = False
