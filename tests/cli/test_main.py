@@ -301,7 +301,7 @@ def test_every_verb_is_there_without_any_extra() -> None:
 @pytest.mark.parametrize(
     ("words", "typed", "wanted"),
     [
-        ("ingest rows.jsonl out --shape", "int", {"internvid"}),
+        ("ingest rows.jsonl out --shape", "int", {"internvid", "interleaved"}),
         ("ingest rows.jsonl out --filter", "image_s", {"image_size"}),
         ("export a b --format", "te", {"tensordict", "tensordict-labels", "tensordict-pairs"}),
         ("export a b --format", "megatron,", {"megatron,prefix=", "megatron,dtype="}),
