@@ -144,12 +144,11 @@ class PairShape:
         segments += [RowSegment(kind="audio", media=media) for media in audios]
         uses |= audio_uses | image_uses
         if not segments:
-            name = need_one(fields, (*self.image, *self.video, *self.audio, *self.file))
-            kind = media_kind(text_of(fields, name))
-            if kind is None:
-                raise SampleError(
-                    "missing field", f"no medium: {name!r} names {fields[name]!r:.60}"
-                )
+            name = first_of(fields, self.file)
+            kind = None if name is None else media_kind(text_of(fields, name))
+            if name is None or kind is None:
+                wanted = ", ".join((*self.image, *self.video, *self.audio, *self.file))
+                raise SampleError("missing field", f"no medium: none of {wanted} names one")
             segments, uses = [RowSegment(kind=kind, media=fields[name])], {**uses, name: kind}
         if text is not None:
             segments.append(RowSegment(kind="text", text=self._caption(fields, text)))
