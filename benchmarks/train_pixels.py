@@ -132,7 +132,7 @@ def decoded(reader: Any, rows: list[int], resized: bool) -> Iterator[Any]:
     """Yield the media of these samples; the frames of a video at their own size or the model's."""
     from shardmill.media.image import decode_image
     from shardmill.shards.samples import parse_sample
-    from shardmill.train.pixels import read_video
+    from shardmill.train.pixels.reader import read_video
 
     for row, raw in zip(rows, reader.reader.views(rows)):
         sample = parse_sample(raw.key, raw.members)
@@ -150,7 +150,7 @@ def process(reader: Any, rows: list[int], how: str) -> dict[str, Any]:
     from PIL import Image
 
     from shardmill.train.documents import join_tensors
-    from shardmill.train.processor import VideoFrames
+    from shardmill.train.pixels.processor import VideoFrames
 
     made = []
     for medium in decoded(reader, rows, resized=how in ("levels", "floats")):

@@ -14,7 +14,7 @@ from shardmill.neat_packing import (
     _compute_mrope_position_ids,
     _shift_sample,
 )
-from shardmill.train.neat_packs import empty_sample
+from shardmill.train.nemo.packs import empty_sample
 
 KEYS = {
     "input_ids",

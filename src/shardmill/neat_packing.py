@@ -33,17 +33,7 @@ from shardmill.model.rng import mix
 from shardmill.packing.build import NO_LABEL, lay_out
 from shardmill.packing.order import EpochOrder, shuffled
 from shardmill.train.health import Health, SampleFault, TooManyFaults
-from shardmill.train.neat_packs import (
-    MEDIA_KEYS,
-    GetRopeIndex,
-    Tensors,
-    aligned_length,
-    build_packed_sample,
-    empty_sample,
-    mrope_position_ids,
-    shift_sample,
-)
-from shardmill.train.nemo import (
+from shardmill.train.nemo.lengths import (
     Config,
     Ints,
     PackBins,
@@ -58,6 +48,16 @@ from shardmill.train.nemo import (
     plan_lengths,
     read_rows,
     rule_of,
+)
+from shardmill.train.nemo.packs import (
+    MEDIA_KEYS,
+    GetRopeIndex,
+    Tensors,
+    aligned_length,
+    build_packed_sample,
+    empty_sample,
+    mrope_position_ids,
+    shift_sample,
 )
 
 __all__ = [

@@ -13,7 +13,7 @@ from shardmill.view.answers import Budget, Query
 from shardmill.view.context import Context, sample_place
 from shardmill.view.samples import describe_sample
 from shardmill.view.tokens import (
-    PlannedPacks,
+    PacksOfPlan,
     RecordPacks,
     StoredPacks,
     TarPacks,
@@ -28,7 +28,7 @@ from shardmill.view.tokens import (
 
 def test_stored_packs_are_the_planned_ones_in_the_order_of_training(context: Context) -> None:
     planned, stored = open_packs(context, "packs.plan"), open_packs(context, "packs")
-    assert isinstance(planned, PlannedPacks) and isinstance(stored, StoredPacks)
+    assert isinstance(planned, PacksOfPlan) and isinstance(stored, StoredPacks)
     assert len(planned) == len(stored) == 3
     order = EpochOrder(planned.plan, seed=0, epoch=0).packs(np.arange(3)).tolist()
     for place, number in enumerate(order):

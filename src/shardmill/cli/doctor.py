@@ -46,7 +46,7 @@ COMPILED = {
     "shards.tar._members": "cuts samples out of tars",
     "packing._loops": "plans packs",
     "media._resample": "resizes images ten times as fast",
-    "train._rows": "reads rows of conversations",
+    "train.nemo._rows": "reads rows of conversations",
 }
 VIDEO_CODECS = ("h264", "hevc", "vp9", "av1")
 PROGRAMS = {"ffmpeg": "apt install ffmpeg", "sbatch": "for --on slurm.toml, on a SLURM login node"}

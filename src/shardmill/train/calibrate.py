@@ -26,8 +26,8 @@ from shardmill.train.attention import attention
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import TrainPack
-from shardmill.train.levels import OnDevice
-from shardmill.train.processor import load_auto
+from shardmill.train.pixels.levels import OnDevice
+from shardmill.train.pixels.processor import load_auto
 
 COLUMNS = ("token", "visual", "attention", "pack")
 MIN_STEPS = 8  # four prices are to be found, with something to spare

@@ -331,7 +331,7 @@ def _reader(
                 "tokenize them first"
             )
         return TokenReader.open(data, staged)
-    from shardmill.train.pixels import PixelReader
+    from shardmill.train.pixels.reader import PixelReader
 
     return PixelReader.open(as_path(data), processor, staged_dir=staged)
 

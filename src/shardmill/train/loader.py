@@ -28,9 +28,9 @@ from shardmill.storage.path import AnyPath
 from shardmill.train.collate import SIDE, TRAINERS, Collate
 from shardmill.train.dataset import PackedDataset
 from shardmill.train.documents import RowReader, TokenReader, TrainPack
-from shardmill.train.levels import OnDevice
 from shardmill.train.mix import Mix
 from shardmill.train.order import Remainder
+from shardmill.train.pixels.levels import OnDevice
 from shardmill.train.stream import PackedStream
 
 # Enough to wait for one batch of a store while another is built; requests overlap by themselves.

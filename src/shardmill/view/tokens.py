@@ -156,17 +156,17 @@ def open_packs(context: Context, id: str) -> PackSource:
     return stored_packs(folder, context.plan(plans[0].id) if plans else None)
 
 
-def _planned(context: Context, id: str) -> PlannedPacks:
+def _planned(context: Context, id: str) -> PacksOfPlan:
     plan, data = context.plan(id), context.data_of_plan(id)
     if data is None:
-        return PlannedPacks(plan, None, None)
+        return PacksOfPlan(plan, None, None)
     if data.kind == "stage" and context.folder(data.id).content == "tokens":
-        return PlannedPacks(plan, context.folder(data.id), None)
-    return PlannedPacks(plan, None, context.lengths(data.id))
+        return PacksOfPlan(plan, context.folder(data.id), None)
+    return PacksOfPlan(plan, None, context.lengths(data.id))
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedPacks:
+class PacksOfPlan:
     """The packs of a plan, read from token shards if they are here."""
 
     plan: PackPlan

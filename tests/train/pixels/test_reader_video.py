@@ -35,8 +35,8 @@ from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.levels import Media
-from shardmill.train.pixels import PixelReader, find_rule, read_video
+from shardmill.train.pixels.levels import Media
+from shardmill.train.pixels.reader import PixelReader, find_rule, read_video
 
 
 @pytest.fixture(scope="module")

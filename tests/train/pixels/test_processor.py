@@ -19,9 +19,9 @@ from pixel_folder import make_processor, write_pixel_folder
 from shardmill.errors import ConfigError, SampleError
 from shardmill.model.sample import MediaSize, Segment
 from shardmill.tokens.visual.qwen import Qwen2VL
-from shardmill.train import pixels
-from shardmill.train.pixels import PixelReader, find_rule
-from shardmill.train.processor import ChatMedium, PixelProcessor, load_auto
+from shardmill.train.pixels import reader as pixels
+from shardmill.train.pixels.processor import ChatMedium, PixelProcessor, load_auto
+from shardmill.train.pixels.reader import PixelReader, find_rule
 
 IMAGE = Segment(kind="image", media="jpg")
 

@@ -25,7 +25,7 @@ from shardmill.shards.plans import open_lengths
 from shardmill.tokens.visual.qwen import Qwen2VL
 from shardmill.train.collate import Collate, dummy_image
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.pixels import PixelReader
+from shardmill.train.pixels.reader import PixelReader
 
 
 @pytest.fixture(scope="module")

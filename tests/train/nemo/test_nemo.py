@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmill.train.nemo import (
+from shardmill.train.nemo.lengths import (
     PackBins,
     greedy_knapsack,
     greedy_knapsack_vt_balanced,

@@ -34,8 +34,8 @@ from shardmill.tokens.visual.internvl import InternVL
 from shardmill.tokens.visual.llava import Llava
 from shardmill.tokens.visual.rule import Visual
 from shardmill.train.dataset import PackedDataset
-from shardmill.train.pixels import PixelReader
-from shardmill.train.processor import ChatMedium, EncodedText, expand, write_media
+from shardmill.train.pixels.processor import ChatMedium, EncodedText, expand, write_media
+from shardmill.train.pixels.reader import PixelReader
 
 IMAGE = 7
 

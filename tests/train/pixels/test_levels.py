@@ -23,8 +23,8 @@ from pixel_folder import make_processor, save_model, write_pixel_folder
 import shardmill as sm
 from shardmill.model.sample import MediaSize
 from shardmill.tokens.visual.rule import rule_of_processor
-from shardmill.train.levels import Levels
-from shardmill.train.processor import VideoFrames
+from shardmill.train.pixels.levels import Levels
+from shardmill.train.pixels.processor import VideoFrames
 
 torch = pytest.importorskip("torch")
 

@@ -86,7 +86,7 @@ class RawRows:
 def read_rows(rows: Iterable[Any]) -> RawRows:
     """Return the columns of rows; what is not as the form wants counts as absent."""
     try:
-        scan = import_module("shardmill.train._rows").scan
+        scan = import_module("shardmill.train.nemo._rows").scan
     except ImportError:
         scan = scan_plainly
     found, images, videos = scan(rows)

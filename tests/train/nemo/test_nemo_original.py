@@ -14,7 +14,7 @@ import torch
 
 import shardmill.neat_packing as ours
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from packers import nemo_module
 
 IMAGES = {

@@ -30,7 +30,7 @@ from shardmill.tokens.visual.qwen import (
     QwenVideos,
 )
 from shardmill.tokens.visual.rule import VisualRule, rule_of_processor
-from shardmill.train.nemo import estimate, read_rows, rule_of, scan_plainly
+from shardmill.train.nemo.lengths import estimate, read_rows, rule_of, scan_plainly
 
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 QWEN = Qwen2VL(images=QwenImages(max_pixels=1003520), videos=QwenVideos(fps=2.0))
@@ -97,7 +97,7 @@ def odd_row(rng: random.Random) -> dict[str, Any]:
 def test_rows_are_read_alike_with_and_without_compiled_code() -> None:
     rng = random.Random(3)
     rows = [odd_row(rng) for _ in range(500)]
-    compiled = pytest.importorskip("shardmill.train._rows").scan(rows)
+    compiled = pytest.importorskip("shardmill.train.nemo._rows").scan(rows)
     assert [bytes(part) for part in compiled] == list(scan_plainly(rows))
 
 
@@ -108,7 +108,7 @@ def test_rows_of_a_data_set_of_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> 
     assert lengths(UserDict(row)) == lengths(row)
     with pytest.raises(TypeError):
         read_rows([5])
-    monkeypatch.setitem(sys.modules, "shardmill.train._rows", None)
+    monkeypatch.setitem(sys.modules, "shardmill.train.nemo._rows", None)
     assert lengths(UserDict(row)) == lengths(row) == [(600, 500)]
 
 

@@ -21,11 +21,11 @@ from shardmill.errors import ConfigError
 from shardmill.nemo_recipe import PlannedPacks, RecipePacks
 from shardmill.train.dataset import PackedDataset
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from packers import nemo_module
 from peers import peer_environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 WORDS = ("a", "cat", "sits.", "two!", "12.5")
 

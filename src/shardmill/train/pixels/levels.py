@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from shardmill.errors import SampleError
 from shardmill.tokens.visual.rule import VisualRule
 from shardmill.train.documents import join_tensors
-from shardmill.train.processor import VideoFrames
+from shardmill.train.pixels.processor import VideoFrames
 
 # Pillow's numbers of the two resamplings that processors use.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}

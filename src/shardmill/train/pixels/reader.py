@@ -39,8 +39,8 @@ from shardmill.tokens.visual.rule import (
     rule_of_processor,
 )
 from shardmill.train.documents import TrainRow
-from shardmill.train.levels import Levels, Media
-from shardmill.train.processor import (
+from shardmill.train.pixels.levels import Levels, Media
+from shardmill.train.pixels.processor import (
     ChatMedium,
     PixelProcessor,
     VideoFrames,

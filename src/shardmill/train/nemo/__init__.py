@@ -1,0 +1,1 @@
+"""What NeMo Automodel's neat packing counts and builds, for `shardmill.neat_packing`."""
