@@ -14,6 +14,7 @@ CPU time of one core, contestants in turn, the best of the rounds:
 
 What `packs, floats` costs more than `floats` is the overhead of packing lazily. Goals: `levels` a
 quarter of what the processor takes in a quarter of the bytes, `floats` never more than it.
+Media are decoded alone by internal modules, as the loader does it.
 """
 
 from __future__ import annotations
