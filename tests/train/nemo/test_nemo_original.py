@@ -236,6 +236,12 @@ def test_packs_are_the_same(nemo: Any, rng: random.Random) -> None:
         assert same(nemo._build_packed_vlm_sample(*given), ours._build_packed_vlm_sample(*given))
 
 
+def test_a_sample_without_labels_is_refused(nemo: Any) -> None:
+    for module in (nemo, ours):
+        with pytest.raises(KeyError, match="labels"):
+            module._build_packed_vlm_sample([{"input_ids": torch.arange(3)}], 64, 7)
+
+
 def rope_of_three(input_ids: Any, image_grid_thw: Any = None, attention_mask: Any = None) -> Any:
     return torch.arange(input_ids.shape[1]).expand(3, 1, -1) * 2, None
 

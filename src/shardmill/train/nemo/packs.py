@@ -74,10 +74,10 @@ def build_packed_sample(
     aligned_length(0, sequence_alignment)
     layout = lay_out(lengths, alignment=sequence_alignment)
     packed: dict[str, Any] = {
-        "input_ids": _place(layout, samples, "input_ids", padding_idx),
-        "labels": _place(layout, samples, "labels", NO_LABEL),
+        "input_ids": _place(layout, [s["input_ids"] for s in samples], padding_idx),
+        "labels": _place(layout, [s["labels"] for s in samples], NO_LABEL),
         "attention_mask": _index_mask(layout, samples),
-        "mm_token_type_ids": _place(layout, samples, "mm_token_type_ids", 0),
+        "mm_token_type_ids": _place(layout, _each(samples, "mm_token_type_ids", 0), 0),
         "seq_lens": layout.lengths.tolist(),
         "seq_lens_padded": layout.padded.tolist(),
         "n_images": _count(samples, "image_grid_thw"),
@@ -139,13 +139,17 @@ def _token_types(sample: Tensors, ids: Any, get_rope_index: GetRopeIndex) -> Any
     return found
 
 
-def _place(layout: Layout, samples: Sequence[Tensors], key: str, fill: int) -> Any:
-    parts = [
-        torch.zeros(len(sample["input_ids"]), dtype=torch.int64)
+def _each(samples: Sequence[Tensors], key: str, default: int) -> list[Any]:
+    """Return what each sample has, or the default at each of its tokens."""
+    return [
+        torch.full((len(sample["input_ids"]),), default)
         if sample.get(key) is None
         else sample[key]
         for sample in samples
     ]
+
+
+def _place(layout: Layout, parts: Sequence[Any], fill: int) -> Any:
     return torch.from_numpy(layout.place(_joined(parts), fill, np.int64))
 
 
@@ -153,14 +157,8 @@ def _index_mask(layout: Layout, samples: Sequence[Tensors]) -> Any:
     index = layout.index_mask()
     if all(sample.get("attention_mask") is None for sample in samples):
         return torch.from_numpy(index)
-    parts = [
-        torch.ones(len(sample["input_ids"]), dtype=torch.int64)
-        if sample.get("attention_mask") is None
-        else sample["attention_mask"]
-        for sample in samples
-    ]
     # Padding inside a document keeps its number; a token that the sample masks out has none.
-    masks = [part != 0 for part in _joined(parts)]
+    masks = [part != 0 for part in _joined(_each(samples, "attention_mask", 1))]
     return torch.from_numpy(index * layout.place(masks, 1, np.bool_))
 
 
