@@ -74,7 +74,9 @@ def video_format(head: bytes) -> str | None:
     for magic, ext in ((b"OggS", "ogv"), (b"\0\0\x01\xba", "mpg"), (b"FLV", "flv"), (ASF, "wmv")):
         if head.startswith(magic):
             return ext
-    return "ts" if len(head) > 188 and head[0] == head[188] == 0x47 else None
+    # Packets of Blu-ray and cameras (.m2ts) have a time of 4 bytes before them.
+    is_ts = any(head[at::size][:2] == b"\x47\x47" for at, size in ((0, 188), (4, 192)))
+    return "ts" if is_ts else None
 
 
 def video_size(format: str, data: Bytes) -> MediaSize | None:
