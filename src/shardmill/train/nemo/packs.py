@@ -142,9 +142,7 @@ def _token_types(sample: Tensors, ids: Any, get_rope_index: GetRopeIndex) -> Any
 def _each(samples: Sequence[Tensors], key: str, default: int) -> list[Any]:
     """Return what each sample has, or the default at each of its tokens."""
     return [
-        torch.full((len(sample["input_ids"]),), default)
-        if sample.get(key) is None
-        else sample[key]
+        torch.full((len(sample["input_ids"]),), default) if sample.get(key) is None else sample[key]
         for sample in samples
     ]
 
