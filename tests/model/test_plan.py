@@ -120,7 +120,7 @@ def tiny_plan(digest: str = "d") -> PackPlan:
         ({"headroom": 1.0}, "headroom"),
         ({"headroom": float("nan")}, "headroom"),
         ({"block": 12}, "power of two"),
-        ({"method": "best"}, "Use one of auto, histogram, window"),
+        ({"method": "best"}, "Use one of auto, histogram, neighbours, window"),
         ({"overlong": "split"}, "overlong must be"),
     ],
 )

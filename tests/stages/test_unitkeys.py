@@ -109,6 +109,7 @@ def test_an_index_is_known_by_the_headers_of_its_tars(tmp_path: Path) -> None:
 def test_what_a_meta_file_says_about_rows_is_part_of_their_units(tmp_path: Path) -> None:
     row = {"conversations": [{"from": "human", "value": "hi"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (tmp_path / "photos").mkdir()
     digests = set()
     for more in ({}, {"media_dir": "photos"}, {"columns": {"messages": "turns"}}):
         (tmp_path / "meta.json").write_text(json.dumps({"a": {"file_name": "rows.jsonl", **more}}))
