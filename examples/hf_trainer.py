@@ -1,40 +1,38 @@
-"""Hugging Face Trainer on packed tokens: kill it anywhere and run it again.
-
-python examples/hf_trainer.py packs.plan tokens OUT
-"""
+"""Trainer, resumable: python examples/hf_trainer.py packs.plan DATA MODEL_DIR OUT [lengths]"""
 
 import json
 import sys
 from pathlib import Path
 
-import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, TrainerCallback, TrainingArguments
+import transformers as hf
 
 import shardmill as sm
 
 
-class Trainer(transformers.Trainer):
+class Trainer(hf.Trainer):
     def get_train_dataloader(self):
         return loader
 
 
-class SaveLoader(TrainerCallback):
+class SaveLoader(hf.TrainerCallback):
     def on_save(self, args, state, control, **more):  # the rest of the checkpoint is written
-        path = out / f"checkpoint-{state.global_step}" / "loader.json"
-        path.write_text(json.dumps(loader.state_dict()))
+        saved = json.dumps(loader.state_dict())
+        (out / f"checkpoint-{state.global_step}" / "loader.json").write_text(saved)
 
 
-plan, tokens, out = sys.argv[1], sm.open(sys.argv[2]), Path(sys.argv[3])
-loader = sm.loader(plan, tokens, batch_size=4, collate="transformers")
+plan, data, model_dir, out, lengths = *sys.argv[1:4], Path(sys.argv[4]), sys.argv[5:]
+pixels = {"processor": model_dir, "lengths": lengths[0]} if lengths else {}  # DATA has images
+loader = sm.loader(plan, data, **pixels, batch_size=4, remainder="pad", collate="transformers")
 done = [path.parent for path in out.glob("checkpoint-*/loader.json")]
 last = max(done, key=lambda path: int(path.name.split("-")[1]), default=None)
+hf.set_seed(0)
+kind = hf.AutoModelForImageTextToText if pixels else hf.AutoModelForCausalLM
+config, how = hf.AutoConfig.from_pretrained(model_dir), {"attn_implementation": sm.attention()}
+model = kind.from_pretrained(last, **how) if last else kind.from_config(config, **how)
+model.accepts_loss_kwargs = True  # so that Trainer counts tokens, not means, of several batches
+sm.check_batch(model, loader)
 if last is not None:
     loader.load_state_dict(json.loads((last / "loader.json").read_text()))
-transformers.set_seed(0)
-sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-config = LlamaConfig(vocab_size=tokens.space.size, num_attention_heads=4, **sizes)
-model = AutoModelForCausalLM.from_config(config, attn_implementation=sm.attention())
-sm.check_batch(model, loader)
 how = {"max_steps": 12, "save_steps": 1, "logging_steps": 1, "ignore_data_skip": True}
-trainer = Trainer(model, TrainingArguments(out, use_cpu=True, **how), callbacks=[SaveLoader()])
-trainer.train(resume_from_checkpoint=last and str(last))
+args = hf.TrainingArguments(out, use_cpu=True, **how)
+Trainer(model, args, callbacks=[SaveLoader()]).train(resume_from_checkpoint=last and str(last))

@@ -23,7 +23,7 @@ class SaveLoader(TrainerCallback):
 
 
 plan, tokens, model_dir, out = *sys.argv[1:4], Path(sys.argv[4])
-loader = sm.loader(plan, tokens, batch_size=4, collate="transformers")
+loader = sm.loader(plan, tokens, batch_size=4, remainder="pad", collate="transformers")
 done = [path.parent for path in out.glob("checkpoint-*/loader.json")]
 last = max(done, key=lambda path: int(path.name.split("-")[1]), default=None)
 kind = {"model_type": "qwen2", "attn_impl": sm.attention(), "torch_dtype": "float32"}

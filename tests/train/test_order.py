@@ -20,6 +20,7 @@ from shardmill.train.order import (
     LoaderState,
     Taken,
     shuffled_samples,
+    split_of,
     state_from_plain,
     state_to_plain,
 )
@@ -109,3 +110,15 @@ def test_numbers_of_two_epochs_and_of_padding() -> None:
     assert numbers.of(taken) == [*expected, NO_PACK]
     all_positions = np.arange(100)
     assert not np.array_equal(epochs[0](all_positions), epochs[1](all_positions))
+
+
+def test_ranks_are_those_of_the_launcher_before_torch_distributed_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = split_of(None, None, 1, "borrow")
+    assert (found.rank, found.world) == (1, 2)
+    assert split_of(0, 1, 1, "borrow").world == 1
+    monkeypatch.delenv("RANK")
+    assert split_of(None, None, 1, "borrow").world == 1

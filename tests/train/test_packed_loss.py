@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,27 @@ def test_gradients(name: str, attention: str) -> None:
         assert (one - other).norm() <= 1e-5 * one.norm() + 1e-6
 
 
+@pytest.mark.parametrize("name", ["qwen2", "qwen2_5_vl", "qwen3_vl", "gemma3"])
+def test_trainer_weighs_tokens_alike_over_batches(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    family = FAMILIES[name]
+    batches = [collate(family)([pack]) for pack in packs_of(family)]
+
+    class Trainer(transformers().Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(batches, batch_size=None)
+
+    model = family.model(NAME)
+    model.accepts_loss_kwargs = True  # as docs/attention.md says
+    how = {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+    how |= {"gradient_accumulation_steps": len(batches), "use_cpu": True}
+    trainer = Trainer(model, transformers().TrainingArguments(tmp_path, **how))
+    trainer.train()
+    expected = alone(name)
+    mean = float(expected.sum() / (expected > 0).sum())
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(mean, abs=1e-4)
+
+
 def test_padding_inside_of_documents_changes_nothing() -> None:
     family = FAMILIES["qwen2_vl"]
     pack = join_packs(family, family.rows(SEED), alignment=8)
@@ -219,6 +241,13 @@ def test_models_that_would_leak_are_found() -> None:
     # With the cache that models make by default, transformers does not look for documents.
     with pytest.raises(ConfigError, match="see each other"):
         sm.check_batch(family.model("sdpa"), {k: v for k, v in batch.items() if k != "use_cache"})
+    with pytest.raises(ConfigError, match="see each other"):
+        sm.check_batch(family.model("sdpa"), {**batch, "use_cache": True})
+    # With a mask of padding it does not, either.
+    for less in ({"attention_mask": torch.ones_like(batch["input_ids"])}, {"position_ids": None}):
+        given = {k: v for k, v in {**batch, **less}.items() if v is not None}
+        with pytest.raises(ConfigError, match="the batch as the loader made it"):
+            sm.check_batch(family.model(NAME), given)
     pictures = FAMILIES["qwen2_vl"]
     three = collate(pictures)(packs_of(pictures))
     three["position_ids"] = three["position_ids"][1:]

@@ -402,6 +402,12 @@ def check_batch(model: Any, batch: Any) -> None:
         raise ConfigError('this is no batch of collate="transformers", which alone can be tried')
     if "shift_labels" in batch:
         raise ConfigError("of rows that are split the loader must be given, not one part")
+    mask = batch.get("attention_mask")
+    if "position_ids" not in batch or (mask is not None and mask.ndim < 4):
+        raise ConfigError(
+            "documents are found by position_ids, and only where there is no attention_mask: give "
+            "the model the batch as the loader made it (padding is a document of its own)"
+        )
     labels = batch["labels"].flatten()
     ids = batch["input_ids"].flatten()[labels != NO_LABEL]
     if not len(ids):
@@ -448,6 +454,8 @@ def _logits(
     if batch["position_ids"].ndim == 3:
         made["position_ids"] = made["position_ids"].expand(len(batch["position_ids"]), 1, -1)
     made = {name: made[name] for name in made if name in batch and name != "labels"}
+    if "use_cache" in batch:
+        made["use_cache"] = batch["use_cache"]
     for name in ("mm_token_type_ids", "token_type_ids"):
         if name in batch:
             made[name] = torch.zeros_like(made["input_ids"])

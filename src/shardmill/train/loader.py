@@ -84,7 +84,7 @@ def loader(
     `processor`, `images`, `lengths`, `epoch_plans`, `staged_dir`, `max_faults`, `verify`.
 
     A step takes `batch_size` packs on each of `world` data-parallel ranks; without `rank` and
-    `world`, every process of torch.distributed is one. `remainder` says what happens to packs that
+    `world`, every process of the launcher is one. `remainder` says what happens to packs that
     do not fill a step: "borrow", "pad" or "drop". `collate` says for which trainer batches are, as
     trainers differ in names, in the shift of labels and in how documents are told apart:
     "transformers", "torch", "torchtitan", "megatron", "nemo" or "nemo-thd". It may also be a

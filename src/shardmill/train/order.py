@@ -34,6 +34,7 @@ like cost. Epochs may differ in length: with a plan for each epoch, one may have
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -152,15 +153,20 @@ class Split:
 
 
 def split_of(rank: int | None, world: int | None, batch_size: int, remainder: Remainder) -> Split:
-    """Return the split; without a rank and a world, every process of torch.distributed is one."""
+    """Return the split; without a rank and a world, every process of the launcher is one."""
     if (rank is None) != (world is None):
         raise ConfigError("give both rank and world, or neither")
     if rank is None or world is None:
         import torch.distributed  # here, since the order itself can be asked for without torch
 
         running = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if running else 0
-        world = torch.distributed.get_world_size() if running else 1
+        if running:
+            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            # A launcher has said it. Trainers start torch.distributed after the loader is made.
+            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        else:
+            rank, world = 0, 1
     return Split(rank=rank, world=world, batch_size=batch_size, remainder=remainder)
 
 
