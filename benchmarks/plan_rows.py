@@ -19,7 +19,7 @@ from side_by_side import save_report, sized
 sys.path.insert(0, str(packers.SUPPORT_DIR))
 
 NUM = sized(100_000, 2_000)
-ROUNDS = 1
+ROUNDS = sized(5, 1)
 
 
 def make_rows(kind: str) -> list[dict[str, Any]]:
