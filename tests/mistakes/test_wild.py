@@ -794,7 +794,7 @@ PAIRS = [
     case(
         "wild: a folder of images with metadata.jsonl",
         "ingest train out",
-        right(holds("out", "<red>Red.")),
+        refused("metadata.jsonl", "Name the files"),
         has={
             "train/red.png": RED,
             "train/metadata.jsonl": [{"file_name": "red.png", "text": "Red."}],
@@ -803,7 +803,7 @@ PAIRS = [
     case(
         "wild: a folder of images with metadata.csv",
         "ingest train out",
-        right(holds("out", "<red>Red.")),
+        refused("metadata.csv", "Name the files"),
         has={
             "train/red.png": RED,
             "train/metadata.csv": [{"file_name": "red.png", "text": "Red."}],

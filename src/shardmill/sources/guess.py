@@ -315,11 +315,9 @@ def _is_named_object(place: str) -> bool:
 def _kinds_below(folder: Path, allow: tuple[str, ...]) -> dict[str, str]:
     """Return the kinds of the first files below a folder, and a file of each.
 
-    A json beside media is a sidecar; metadata.jsonl, .csv or .parquet holds the rows that name
-    the media beside it, as `datasets` reads a folder of images.
+    A json beside media is a sidecar.
     """
     found: dict[str, str] = {}
-    rows = ""
     names = (entry.name for _, entries in walk(folder, allow) for entry in entries)
     for name in islice(names, LOOK_AT_FILES):
         if tar_stem(name) is not None:
@@ -328,10 +326,6 @@ def _kinds_below(folder: Path, allow: tuple[str, ...]) -> dict[str, str]:
             found.setdefault("folder", name)
         elif table_stem(name) is not None:
             found.setdefault("json" if name.endswith(".json") else "table", name)
-        if table_stem(name) == "metadata" and not name.endswith(".json"):
-            rows = name
-    if rows and found.keys() <= {"table", "folder"}:
-        return {"table": rows}
     json = found.pop("json", None)
     return found or ({} if json is None else {"table": json})
 

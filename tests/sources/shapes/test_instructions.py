@@ -72,3 +72,9 @@ def test_points_as_molmo_writes_them() -> None:
     assert answer == '<points x1="1.2" y1="2.0" x2="30.0" y2="40.5" alt="cup">cup</points>'
     assert PointsShape().shape(row).extra == {"points": row["points"]}
     assert told("points", {**row, "points": []})[-1][2] == "There are none."
+
+
+def test_a_second_context_is_not_lost() -> None:
+    row = {"instruction": "a", "input": "b", "context": "c", "output": "d"}
+    shaped = InstructionShape().shape(row)
+    assert shaped.extra == {"context": "c"} and "context" not in shaped.uses

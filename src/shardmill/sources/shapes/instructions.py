@@ -22,6 +22,7 @@ from shardmill.sources.shapes.shape import (
     RowSegment,
     count_placeholders,
     first_of,
+    is_missing,
     media_list,
     need_one,
     text_of,
@@ -77,9 +78,14 @@ class InstructionShape:
 
     def _asked(self, fields: Mapping[str, Any], question: str, uses: dict[str, str]) -> str:
         text = text_of(fields, question)
-        uses |= {name: "question" for name in self.context if name in fields}
         context = first_of(fields, self.context)
-        return text if context is None else f"{text}\n{text_of(fields, context)}"
+        # Another one that holds something was not used, and is found as such.
+        empty = (name for name in self.context if name in fields and is_missing(fields[name]))
+        uses |= dict.fromkeys(empty, "question")
+        if context is None:
+            return text
+        uses[context] = "question"
+        return f"{text}\n{text_of(fields, context)}"
 
     def _earlier(self, fields: Mapping[str, Any], uses: dict[str, str]) -> list[dict[str, str]]:
         pairs = fields.get(self.history)
